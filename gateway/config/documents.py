@@ -1,0 +1,154 @@
+"""YAML and frontmatter, read one way for agents, skills and workflows.
+
+YAML is read as YAML 1.2 core, because that is how other hosts' JavaScript parsers read it: `yes` is a
+string, `0123` is 123, dates are strings. Aliases, anchors, tags and duplicate keys are refused, so a
+document costs no more than its size. Knows nothing of what the documents mean.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from gateway.errors import ConfigError
+from gateway.json_types import JsonObject, JsonValue
+
+if TYPE_CHECKING:
+    import yaml
+
+MAX_DOCUMENT_BYTES = 262_144
+"""A definition file larger than this is refused unread (the largest real frontmatter seen is 9.6 KB)."""
+
+MAX_DEPTH = 64
+"""Nesting depth of a document."""
+
+_INT = re.compile(r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$")
+_FLOAT = re.compile(r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$")
+_CONSTANTS: dict[str, JsonValue] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+
+class DocumentError(ConfigError):
+    """A document cannot be read. `code` is stable: `yaml-syntax`, `yaml-alias`, `yaml-tag`,
+    `yaml-duplicate-key`, `yaml-depth`, `too-large`, `no-frontmatter`, `unclosed-frontmatter`."""
+
+    def __init__(self, message: str, *, code: str, line: int = 0, path: str = "") -> None:
+        super().__init__(message, path=path)
+        self.code = code
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Frontmatter:
+    """A Markdown document split at its frontmatter; both parts verbatim."""
+
+    header: str
+    """YAML text between the `---` lines."""
+    body: str
+    body_line: int
+    """1-based line where the body starts."""
+
+
+def split_frontmatter(text: str) -> Frontmatter:
+    """Split a document that starts with a `---` line; a BOM and CRLF line ends are tolerated.
+
+    Raises:
+        DocumentError: `no-frontmatter` or `unclosed-frontmatter`.
+    """
+    lines = text.removeprefix("\ufeff").splitlines(keepends=True)
+    if not lines or lines[0].rstrip() != "---":
+        raise DocumentError("There is no frontmatter: the first line must be `---`.", code="no-frontmatter", line=1)
+    for number, line in enumerate(lines[1:], start=1):
+        if line.rstrip() == "---":
+            return Frontmatter("".join(lines[1:number]), "".join(lines[number + 1 :]), number + 2)
+    raise DocumentError("The frontmatter is not closed: no second `---` line.", code="unclosed-frontmatter", line=1)
+
+
+def load_yaml(text: str, *, path: str = "") -> JsonValue:
+    """Decode one YAML document to JSON values; an empty document is `None`.
+
+    `path` only goes into errors. Keys become strings.
+
+    Raises:
+        DocumentError: With the 1-based line where one is known.
+    """
+    import yaml  # loaded on first use: not every gateway reads YAML
+
+    if len(text) > MAX_DOCUMENT_BYTES:
+        raise DocumentError(f"The document is larger than {MAX_DOCUMENT_BYTES} bytes.", code="too-large", path=path)
+    loader = cast("type[yaml.SafeLoader]", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    try:
+        _check_events(yaml.parse(text, Loader=loader), path)
+        node = yaml.compose(text, Loader=loader)
+        return None if node is None else _value(node, path)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        raise DocumentError(f"Line {line}: {error.problem}", code="yaml-syntax", line=line, path=path) from None
+    except yaml.YAMLError as error:
+        raise DocumentError(f"Not YAML: {error}", code="yaml-syntax", path=path) from None
+
+
+def load_mapping(text: str, *, path: str = "") -> JsonObject:
+    """`load_yaml` for a document that must be a mapping; an empty one is `{}`.
+
+    Raises:
+        DocumentError: Also `yaml-syntax` when it is something else.
+    """
+    value = load_yaml(text, path=path)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise DocumentError("Expected a mapping of `key: value` lines.", code="yaml-syntax", line=1, path=path)
+    return cast("JsonObject", value)
+
+
+def _check_events(events: Any, path: str) -> None:
+    depth = 0
+    for event in events:
+        line = event.start_mark.line + 1
+        name = type(event).__name__
+        if name == "AliasEvent" or getattr(event, "anchor", None):
+            raise DocumentError(f"Line {line}: aliases and anchors are not read.", code="yaml-alias", line=line, path=path)
+        tag = getattr(event, "tag", None)
+        if tag and tag != "!":
+            raise DocumentError(f"Line {line}: tags such as {tag!r} are not read.", code="yaml-tag", line=line, path=path)
+        depth += name.endswith("StartEvent") - (name.endswith("EndEvent"))
+        if depth > MAX_DEPTH:
+            raise DocumentError(f"Line {line}: nested deeper than {MAX_DEPTH}.", code="yaml-depth", line=line, path=path)
+
+
+def _value(node: Any, path: str) -> JsonValue:
+    kind = type(node).__name__
+    if kind == "SequenceNode":
+        return [_value(item, path) for item in node.value]
+    if kind == "MappingNode":
+        return _mapping(node, path)
+    return node.value if node.style else _scalar(node.value)
+
+
+def _mapping(node: Any, path: str) -> JsonObject:
+    result: JsonObject = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        if type(key_node).__name__ != "ScalarNode":
+            raise DocumentError(f"Line {line}: a key must be plain text.", code="yaml-syntax", line=line, path=path)
+        if key_node.value in result:
+            raise DocumentError(
+                f"Line {line}: key {key_node.value!r} is written twice.", code="yaml-duplicate-key", line=line, path=path
+            )
+        result[key_node.value] = _value(value_node, path)
+    return result
+
+
+def _scalar(text: str) -> JsonValue:
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INT.match(text) and len(text) < 300:
+        return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+    if _FLOAT.match(text):
+        return float(text.replace(".inf", "inf").replace(".Inf", "inf").replace(".INF", "inf").replace(".nan", "nan").replace(".NaN", "nan").replace(".NAN", "nan"))
+    return text

@@ -1,0 +1,244 @@
+"""Models of `gateway.json`, strict and documented; the JSON Schema is generated from them.
+
+Only shapes and defaults live here. Reading files, expanding `${VAR}` and reporting are `load`'s; meaning is
+given by the rooms that are handed these objects. Keys are camelCase in the file, snake_case here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from gateway.json_types import JsonObject
+
+SOURCE_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,40}$"
+"""Source names become the first part of exposed tool names, so they stay within a tool name's alphabet."""
+
+RESERVED_SOURCES = frozenset({"agent", "workflow", "skill", "function", "gateway"})
+"""Names of our own sources; a server may not take them."""
+
+
+class Model(BaseModel):
+    """Base of every configuration object: closed, frozen, camelCase in the file."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True
+    )
+
+
+class StdioServer(Model):
+    """A server started as a child process that speaks MCP on its standard input and output."""
+
+    type: Literal["stdio"] = "stdio"
+    """May be left out when `command` is given."""
+    command: str
+    """The program; looked up on PATH, or relative to `cwd`."""
+    args: list[str] = Field(default_factory=list)
+    """Arguments, passed as they are: no shell."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Added to a minimal environment (HOME, LOGNAME, PATH, SHELL, TERM, USER)."""
+    cwd: str | None = None
+    """Working directory; relative to the configuration file."""
+    disabled: bool = False
+    """Keep the entry but do not start it."""
+
+
+class HttpServer(Model):
+    """A server reached over streamable HTTP."""
+
+    type: Literal["http"] = "http"
+    """`http`; `streamable-http` is read as the same."""
+    url: str
+    """The MCP endpoint."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Sent with every request; values may hold secrets by reference."""
+    disabled: bool = False
+    """Keep the entry but do not connect."""
+
+
+class SseServer(Model):
+    """A server that still speaks the HTTP+SSE transport of 2024-11-05."""
+
+    type: Literal["sse"]
+    """Always `sse`."""
+    url: str
+    """The SSE endpoint."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Sent with every request; values may hold secrets by reference."""
+    disabled: bool = False
+    """Keep the entry but do not connect."""
+
+
+ServerEntry = StdioServer | HttpServer | SseServer
+
+
+class ToolFilter(Model):
+    """Which tools of a source exist at all. Patterns are globs over native tool names."""
+
+    allow: list[str] | None = None
+    """Only these; left out means all."""
+    deny: list[str] = Field(default_factory=list)
+    """Never these; wins over `allow`."""
+
+
+class SamplingPolicy(Model):
+    """What happens when a server asks for a model's answer."""
+
+    mode: Literal["deny", "ask", "relay", "answer"] = "deny"
+    """`deny` refuses; `relay` hands it to the connected client's model; `ask` asks the person first; `answer` uses `model`."""
+    model: str | None = None
+    """For `answer` (and for `ask` where the client has no model): `openai:NAME` or `auto`."""
+    max_tokens: int | None = Field(default=4096, ge=1)
+    """Cap on the tokens of one answer; `null` means no cap."""
+    max_requests: int | None = Field(default=25, ge=0)
+    """Requests per caller and hour; `null` means no limit, 0 refuses all."""
+
+
+class ElicitationPolicy(Model):
+    """What happens when a server asks the person something."""
+
+    mode: Literal["relay", "deny"] = "relay"
+    """`relay` shows it in the connected client; `deny` refuses."""
+
+
+class RootsPolicy(Model):
+    """What happens when a server asks for the client's workspace folders."""
+
+    mode: Literal["relay", "deny"] = "deny"
+    """`relay` asks the connected client; `deny` refuses."""
+
+
+class SourcePolicy(Model):
+    """Rules for one source: a server by its name, or `agent`, `workflow`, `skill`, `function`."""
+
+    prefix: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{0,40}$")
+    """First part of exposed names (`<prefix>__<tool>`); left out means the source's name, `""` means names pass unchanged."""
+    tools: ToolFilter = Field(default_factory=ToolFilter)
+    """Which tools exist."""
+    arguments: dict[str, dict[str, JsonObject]] = Field(default_factory=dict)
+    """Tool → argument → JSON Schema that the value must also satisfy; `*` as tool means every tool. Shown in the published schema."""
+    additional_arguments: list[str] | dict[str, list[str]] = Field(default_factory=list)
+    """Argument names let through although the tool does not declare them: a list, or lists by tool with `*`."""
+    sampling: SamplingPolicy = Field(default_factory=SamplingPolicy)
+    """Requests for a model's answer."""
+    elicitation: ElicitationPolicy = Field(default_factory=ElicitationPolicy)
+    """Requests to the person."""
+    roots: RootsPolicy = Field(default_factory=RootsPolicy)
+    """Requests for workspace folders."""
+    timeout_seconds: float = Field(default=120, gt=0)
+    """Working time of one call; waiting for a person does not count."""
+    connect_timeout_seconds: float = Field(default=30, gt=0)
+    """Time to start and negotiate."""
+    max_result_bytes: int = Field(default=8_388_608, ge=1024)
+    """Larger results become an error result that says so."""
+    max_concurrency: int = Field(default=32, ge=1)
+    """Calls at once; more wait their turn."""
+    era: Literal["auto", "legacy", "modern"] = "auto"
+    """Protocol era to speak to a server; `auto` finds out."""
+
+    @field_validator("additional_arguments", mode="before")
+    @classmethod
+    def _one_name(cls, value: object) -> object:
+        """A bare string is one name (requirements 3.A/8)."""
+        if isinstance(value, str):
+            return [value]
+        if isinstance(value, dict):
+            return {k: [v] if isinstance(v, str) else v for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]  # narrowed by pydantic next
+        return value
+
+
+class Expose(Model):
+    """What of your own is served. Paths are relative to the configuration file."""
+
+    agents: list[str] = Field(default_factory=list)
+    """Folders (or files) with `*.agent.md` and `*.workflow.yaml`."""
+    skills: list[str] = Field(default_factory=list)
+    """Folders that hold skill folders with a `SKILL.md`."""
+    functions: list[str] = Field(default_factory=list)
+    """Importable modules whose `@tool` functions are served."""
+
+
+class HttpSettings(Model):
+    """Where the gateway listens, and for whom."""
+
+    host: str = "127.0.0.1"
+    """Bind address. Anything but loopback needs API keys (`moongate keys add`)."""
+    port: int = Field(default=8765, ge=0, le=65535)
+    """TCP port; 0 picks a free one."""
+    path: str = Field(default="/mcp", pattern=r"^/[A-Za-z0-9/_-]*$")
+    """Path of the MCP endpoint."""
+    allowed_hosts: list[str] = Field(default_factory=list)
+    """`Host` values accepted beside loopback and `host`, e.g. `hub.example.com` or `hub.example.com:*`."""
+    allowed_origins: list[str] = Field(default_factory=list)
+    """`Origin` values accepted beside loopback, e.g. `https://app.example.com`."""
+    max_request_bytes: int = Field(default=4_194_304, ge=1024)
+    """Larger request bodies are refused with 413."""
+
+
+class ServerSettings(Model):
+    """How the gateway presents itself."""
+
+    name: str = "moongate"
+    """Shown to clients."""
+    instructions: str | None = None
+    """Put before the generated overview that clients receive."""
+    http: HttpSettings = Field(default_factory=HttpSettings)
+    """The HTTP endpoint."""
+    client_prefix: str = Field(default="", max_length=40)
+    """Prefix that your client puts before tool names (e.g. `mcp__moongate__`); exposed names stay short enough for it."""
+    page_size: int = Field(default=1000, ge=1, le=10_000)
+    """Entries per page of a listing."""
+    startup_timeout_seconds: float = Field(default=10, ge=0)
+    """How long the first listing waits for servers that are still starting."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Level of the log on stderr."""
+
+
+class StorageSettings(Model):
+    """Where the gateway keeps its own state."""
+
+    dir: str | None = None
+    """Folder; left out means the user state directory."""
+
+
+class Defaults(Model):
+    """Fallbacks for agents."""
+
+    model: str | None = None
+    """Model of agents with `model: auto`, where `OPENAI_MODEL` is not set, e.g. `gpt-5-mini`."""
+
+
+class GatewayConfig(Model):
+    """The whole of `gateway.json`."""
+
+    schema_: Annotated[str | None, Field(alias="$schema")] = None
+    """For editors."""
+    mcp_servers: dict[str, ServerEntry] = Field(default_factory=dict)
+    """Remote MCP servers, as IDEs write them; VS Code's `servers` is read as the same."""
+    policies: dict[str, SourcePolicy] = Field(default_factory=dict)
+    """Our rules beside the entries, keyed by source name."""
+    expose: Expose = Field(default_factory=Expose)
+    """Your agents, skills, workflows and functions."""
+    server: ServerSettings = Field(default_factory=ServerSettings)
+    """The gateway itself."""
+    storage: StorageSettings = Field(default_factory=StorageSettings)
+    """The gateway's own state."""
+    defaults: Defaults = Field(default_factory=Defaults)
+    """Fallbacks for agents."""
+
+    @model_validator(mode="after")
+    def _names(self) -> GatewayConfig:
+        import re
+
+        for name in self.mcp_servers:
+            if name in RESERVED_SOURCES:
+                raise ValueError(f"server name {name!r} is reserved for Moongate's own sources; rename it")
+            if not re.match(SOURCE_NAME_PATTERN, name):
+                raise ValueError(f"server name {name!r} may only have letters, digits, '_' and '-', at most 40")
+        return self
+
+    def policy(self, source: str) -> SourcePolicy:
+        """The rules of a source; the defaults where none are written."""
+        return self.policies.get(source) or SourcePolicy()

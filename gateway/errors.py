@@ -1,0 +1,151 @@
+"""The one exception tree. Everything Moongate raises on purpose is in it.
+
+    GatewayError
+    ├── ConfigError(path)              the configuration cannot be used; `path` is a JSON path
+    ├── PolicyDenied(rule, subject)    policy refused
+    ├── NotFound(kind, name)           unknown or hidden: the two are never told apart
+    ├── Collision(name, first, second) two sources claim one exposed name
+    ├── AskUnavailable                 the caller cannot be asked (capability, policy or transport)
+    ├── UpstreamError(server)          a remote MCP server failed
+    │   ├── UpstreamUnavailable        nothing was delivered: not connected, refused, gone
+    │   ├── UpstreamTimeout            no answer within the deadline
+    │   └── UpstreamRefused            it answered with a JSON-RPC error (`code`, `data`)
+    ├── ToolFailed                     a tool could not do its work; the text is for the model
+    ├── ModelError                     a chat model failed (`status`, `retryable`)
+    ├── AgentError                     an agent definition or run is unusable
+    ├── WorkflowError
+    │   ├── WorkflowInvalid            the graph cannot be built
+    │   └── WorkflowFailed             an executor failed while running
+    ├── TaskError                      long-running work failed
+    ├── SkillError                     a skill cannot be read
+    └── StorageError                   the gateway's own state cannot be read or written
+
+Constructors only store fields. Messages say what, which name, and what to do; they never carry secrets
+or a peer's raw body. `server.errors` is the only place that turns these into wire errors.
+"""
+
+from __future__ import annotations
+
+from gateway.json_types import JsonValue
+
+
+class GatewayError(Exception):
+    """Base of everything Moongate raises on purpose."""
+
+
+class ConfigError(GatewayError):
+    """The configuration cannot be used. `path` is a JSON path such as `mcpServers.docs.url`, or a file."""
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class PolicyDenied(GatewayError):
+    """Policy refused `subject`; `rule` is a stable id such as `arguments.read_text.path`."""
+
+    def __init__(self, message: str, *, rule: str, subject: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+        self.subject = subject
+
+
+class NotFound(GatewayError):
+    """No such thing, or one the caller may not see. `kind` is `tool`, `resource`, `prompt`, `skill`, …"""
+
+    def __init__(self, kind: str, name: str, message: str = "") -> None:
+        super().__init__(message or f"Unknown {kind}: {name}")
+        self.kind = kind
+        self.name = name
+
+
+class Collision(GatewayError):
+    """Two sources claim one exposed name."""
+
+    def __init__(self, message: str, *, name: str, first: str, second: str) -> None:
+        super().__init__(message)
+        self.name = name
+        self.first = first
+        self.second = second
+
+
+class AskUnavailable(GatewayError):
+    """The caller cannot be asked. `capability` is what it would have had to declare, e.g. `sampling`."""
+
+    def __init__(self, message: str, *, capability: str) -> None:
+        super().__init__(message)
+        self.capability = capability
+
+
+class UpstreamError(GatewayError):
+    """The remote MCP server `server` failed."""
+
+    def __init__(self, message: str, *, server: str) -> None:
+        super().__init__(message)
+        self.server = server
+
+
+class UpstreamUnavailable(UpstreamError):
+    """Nothing was delivered to the server, so trying again cannot run anything twice."""
+
+
+class UpstreamTimeout(UpstreamError):
+    """No answer within the deadline; the call may have run."""
+
+
+class UpstreamRefused(UpstreamError):
+    """The server answered with a JSON-RPC error."""
+
+    def __init__(self, message: str, *, server: str, code: int, data: JsonValue = None) -> None:
+        super().__init__(message, server=server)
+        self.code = code
+        self.data = data
+
+
+class ToolFailed(GatewayError):
+    """A tool could not do its work. The text becomes an `isError` result that the model reads."""
+
+
+class ModelError(GatewayError):
+    """A chat model failed. `status` is the HTTP status where there was one."""
+
+    def __init__(self, message: str, *, status: int | None = None, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retryable = retryable
+
+
+class AgentError(GatewayError):
+    """An agent definition or run is unusable."""
+
+
+class WorkflowError(GatewayError):
+    """Base of workflow failures."""
+
+
+class WorkflowInvalid(WorkflowError):
+    """The graph cannot be built; the text names the executor or edge."""
+
+
+class WorkflowFailed(WorkflowError):
+    """Executor `executor` failed while the workflow ran."""
+
+    def __init__(self, message: str, *, executor: str) -> None:
+        super().__init__(message)
+        self.executor = executor
+
+
+class TaskError(GatewayError):
+    """Long-running work failed."""
+
+
+class SkillError(GatewayError):
+    """A skill cannot be read. `code` is a stable diagnostic code such as `no-frontmatter`."""
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class StorageError(GatewayError):
+    """The gateway's own state cannot be read or written."""

@@ -1,0 +1,191 @@
+"""`Tool` and `ToolSource`: the seam that everything callable in Moongate goes through.
+
+A proxied tool, a Python function, an agent, a skill tool and a workflow are all a `Tool` and differ only
+inside `call`. Whatever yields tools is a `ToolSource`; one that also has resources and prompts is a
+`Source`. Values are decoded JSON in the wire's own words (MCP camelCase keys), so a relayed result
+passes through untouched. Nothing here knows the MCP SDK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol, cast
+
+from gateway.json_types import JsonObject, JsonValue
+
+if TYPE_CHECKING:
+    from gateway.tools.context import CallContext
+
+TaskSupport = Literal["never", "optional", "required"]
+Kind = Literal["resources", "templates", "prompts"]
+ChangeKind = Literal["tools", "resources", "prompts"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDefinition:
+    """What is published of a tool. Schemas are kept exactly as their author wrote them."""
+
+    name: str
+    """Native name within its source; the catalog decides the exposed one."""
+    description: str | None = None
+    input_schema: JsonObject = field(default_factory=lambda: cast("JsonObject", {"type": "object"}))
+    output_schema: JsonObject | None = None
+    title: str | None = None
+    annotations: JsonObject | None = None
+    """MCP hints (`readOnlyHint`, …); untrusted unless the source is ours."""
+    extra: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+    """Other published keys, verbatim: `icons`, `_meta`, legacy `execution`."""
+    task: TaskSupport = "never"
+    may_ask: bool = False
+    """True when `call` may use `CallContext.ask`; lets the server keep every other call lean."""
+
+    def to_wire(self, name: str | None = None) -> JsonObject:
+        """The MCP `Tool` object, under `name` where the catalog exposes it differently."""
+        wire: JsonObject = {"name": name or self.name}
+        if self.title is not None:
+            wire["title"] = self.title
+        if self.description is not None:
+            wire["description"] = self.description
+        wire["inputSchema"] = self.input_schema
+        if self.output_schema is not None:
+            wire["outputSchema"] = self.output_schema
+        if self.annotations is not None:
+            wire["annotations"] = self.annotations
+        return {**wire, **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """A finished call: an MCP `CallToolResult` in wire form, owned by the receiver."""
+
+    result: JsonObject
+    """`content` (list of content blocks) and optionally `structuredContent`, `isError`, `_meta`."""
+
+    @classmethod
+    def text(cls, text: str, *, is_error: bool = False, structured: JsonValue = None) -> Complete:
+        """One text block, with `structured` as structured content when it is not `None`."""
+        result: JsonObject = {"content": [{"type": "text", "text": text}]}
+        if structured is not None:
+            result["structuredContent"] = structured
+        if is_error:
+            result["isError"] = True
+        return cls(result)
+
+    @property
+    def content(self) -> list[JsonObject]:
+        """The content blocks in wire form."""
+        return self.result.get("content") or []
+
+    @property
+    def structured(self) -> JsonValue:
+        """`structuredContent`, or `None` when absent."""
+        return self.result.get("structuredContent")
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the tool itself says that it failed."""
+        return bool(self.result.get("isError"))
+
+    def as_text(self) -> str:
+        """All text blocks joined by newlines: what a model or terminal that reads text only gets."""
+        return "\n".join(str(b.get("text", "")) for b in self.content if b.get("type") == "text")
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequired:
+    """The call needs answers first; call again with them (MCP `input_required`, SEP-2322)."""
+
+    requests: Mapping[str, JsonObject]
+    """Key → `{"method": "elicitation/create" | "sampling/createMessage" | "roots/list", "params": {…}}`."""
+    state: str | None = None
+    """Opaque `requestState`; handed back unchanged with the answers."""
+    meta: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """The work goes on in the background: a flat MCP `CreateTaskResult` (SEP-2663), wire form."""
+
+    task: JsonObject
+
+
+ToolOutcome = Complete | InputRequired | TaskStarted
+"""How a call can end; the wire's `resultType` `complete | input_required | task`."""
+
+
+class Tool(Protocol):
+    """Anything callable. Implementations are shared by concurrent calls, so they keep no per-call state."""
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """Stable for the life of the object; a change makes a new `Tool` and a `changed` event."""
+        ...
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Run once. `arguments` already passed policy and schema when reached through the catalog.
+
+        A failure that a model can act on is a `Complete` with `isError` or a raised `GatewayError`
+        (the gate turns it into one). Cancellation passes through.
+        """
+        ...
+
+
+OnChange = Callable[[ChangeKind], None]
+"""Called synchronously when a source's list of that kind may differ; must not block or raise."""
+
+
+class ToolSource(Protocol):
+    """Whatever yields tools. Entered as an async context manager by its owner before use."""
+
+    @property
+    def id(self) -> str:
+        """Unique source name: a server key, or `agent`, `skill`, `workflow`, `function`."""
+        ...
+
+    async def tools(self) -> Sequence[Tool]:
+        """The current tools in stable order; answered from memory, never by asking a peer per call."""
+        ...
+
+    def subscribe(self, on_change: OnChange) -> None:
+        """Register the one listener for list changes; the catalog calls this once."""
+        ...
+
+
+class Source(ToolSource, Protocol):
+    """A source that also has resources, templates, prompts and completion (remote servers, skills)."""
+
+    async def list(self, kind: Kind) -> Sequence[JsonObject]:
+        """All wire objects of `kind` under native names and URIs, in stable order, from memory."""
+        ...
+
+    async def read(self, uri: str, ctx: CallContext) -> ReadOutcome:
+        """Read a native URI. Raises `NotFound("resource", uri)`."""
+        ...
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> PromptOutcome:
+        """Render a native prompt. Raises `NotFound("prompt", name)`."""
+        ...
+
+    async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
+        """Complete an argument; returns the wire `completion` object (`values`, `total`, `hasMore`)."""
+        ...
+
+    async def watch(self, uri: str) -> None:
+        """Ask for updates of a native URI; counted, so every `watch` has its `unwatch`."""
+        ...
+
+    async def unwatch(self, uri: str) -> None:
+        """Undo one `watch`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A finished read or prompt: the MCP result in wire form (`contents`, or `messages` + `description`)."""
+
+    result: JsonObject
+
+
+ReadOutcome = Finished | InputRequired
+PromptOutcome = Finished | InputRequired

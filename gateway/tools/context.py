@@ -1,0 +1,197 @@
+"""`CallContext`: the facts of one call, and the way back to whoever made it.
+
+Made by the server (or the CLI, or a test) for each incoming call and handed down explicitly; an agent or
+workflow derives a child context for each call it makes itself. Not a place for services or settings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, cast
+
+import anyio
+
+from gateway.auth.principal import LOCAL, Principal
+from gateway.errors import AskUnavailable
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+
+Era = Literal["legacy", "modern"]
+"""`legacy`: protocol ≤ 2025-11-25 (handshake, sessions). `modern`: 2026-07-28 (stateless)."""
+
+LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProfile:
+    """What is known of the connected client. Name and version are claims: shown, never trusted."""
+
+    era: Era = "modern"
+    protocol_version: str = ""
+    name: str = ""
+    version: str = ""
+    capabilities: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
+    """Declared client capabilities in wire form (`sampling`, `elicitation`, `roots`, `extensions`, …)."""
+    session_id: str | None = None
+    """Identity of the legacy session or stdio connection; `None` where every request stands alone."""
+
+    def can(self, capability: str) -> bool:
+        """Whether a capability is declared, by dotted path: `sampling`, `elicitation.url`, `sampling.tools`.
+
+        `elicitation: {}` means form only (MCP 2025-11-25), so `elicitation.form` is true for it.
+        """
+        if capability == "elicitation.form":
+            declared = self.capabilities.get("elicitation")
+            return isinstance(declared, Mapping) and ("form" in declared or "url" not in declared)
+        node: JsonValue = self.capabilities
+        for part in capability.split("."):
+            if not isinstance(node, Mapping) or part not in node:
+                return False
+            node = cast("JsonMapping", node)[part]
+        return node is not None and node is not False
+
+
+class Caller(Protocol):
+    """The way back to whoever made the call. Every method may be used until the call returns."""
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Report progress; dropped silently when the caller did not ask for it."""
+        ...
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        """Send a log message; dropped unless the caller asked for that level."""
+        ...
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        """Put one request (`{"method", "params"}`, wire form) to the client and return its result.
+
+        No deadline of its own: a person may be answering. Cancellable.
+
+        Raises:
+            AskUnavailable: The client did not declare the capability, or has no way back.
+        """
+        ...
+
+
+class NoCaller:
+    """A caller that hears nothing and can be asked nothing (CLI batch calls, tests, background work)."""
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Dropped."""
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        """Dropped."""
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        """Always refused."""
+        method = str(request.get("method", ""))
+        raise AskUnavailable(f"Nobody is there to answer {method!r}.", capability=capability_of(request))
+
+
+def capability_of(request: JsonMapping) -> str:
+    """The client capability an input request needs: `sampling`, `elicitation.form|url` or `roots`."""
+    match request.get("method"):
+        case "sampling/createMessage":
+            return "sampling"
+        case "roots/list":
+            return "roots"
+        case _:
+            params = cast("JsonMapping", request.get("params") or {})
+            return "elicitation.url" if params.get("mode") == "url" else "elicitation.form"
+
+
+class DurablePort(Protocol):
+    """What work inside a durable task may use; `CallContext.durable` is `None` outside one.
+
+    Kept here, not in `tasks`, so that agents and workflows can record steps without importing the engine.
+    """
+
+    async def step(self, name: str, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
+        """Run `work` once and record its JSON result; a resumed task gets the recorded one."""
+        ...
+
+    async def wait_input(self, key: str, request: JsonObject) -> JsonObject:
+        """Park until input request `key` is answered; survives a restart."""
+        ...
+
+    async def status(self, message: str) -> None:
+        """Set the task's status message."""
+        ...
+
+
+class CallClock:
+    """The deadline of one call. Waiting for a person stops it; the gate enters `scope` around the work."""
+
+    def __init__(self, seconds: float) -> None:
+        """`seconds` of working time; infinite is allowed."""
+        self.scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
+        self._paused = 0
+        self._left = seconds
+
+    @contextlib.asynccontextmanager
+    async def paused(self) -> AsyncGenerator[None, None]:
+        """Stop the clock while waiting for a person; nests and may run concurrently."""
+        self._paused += 1
+        if self._paused == 1:
+            self._left = self.scope.deadline - anyio.current_time()
+            self.scope.deadline = float("inf")
+        try:
+            yield
+        finally:
+            self._paused -= 1
+            if self._paused == 0:
+                self.scope.deadline = anyio.current_time() + self._left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallContext:
+    """The facts of one call. Frozen: derive with `child` or `dataclasses.replace`."""
+
+    principal: Principal = LOCAL
+    client: ClientProfile = field(default_factory=ClientProfile)
+    caller: Caller = field(default_factory=NoCaller)
+    meta: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
+    """Request `_meta` that may cross hops: trace context, vendor keys, our `via` list. Never connection keys."""
+    input_responses: JsonMapping | None = None
+    """Answers to an earlier `InputRequired` of this same call, by key, wire form."""
+    request_state: str | None = None
+    """The `state` of that `InputRequired`, unchanged."""
+    clocks: tuple[CallClock, ...] = ()
+    """Deadlines of this call and of the calls it runs inside; all stop while a person is asked."""
+    waits: tuple[Callable[[], contextlib.AbstractAsyncContextManager[None]], ...] = ()
+    """Entered around each wait for a person: gives back concurrency slots."""
+    durable: DurablePort | None = None
+
+    @property
+    def era(self) -> Era:
+        """The era the calling client speaks."""
+        return self.client.era
+
+    def child(self) -> CallContext:
+        """A context for a call made *inside* this one: same caller, but its own input round."""
+        return dataclasses.replace(self, input_responses=None, request_state=None)
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Report progress to the caller; `progress` must grow from call to call."""
+        await self.caller.progress(progress, total, message)
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None = None) -> None:
+        """Send a log message to the caller at its own chosen level."""
+        await self.caller.log(level, data, logger)
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        """Ask the caller (a person, its model, its roots) and wait without a deadline.
+
+        Stops the clocks and frees the concurrency slots of this call meanwhile.
+
+        Raises:
+            AskUnavailable: The caller cannot be asked this.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            for clock in self.clocks:
+                await stack.enter_async_context(clock.paused())
+            for wait in self.waits:
+                await stack.enter_async_context(wait())
+            return await self.caller.ask(request)
