@@ -8,6 +8,7 @@
     ├── AskUnavailable                 the caller cannot be asked (capability, policy or transport)
     ├── UpstreamError(server)          a remote MCP server failed
     │   ├── UpstreamUnavailable        nothing was delivered: not connected, refused, gone
+    │   ├── UpstreamLost               the connection broke while the call ran; it may have run
     │   ├── UpstreamTimeout            no answer within the deadline
     │   └── UpstreamRefused            it answered with a JSON-RPC error (`code`, `data`)
     ├── ToolFailed                     a tool could not do its work; the text is for the model
@@ -87,6 +88,10 @@ class UpstreamError(GatewayError):
 
 class UpstreamUnavailable(UpstreamError):
     """Nothing was delivered to the server, so trying again cannot run anything twice."""
+
+
+class UpstreamLost(UpstreamError):
+    """The connection broke after the request went out; the call may have run."""
 
 
 class UpstreamTimeout(UpstreamError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 from gateway.json_types import JsonObject, JsonValue
 
@@ -189,3 +189,31 @@ class Finished:
 
 ReadOutcome = Finished | InputRequired
 PromptOutcome = Finished | InputRequired
+
+
+SourceState = Literal["starting", "ready", "down", "disabled"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One line about a source, for people and for the health pages."""
+
+    name: str
+    kind: Literal["server", "agent", "skill", "workflow", "function"]
+    transport: Literal["stdio", "http", "sse", "local"]
+    protocol_version: str
+    state: SourceState
+    tools: int
+    milliseconds: float | None = None
+    """From the start of the attempt to a complete listing; `None` before that."""
+    error: str | None = None
+    """Why it is down or disabled, and what to do."""
+
+
+@runtime_checkable
+class UpdatingSource(Protocol):
+    """A `Source` whose watched resources tell when they change."""
+
+    def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
+        """Register the one listener; it gets the native URI, synchronously, and must not block or raise."""
+        ...

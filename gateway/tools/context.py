@@ -163,6 +163,10 @@ class CallContext:
     waits: tuple[Callable[[], contextlib.AbstractAsyncContextManager[None]], ...] = ()
     """Entered around each wait for a person: gives back concurrency slots."""
     durable: DurablePort | None = None
+    wants_progress: bool = False
+    """Whether the caller asked for progress; a relay only asks its server for it then."""
+    log_level: LogLevel | None = None
+    """Least severe log level the caller wants to receive; `None` means no logs."""
 
     @property
     def era(self) -> Era:
@@ -170,8 +174,8 @@ class CallContext:
         return self.client.era
 
     def child(self) -> CallContext:
-        """A context for a call made *inside* this one: same caller, but its own input round."""
-        return dataclasses.replace(self, input_responses=None, request_state=None)
+        """A context for a call made *inside* this one: same caller, its own input round, no progress of its own."""
+        return dataclasses.replace(self, input_responses=None, request_state=None, wants_progress=False)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress to the caller; `progress` must grow from call to call."""

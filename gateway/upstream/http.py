@@ -1,0 +1,116 @@
+"""The HTTP client of one remote server: pooled, bounded, and never taken down by one request.
+
+The SDK's streamable HTTP transport ends the whole connection when one POST raises (python-sdk#3560), and
+reads bodies without a limit. `SteadyTransport` sits below it: a request that cannot be delivered is answered
+with a JSON-RPC error of its own, a body that breaks or grows past the limit just ends. Knows nothing of MCP
+sessions; `transport` builds it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+
+import httpx2
+
+logger = logging.getLogger(__name__)
+
+NOT_SENT = -31001
+"""JSON-RPC code of our own stand-in answer: the request never reached the server."""
+
+LOST = -31002
+"""JSON-RPC code of our own stand-in answer: the connection broke after the request went out."""
+
+UNAUTHORIZED = -31003
+"""JSON-RPC code of our own stand-in answer: the server wants (other) credentials."""
+
+CONNECT_TIMEOUT_SECONDS = 10.0
+"""Time for TCP and TLS; the deadline of the call itself is the gate's."""
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """A response body that ends instead of raising, at the limit or when the connection breaks."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, server: str, max_bytes: int | None) -> None:
+        self._inner = inner
+        self._server = server
+        self._max_bytes = max_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        seen = 0
+        try:
+            async for chunk in self._inner:
+                seen += len(chunk)
+                if self._max_bytes is not None and seen > self._max_bytes:
+                    logger.warning("%s: response body larger than %d bytes; cut off", self._server, self._max_bytes)
+                    return
+                yield chunk
+        except (httpx2.TransportError, httpx2.StreamError) as error:
+            logger.info("%s: response body broke off: %s", self._server, type(error).__name__)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class SteadyTransport(httpx2.AsyncBaseTransport):
+    """Wraps the real transport of one server; owns and closes it."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, *, server: str, max_body_bytes: int) -> None:
+        self._inner = inner
+        self._server = server
+        self._max_body_bytes = max_body_bytes
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send; a delivery failure of a POST becomes a JSON-RPC error response, anything else raises as usual."""
+        try:
+            response = await self._inner.handle_async_request(request)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol, httpx2.ProxyError) as error:
+            return self._stand_in(request, NOT_SENT, f"cannot connect: {_reason(error)}", error)
+        except httpx2.TransportError as error:
+            return self._stand_in(request, LOST, f"connection lost: {type(error).__name__}", error)
+        if request.method == "POST" and response.status_code in (401, 403):
+            await response.aclose()
+            text = f"the server answered {response.status_code}; set or fix its credentials under `headers`"
+            return _json_rpc_error(request, UNAUTHORIZED, text)
+        stream = response.stream
+        if not isinstance(stream, httpx2.AsyncByteStream):
+            return response
+        streaming = response.headers.get("content-type", "").startswith("text/event-stream")
+        response.stream = _BoundedStream(stream, self._server, None if streaming else self._max_body_bytes)
+        return response
+
+    def _stand_in(self, request: httpx2.Request, code: int, text: str, error: Exception) -> httpx2.Response:
+        if request.method != "POST":
+            raise error
+        return _json_rpc_error(request, code, text)
+
+    async def aclose(self) -> None:
+        """Close the real transport."""
+        await self._inner.aclose()
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def _json_rpc_error(request: httpx2.Request, code: int, message: str) -> httpx2.Response:
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}).encode()
+    return httpx2.Response(502, headers={"content-type": "application/json"}, content=body, request=request)
+
+
+def build_http_client(server: str, headers: Mapping[str, str], *, max_body_bytes: int) -> httpx2.AsyncClient:
+    """A client for one server; enter and leave it with the connection.
+
+    Compression is not asked for, so a small answer cannot unfold into a huge one. Reads have no timeout of
+    their own: a stream may be silent for long, and every call has a deadline above this.
+    """
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
+    transport = SteadyTransport(httpx2.AsyncHTTPTransport(limits=limits), server=server, max_body_bytes=max_body_bytes)
+    return httpx2.AsyncClient(
+        transport=transport,
+        headers={**headers, "accept-encoding": "identity"},
+        timeout=httpx2.Timeout(CONNECT_TIMEOUT_SECONDS, read=None, write=60.0, pool=None),
+        follow_redirects=False,
+    )

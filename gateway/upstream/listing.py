@@ -1,0 +1,108 @@
+"""Reads a server's listings completely and turns listed tools into definitions.
+
+Bounded in pages and entries; an entry that is no object or has no name is skipped and counted. Pure but for the
+requests; `source` keeps the results.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import cast
+
+from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
+
+from gateway.errors import UpstreamRefused
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.tools.base import Kind, ToolDefinition
+from gateway.upstream.hop import crossing_meta
+from gateway.upstream.session import Envelope, Session
+
+logger = logging.getLogger(__name__)
+
+MAX_PAGES = 1_000
+"""Pages read of one listing; a server that never ends one is cut off here."""
+
+MAX_ENTRIES = 50_000
+"""Entries kept of one listing."""
+
+METHOD_NOT_FOUND = -32601
+
+_METHODS = {
+    "tools": ("tools/list", "tools", "name"),
+    "resources": ("resources/list", "resources", "uri"),
+    "templates": ("resources/templates/list", "resourceTemplates", "uriTemplate"),
+    "prompts": ("prompts/list", "prompts", "name"),
+}
+
+_KNOWN_TOOL_KEYS = frozenset({"name", "title", "description", "inputSchema", "outputSchema", "annotations"})
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A listed tool: its definition and the HTTP headers its arguments are mirrored in (`x-mcp-header`)."""
+
+    definition: ToolDefinition
+    headers: dict[tuple[str, ...], str] = field(default_factory=lambda: cast("dict[tuple[str, ...], str]", {}))
+
+
+async def list_all(session: Session, what: Kind | str, envelope: Envelope) -> list[JsonObject]:
+    """All entries of a listing, in the server's order. A server without the method has none."""
+    method, key, name_key = _METHODS[what]
+    entries: list[JsonObject] = []
+    seen: set[JsonValue] = set()
+    cursor: JsonValue = None
+    for _ in range(MAX_PAGES):
+        params: JsonObject = {} if cursor is None else {"cursor": cursor}
+        try:
+            result = await session.request(method, params, envelope)
+        except UpstreamRefused as error:
+            if error.code == METHOD_NOT_FOUND and not entries:
+                return []
+            raise
+        page = result.get(key)
+        for item in cast("list[JsonValue]", page) if isinstance(page, list) else []:
+            if isinstance(item, dict) and isinstance(cast("JsonMapping", item).get(name_key), str):
+                entries.append(cast("JsonObject", item))
+        cursor = result.get("nextCursor")
+        if not isinstance(cursor, str) or cursor in seen:
+            return entries
+        if len(entries) > MAX_ENTRIES:
+            break
+        seen.add(cursor)
+    logger.warning("%s: %s is longer than the limit; %d entries kept", session.server, method, len(entries))
+    return entries[:MAX_ENTRIES]
+
+
+def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool) -> Listed | None:
+    """A listed tool as definition, or `None` where the spec says to drop it (invalid `x-mcp-header`)."""
+    schema = wire.get("inputSchema")
+    input_schema = cast("JsonObject", schema) if isinstance(schema, dict) else {"type": "object"}
+    headers: dict[tuple[str, ...], str] = {}
+    if modern:
+        if find_invalid_x_mcp_header(input_schema) is not None:
+            return None
+        headers = x_mcp_header_map(input_schema)
+    extra = {k: v for k, v in wire.items() if k not in _KNOWN_TOOL_KEYS}
+    meta = extra.pop("_meta", None)
+    if isinstance(meta, dict) and (kept := crossing_meta(cast("JsonMapping", meta))):
+        extra["_meta"] = kept
+    output = wire.get("outputSchema")
+    annotations = wire.get("annotations")
+    return Listed(
+        ToolDefinition(
+            name=str(wire["name"]),
+            title=_text(wire.get("title")),
+            description=_text(wire.get("description")),
+            input_schema=input_schema,
+            output_schema=cast("JsonObject", output) if isinstance(output, dict) else None,
+            annotations=cast("JsonObject", annotations) if isinstance(annotations, dict) else None,
+            extra=extra,
+            may_ask=may_ask,
+        ),
+        headers,
+    )
+
+
+def _text(value: JsonValue) -> str | None:
+    return value if isinstance(value, str) else None

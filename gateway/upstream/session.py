@@ -1,0 +1,325 @@
+"""`Session`: one negotiated MCP connection to a remote server, speaking decoded JSON.
+
+Sits on the SDK's `JSONRPCDispatcher` instead of its `ClientSession`, because a relay needs what that one
+fixes: per-request client capabilities, results passed through unmodelled, no output re-validation, no hidden
+`tools/list` (protocol.md §5.2). The dispatcher's lifecycle is provisional in the SDK, so nothing outside this
+module touches it. Policy, retries and lists are not here: `connection` and `source` own those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+import anyio
+from mcp.shared.dispatcher import CallOptions, DispatchContext
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    NAME_BEARING_METHODS,
+    encode_header_value,
+)
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.message import SessionMessage
+from mcp.shared.transport_context import TransportContext
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    CONNECTION_CLOSED,
+    INVALID_REQUEST,
+    LOG_LEVEL_META_KEY,
+    METHOD_NOT_FOUND,
+    PROTOCOL_VERSION_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
+from mcp_types.version import (
+    HANDSHAKE_PROTOCOL_VERSIONS,
+    LATEST_HANDSHAKE_VERSION,
+    LATEST_MODERN_VERSION,
+    MODERN_PROTOCOL_VERSIONS,
+)
+
+from gateway.errors import (
+    GatewayError,
+    UpstreamError,
+    UpstreamLost,
+    UpstreamRefused,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.tools.context import CallContext, Era, LogLevel
+from gateway.upstream.http import LOST, NOT_SENT, UNAUTHORIZED
+
+logger = logging.getLogger(__name__)
+
+PROBE_TIMEOUT_SECONDS = 10.0
+"""How long `server/discover` may take before the server is taken for a legacy one."""
+
+_calling: ContextVar[CallContext | None] = ContextVar("moongate_calling", default=None)
+"""The call on whose behalf a request goes out. The SDK's HTTP transport carries it along to whatever the server
+sends on that request's stream, which is the only way to know whom an ask or log line is for (protocol.md §5.3)."""
+
+
+class SessionHooks(Protocol):
+    """What a session tells its owner. Awaited per message, never on the read loop."""
+
+    async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
+        """Answer a server's request (`sampling/createMessage`, …) made during `ctx`'s call; may raise `GatewayError`."""
+        ...
+
+    async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
+        """A notification, with the call it belongs to where that is known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Negotiated:
+    """What both sides agreed on."""
+
+    era: Era
+    protocol_version: str
+    capabilities: JsonMapping
+    instructions: str | None = None
+    server_info: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """Per-request facts that are not parameters."""
+
+    ctx: CallContext | None = None
+    """Whose call this is; gets progress, logs and asks."""
+    meta: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
+    capabilities: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
+    """Client capabilities to declare for this request (modern era only)."""
+    log_level: LogLevel | None = None
+    """Opt-in to log messages for this request (modern era only)."""
+    headers: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
+    """Extra HTTP headers, e.g. `Mcp-Param-*`."""
+
+
+PLAIN = Envelope()
+
+
+class Session:
+    """One live connection. Made by `open_session`; `closed` is set when it can serve no more."""
+
+    def __init__(self, server: str, dispatcher: JSONRPCDispatcher[TransportContext], hooks: SessionHooks, client: JsonObject) -> None:
+        self.server = server
+        self.closed = anyio.Event()
+        self.negotiated = Negotiated("modern", LATEST_MODERN_VERSION, {})
+        self._dispatcher = dispatcher
+        self._hooks = hooks
+        self._client = client
+        self._running: dict[int, CallContext] = {}
+        self._listens = 0
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether the server speaks the stateless era."""
+        return self.negotiated.era == "modern"
+
+    async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
+        """Send one request and return its result unmodelled. Cancelling it cancels the request at the server.
+
+        Raises:
+            UpstreamUnavailable: Nothing was delivered.
+            UpstreamLost: The connection broke while it ran.
+            UpstreamRefused: A JSON-RPC error came back.
+        """
+        wire, options = self._stamp(method, params, envelope)
+        ctx = envelope.ctx
+        if ctx is None:
+            return await self._send(method, wire, options)
+        if ctx.wants_progress:
+            options["on_progress"] = ctx.progress
+        key = id(options)
+        self._running[key] = ctx
+        token = _calling.set(ctx)
+        try:
+            return await self._send(method, wire, options)
+        finally:
+            _calling.reset(token)
+            self._running.pop(key, None)
+
+    async def notify(self, method: str, params: JsonMapping | None = None) -> None:
+        """Send a notification (legacy era; the modern one has none)."""
+        headers = {MCP_PROTOCOL_VERSION_HEADER: self.negotiated.protocol_version}
+        await self._dispatcher.notify(method, params, {"headers": headers})
+
+    async def listen(self, notifications: JsonObject) -> None:
+        """Hold one `subscriptions/listen` stream open; returns or raises when it ends. Events go to the hooks."""
+        self._listens += 1
+        wire, options = self._stamp("subscriptions/listen", {"notifications": notifications}, PLAIN)
+        options["request_id"] = f"listen-{self._listens}"
+        await self._send("subscriptions/listen", wire, options)
+
+    def _stamp(self, method: str, params: JsonMapping, envelope: Envelope) -> tuple[JsonObject, CallOptions]:
+        wire = dict(params)
+        agreed = self.negotiated
+        headers = {MCP_PROTOCOL_VERSION_HEADER: agreed.protocol_version, **envelope.headers}
+        meta = dict(envelope.meta)
+        if agreed.era == "modern":
+            meta[PROTOCOL_VERSION_META_KEY] = agreed.protocol_version
+            meta[CLIENT_INFO_META_KEY] = self._client
+            meta[CLIENT_CAPABILITIES_META_KEY] = envelope.capabilities
+            if envelope.log_level is not None:
+                meta[LOG_LEVEL_META_KEY] = envelope.log_level
+            headers[MCP_METHOD_HEADER] = method
+            name_key = NAME_BEARING_METHODS.get(method)
+            if name_key is not None and isinstance(name := wire.get(name_key), str):
+                headers[MCP_NAME_HEADER] = encode_header_value(name)
+        if meta:
+            wire["_meta"] = meta
+        return wire, {"headers": headers}
+
+    async def _send(self, method: str, wire: JsonObject, options: CallOptions) -> JsonObject:
+        try:
+            return await self._dispatcher.send_raw_request(method, wire, options)
+        except MCPError as error:
+            raise self._translate(method, error) from None
+
+    def _translate(self, method: str, error: MCPError) -> UpstreamError:
+        code, text = error.error.code, error.error.message
+        if code == NOT_SENT:
+            return UpstreamUnavailable(text, server=self.server)
+        if code == LOST or (code == CONNECTION_CLOSED and text == "Connection closed"):
+            return UpstreamLost(f"The connection to {self.server!r} broke during {method!r}; the call may have run.", server=self.server)
+        if code == UNAUTHORIZED:
+            return UpstreamUnavailable(f"Server {self.server!r}: {text}.", server=self.server)
+        if code == INVALID_REQUEST and text in ("Session terminated", "Session not found"):
+            self.closed.set()
+            return UpstreamUnavailable(f"Server {self.server!r} no longer knows our session.", server=self.server)
+        return UpstreamRefused(text, server=self.server, code=code, data=error.error.data)
+
+    async def negotiate(self, era: str, capabilities: JsonMapping) -> None:
+        """Find out the era (`auto`) or take the pinned one, then agree; `capabilities` are declared to a legacy server.
+
+        Raises:
+            UpstreamError: It is no MCP server we can speak to; the text says why.
+        """
+        if era != "legacy":
+            discovered = await self._discover(required=era == "modern")
+            if discovered is not None:
+                self.negotiated = discovered
+                return
+        self.negotiated = await self._initialize(capabilities)
+
+    async def _discover(self, *, required: bool) -> Negotiated | None:
+        try:
+            with anyio.fail_after(PROBE_TIMEOUT_SECONDS):
+                result = await self.request("server/discover", {})
+        except UpstreamRefused as error:
+            supported = cast("JsonMapping", error.data or {}).get("supported") if isinstance(error.data, dict) else None
+            if required or (error.code == UNSUPPORTED_PROTOCOL_VERSION and not _shares(supported, HANDSHAKE_PROTOCOL_VERSIONS)):
+                raise
+            return None
+        except TimeoutError:
+            if required:
+                raise UpstreamTimeout(f"No answer to server/discover within {PROBE_TIMEOUT_SECONDS:g} s.", server=self.server) from None
+            return None
+        shared = _shares(result.get("supportedVersions"), MODERN_PROTOCOL_VERSIONS)
+        if not shared:
+            return None
+        meta = cast("JsonMapping", result.get("_meta") or {})
+        return Negotiated(
+            "modern",
+            shared[-1],
+            cast("JsonMapping", result.get("capabilities") or {}),
+            _text(result.get("instructions")),
+            cast("JsonMapping", meta.get("io.modelcontextprotocol/serverInfo") or {}),
+        )
+
+    async def _initialize(self, capabilities: JsonMapping) -> Negotiated:
+        self.negotiated = Negotiated("legacy", LATEST_HANDSHAKE_VERSION, {})
+        params = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": capabilities, "clientInfo": self._client}
+        options: CallOptions = {"cancel_on_abandon": False}
+        result = await self._send("initialize", params, options)
+        version = result.get("protocolVersion")
+        if version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            raise UpstreamError(f"Server {self.server!r} answered with protocol version {version!r}, which is unknown.", server=self.server)
+        agreed = Negotiated(
+            "legacy",
+            str(version),
+            cast("JsonMapping", result.get("capabilities") or {}),
+            _text(result.get("instructions")),
+            cast("JsonMapping", result.get("serverInfo") or {}),
+        )
+        self.negotiated = agreed
+        await self.notify("notifications/initialized")
+        return agreed
+
+    async def _on_request(self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> JsonObject:
+        if method == "ping":
+            return {}
+        if method not in ("sampling/createMessage", "elicitation/create", "roots/list"):
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", method)
+        ctx = _calling.get() or self._only_caller()
+        try:
+            return await self._hooks.answer({"method": method, "params": dict(params or {})}, ctx)
+        except GatewayError as error:
+            raise MCPError(INVALID_REQUEST, str(error)) from None
+
+    async def _on_notify(self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> None:
+        if method in ("notifications/progress", "notifications/cancelled"):
+            return
+        await self._hooks.notified(method, params or {}, _calling.get() or self._only_caller())
+
+    def _only_caller(self) -> CallContext | None:
+        """The call a message belongs to when only one downstream session has calls running, else `None`."""
+        calls = list(self._running.values())
+        if len(calls) <= 1:
+            return calls[0] if calls else None
+        owners = {c.client.session_id for c in calls}
+        return calls[-1] if len(owners) == 1 and None not in owners else None
+
+    async def serve(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Run the read loop until the connection ends; `open_session` starts it."""
+        try:
+            await self._dispatcher.run(self._on_request, self._on_notify, task_status=task_status)
+        finally:
+            self.closed.set()
+
+
+def _shares(versions: JsonValue, known: tuple[str, ...] | list[str]) -> list[str]:
+    offered = cast("list[JsonValue]", versions) if isinstance(versions, list) else []
+    return [v for v in known if v in offered]
+
+
+def _text(value: JsonValue) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+@asynccontextmanager
+async def open_session(
+    server: str, streams: tuple[Any, Any], hooks: SessionHooks, *, client: JsonObject
+) -> AsyncGenerator[Session, None]:
+    """Run a session over a transport's stream pair; `negotiate` is the caller's next step.
+
+    Leaving cancels what is in flight. `client` is the `clientInfo` we present.
+    """
+    read, write = streams
+
+    async def note(error: Exception) -> None:
+        logger.debug("%s: transport said %s", server, type(error).__name__)
+
+    dispatcher: JSONRPCDispatcher[TransportContext] = JSONRPCDispatcher(
+        cast("contextlib.AbstractAsyncContextManager[SessionMessage]", read),  # pyright: ignore[reportArgumentType]  # a private Protocol of the SDK
+        write,
+        on_stream_exception=note,
+    )
+    session = Session(server, dispatcher, hooks, client)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(session.serve)
+        try:
+            yield session
+        finally:
+            tasks.cancel_scope.cancel()

@@ -1,0 +1,347 @@
+"""`UpstreamSource`: one remote MCP server as a source of tools, resources, prompts and completion.
+
+Lists are read when the server becomes ready and again when it says that they changed, never per call; every
+call is exactly one upstream request. Policy on arguments and results is the gate's, on asks `inputs`'.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import cast
+
+import anyio
+import anyio.abc
+
+from gateway.config.models import HttpServer, ServerEntry, SourcePolicy, SseServer
+from gateway.errors import AskUnavailable, NotFound, UpstreamError, UpstreamRefused, UpstreamUnavailable
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.telemetry.events import EventStream
+from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, OnChange, SourceStatus, Tool
+from gateway.tools.context import CallContext, LogLevel
+from gateway.upstream.callers import CallerSessions
+from gateway.upstream.connection import Connection
+from gateway.upstream.hop import VIA_KEY, crossing_meta, extend_via, without_loops
+from gateway.upstream.inputs import (
+    InputGuard,
+    asks_relayed,
+    declared_capabilities,
+    relayed_capabilities,
+    to_input_required,
+)
+from gateway.upstream.listing import list_all, to_listed
+from gateway.upstream.session import Envelope, Session, open_session
+from gateway.upstream.stdio import ChildLog
+from gateway.upstream.tool import RemoteTool
+from gateway.upstream.transport import open_transport
+from gateway.upstream.watching import Watcher
+
+logger = logging.getLogger(__name__)
+
+LIST_TIMEOUT_SECONDS = 60.0
+"""Time for one complete re-reading of a server's lists."""
+
+COALESCE_SECONDS = 0.1
+"""Changes announced within this time are read together; some servers announce dozens at start."""
+
+RESOURCE_MISSING = frozenset({-32002, -32602})
+"""Codes by which servers say that a resource does not exist (legacy, modern)."""
+
+_CAPABILITY_OF: Mapping[str, str] = {"tools": "tools", "resources": "resources", "templates": "resources", "prompts": "prompts"}
+_KINDS_OF: Mapping[ChangeKind, tuple[str, ...]] = {
+    "tools": ("tools",),
+    "resources": ("resources", "templates"),
+    "prompts": ("prompts",),
+}
+
+
+class UpstreamSource:
+    """One remote server. Enter it to start; calls wait for the connection, listings never do."""
+
+    def __init__(self, server: str, entry: ServerEntry, policy: SourcePolicy, events: EventStream, *, own_id: str, client: JsonObject) -> None:
+        """`own_id` is this gateway's hop id, `client` the `clientInfo` shown to the server. No side effects."""
+        self._server = server
+        self._entry = entry
+        self._policy = policy
+        self._events = events
+        self._own_id = own_id
+        self._client = client
+        self._lists: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
+        self._tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
+        self._dirty: set[ChangeKind] = set()
+        self._changed = anyio.Event()
+        self._on_change: OnChange = lambda _: None
+        self._guard = InputGuard(server, policy, events)
+        self._watcher = Watcher(server, self._mark_changed)
+        self._connection = Connection(
+            server,
+            entry,
+            policy,
+            self,
+            client=client,
+            capabilities=declared_capabilities(policy),
+            on_ready=self._load,
+        )
+        self._callers: CallerSessions | None = None
+        self._stack = AsyncExitStack()
+        self._settled = anyio.Event()
+
+    @property
+    def id(self) -> str:
+        """The server's key in the configuration."""
+        return self._server
+
+    async def __aenter__(self) -> UpstreamSource:
+        tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        self._stack.callback(tasks.cancel_scope.cancel)
+        self._callers = CallerSessions(self._server, tasks, self._open_for_caller)
+        tasks.start_soon(self._connection.run)
+        tasks.start_soon(self._refresh_forever)
+        tasks.start_soon(self._watcher.run, self._connection)
+        tasks.start_soon(self._note_settled)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def settled(self) -> None:
+        """Wait until the first attempt to reach the server has ended, well or badly."""
+        await self._settled.wait()
+
+    async def _note_settled(self) -> None:
+        try:
+            await self._connection.session()
+        except UpstreamUnavailable as error:
+            logger.info("%s: not ready at start: %s", self._server, error)
+        self._settled.set()
+
+    def status(self) -> SourceStatus:
+        """How the server is doing."""
+        connection = self._connection
+        agreed = connection.negotiated
+        return SourceStatus(
+            name=self._server,
+            kind="server",
+            transport="http" if isinstance(self._entry, HttpServer) else "sse" if isinstance(self._entry, SseServer) else "stdio",
+            protocol_version=agreed.protocol_version if agreed else "",
+            state=connection.state,
+            tools=len(self._tools),
+            milliseconds=connection.milliseconds,
+            error=connection.last_error or None,
+        )
+
+    @property
+    def instructions(self) -> str | None:
+        """What the server tells its clients about itself."""
+        agreed = self._connection.negotiated
+        return agreed.instructions if agreed else None
+
+    # -- lists -------------------------------------------------------------------------------------------------
+
+    async def tools(self) -> Sequence[Tool]:
+        """The server's tools as last listed."""
+        return [tool for _, tool in self._tools.values()]
+
+    async def list(self, kind: Kind) -> Sequence[JsonObject]:
+        """The server's resources, templates or prompts as last listed."""
+        return self._lists[kind]
+
+    def subscribe(self, on_change: OnChange) -> None:
+        """Register the one listener for changed lists."""
+        self._on_change = on_change
+
+    def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
+        """Register the one listener for changed resources; it gets the native URI."""
+        self._watcher.on_update = on_update
+
+    async def _load(self, session: Session) -> None:
+        """Read every list of a server that just became ready."""
+        await self._read_lists(session, ("tools", "resources", "prompts"))
+
+    async def _read_lists(self, session: Session, kinds: Sequence[ChangeKind]) -> None:
+        envelope = Envelope(meta={VIA_KEY: [self._own_id]})
+        capabilities = session.negotiated.capabilities
+        for change in kinds:
+            differs = False
+            for kind in _KINDS_OF[change]:
+                fresh = await list_all(session, kind, envelope) if _CAPABILITY_OF[kind] in capabilities else []
+                if kind == "tools":
+                    fresh = without_loops(fresh, self._own_id)
+                if fresh != self._lists[kind]:
+                    self._lists[kind] = fresh
+                    differs = True
+            if differs and change == "tools":
+                self._rebuild_tools(session)
+            if differs:
+                self._on_change(change)
+
+    def _rebuild_tools(self, session: Session) -> None:
+        """Make a tool for each listing entry, keeping those whose definition did not change."""
+        may_ask = not session.is_modern and asks_relayed(self._policy)
+        tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
+        for wire in self._lists["tools"]:
+            name = str(wire["name"])
+            known = self._tools.get(name)
+            if known is not None and known[0] == wire and known[1].definition.may_ask == may_ask:
+                tools[name] = known
+                continue
+            listed = to_listed(wire, modern=session.is_modern, may_ask=may_ask)
+            if listed is None:
+                logger.warning("%s: tool %r dropped: its x-mcp-header annotation is invalid", self._server, name)
+            elif name in tools:
+                logger.warning("%s: tool %r is listed twice; the first counts", self._server, name)
+            else:
+                tools[name] = (wire, RemoteTool(listed, self))
+        self._tools = tools
+
+    def _mark_changed(self, kind: ChangeKind) -> None:
+        self._dirty.add(kind)
+        self._changed.set()
+
+    async def _refresh_forever(self) -> None:
+        while True:
+            await self._changed.wait()
+            await anyio.sleep(COALESCE_SECONDS)
+            kinds: tuple[ChangeKind, ...] = tuple(self._dirty)
+            self._dirty.clear()
+            self._changed = anyio.Event()
+            try:
+                session = await self._connection.session()
+                with anyio.fail_after(LIST_TIMEOUT_SECONDS):
+                    await self._read_lists(session, kinds)
+            except (UpstreamError, TimeoutError) as error:
+                logger.warning("%s: lists could not be read again: %s", self._server, error)
+
+    # -- what the server sends ---------------------------------------------------------------------------------
+
+    async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
+        """A legacy server asks something during `ctx`'s call (`SessionHooks`)."""
+        if ctx is None:
+            raise AskUnavailable("It cannot be told for which caller this is.", capability="")
+        return await ctx.ask(self._guard.judge(request, ctx))
+
+    async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
+        """The server notifies (`SessionHooks`)."""
+        if method == "notifications/message":
+            if ctx is not None:
+                name = params.get("logger")
+                level = cast("LogLevel", params.get("level") or "info")
+                await ctx.log(level, params.get("data"), name if isinstance(name, str) else None)
+            return
+        self._watcher.notified(method, params)
+
+    # -- calls -------------------------------------------------------------------------------------------------
+
+    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+        """One request on behalf of `ctx`, on the right session; repeated once only if nothing was delivered.
+
+        Raises:
+            UpstreamError: See `Session.request`.
+            ToolFailed: The hop guard refuses.
+        """
+        if ctx.input_responses is not None:
+            params["inputResponses"] = ctx.input_responses
+        if ctx.request_state is not None:
+            params["requestState"] = ctx.request_state
+        declared = relayed_capabilities(ctx.client, self._policy)
+        envelope = Envelope(
+            ctx=ctx,
+            meta=extend_via(ctx.meta, self._own_id),
+            capabilities=declared,
+            log_level=ctx.log_level,
+            headers=headers or {},
+        )
+        session = await self._connection.session()
+        try:
+            result = await self._send_on(session, method, params, envelope)
+        except UpstreamUnavailable as error:
+            if not session.closed.is_set():
+                self._connection.note_failure(str(error))
+                raise UpstreamUnavailable(f"Server {self._server!r} cannot be reached: {error}", server=self._server) from None
+            result = await self._send_on(await self._connection.session(), method, params, envelope)
+        if self._connection.state == "down":
+            self._connection.note_success()
+        return result
+
+    async def _send_on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
+        if not session.is_modern and self._callers is not None and envelope.ctx is not None:
+            askable = {k: v for k, v in envelope.capabilities.items() if k in ("sampling", "elicitation", "roots")}
+            own_session = not isinstance(self._entry, HttpServer) and "roots" in askable or isinstance(self._entry, HttpServer) and askable
+            if own_session:
+
+                async def work(own: Session) -> JsonObject:
+                    return await own.request(method, params, envelope)
+
+                return await self._callers.run(envelope.ctx, askable, work)
+        return await session.request(method, params, envelope)
+
+    @asynccontextmanager
+    async def _open_for_caller(self, capabilities: JsonObject) -> AsyncGenerator[Session, None]:
+        async with (
+            open_transport(self._server, self._entry, ChildLog()) as streams,
+            open_session(self._server, streams, self, client=self._client) as session,
+        ):
+            with anyio.fail_after(self._policy.connect_timeout_seconds):
+                await session.negotiate("legacy", capabilities)
+            yield session
+
+    def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
+        """The judged asks of an `input_required` result."""
+        return self._guard.judge_all(to_input_required(result), ctx)
+
+    # -- resources, prompts, completion ------------------------------------------------------------------------
+
+    async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
+        """Read a resource by its native URI."""
+        try:
+            result = await self.send("resources/read", {"uri": uri}, ctx)
+        except UpstreamRefused as error:
+            if error.code in RESOURCE_MISSING:
+                raise NotFound("resource", uri) from None
+            raise
+        return self._finish(result, ctx)
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
+        """Render a prompt by its native name."""
+        params: JsonObject = {"name": name}
+        if arguments:
+            params["arguments"] = dict(arguments)
+        return self._finish(await self.send("prompts/get", params, ctx), ctx)
+
+    def _finish(self, result: JsonObject, ctx: CallContext) -> Finished | InputRequired:
+        if result.get("resultType") == "input_required":
+            return self.judge(result, ctx)
+        return Finished(without_envelope(result))
+
+    async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
+        """Complete an argument; a server without completion has no suggestions."""
+        session = await self._connection.session()
+        if "completions" not in session.negotiated.capabilities:
+            return {"values": []}
+        params: JsonObject = {"ref": ref, "argument": argument}
+        if context is not None:
+            params["context"] = context
+        result = await self.send("completion/complete", params, ctx)
+        return cast("JsonObject", result.get("completion") or {"values": []})
+
+    async def watch(self, uri: str) -> None:
+        """Subscribe to a resource; counted."""
+        await self._watcher.watch(uri, self._connection)
+
+    async def unwatch(self, uri: str) -> None:
+        """Undo one `watch`."""
+        await self._watcher.unwatch(uri, self._connection)
+
+
+def without_envelope(result: JsonObject) -> JsonObject:
+    """A result without what belongs to the connection it came over."""
+    result.pop("resultType", None)
+    meta = result.get("_meta")
+    if isinstance(meta, dict):
+        kept = crossing_meta(cast("JsonMapping", meta))
+        if kept:
+            result["_meta"] = kept
+        else:
+            del result["_meta"]
+    return result

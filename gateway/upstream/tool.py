@@ -1,0 +1,65 @@
+"""`RemoteTool`: a remote server's tool. One call is one upstream request; the result passes through untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from mcp.shared.inbound import mcp_param_headers
+
+from gateway.errors import ToolFailed
+from gateway.json_types import JsonObject
+from gateway.tools.base import Complete, InputRequired, ToolDefinition, ToolOutcome
+from gateway.tools.context import CallContext
+from gateway.upstream.hop import crossing_meta
+from gateway.upstream.listing import Listed
+
+
+class Sender(Protocol):
+    """What a tool needs of its source."""
+
+    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+        """One request on behalf of `ctx`."""
+        ...
+
+    def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
+        """The judged asks of an `input_required` result."""
+        ...
+
+
+class RemoteTool:
+    """Implements `Tool` over one listed tool."""
+
+    def __init__(self, listed: Listed, sender: Sender) -> None:
+        self._listed = listed
+        self._sender = sender
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """The tool as its server listed it."""
+        return self._listed.definition
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Send `tools/call` under the native name."""
+        listed = self._listed
+        name = listed.definition.name
+        headers = mcp_param_headers(listed.headers, arguments) if listed.headers else None
+        result = await self._sender.send("tools/call", {"name": name, "arguments": arguments}, ctx, headers)
+        match result.pop("resultType", "complete"):
+            case "complete":
+                return Complete(_without_owned_meta(result))
+            case "input_required":
+                return self._sender.judge(result, ctx)
+            case other:
+                raise ToolFailed(f"Tool {name!r} answered with a result of type {other!r}, which this gateway did not offer to take.")
+
+
+def _without_owned_meta(result: JsonObject) -> JsonObject:
+    meta = result.get("_meta")
+    if meta:
+        kept = crossing_meta(meta)
+        if kept:
+            result["_meta"] = kept
+        else:
+            del result["_meta"]
+    return result

@@ -1,0 +1,51 @@
+"""Opens the transport of a server entry: stdio, streamable HTTP, or the old HTTP+SSE.
+
+Yields the SDK's message streams; everything above is the same for all three. Not a place for protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+
+from gateway.config.models import HttpServer, ServerEntry, SseServer, StdioServer
+from gateway.errors import UpstreamUnavailable
+from gateway.upstream.http import build_http_client
+from gateway.upstream.stdio import ChildLog, open_stdio
+
+MAX_MESSAGE_BYTES = 67_108_864
+"""One message from a server: larger lines, events and bodies are cut off (64 MiB)."""
+
+
+@asynccontextmanager
+async def open_transport(server: str, entry: ServerEntry, log: ChildLog) -> AsyncGenerator[tuple[Any, Any], None]:
+    """Connect to `entry` and yield `(read, write)`; leaving ends the connection or the child process.
+
+    Raises:
+        UpstreamUnavailable: The child cannot be started, or the URL is unusable.
+    """
+    if isinstance(entry, StdioServer):
+        async with open_stdio(server, entry, log, max_line_bytes=MAX_MESSAGE_BYTES) as streams:
+            yield streams
+        return
+    _check_url(server, entry)
+    if isinstance(entry, SseServer):
+        async with sse_client(entry.url, headers=dict(entry.headers)) as streams:
+            yield streams
+        return
+    async with (
+        build_http_client(server, entry.headers, max_body_bytes=MAX_MESSAGE_BYTES) as client,
+        streamable_http_client(entry.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
+    ):
+        yield streams
+
+
+def _check_url(server: str, entry: HttpServer | SseServer) -> None:
+    parts = urlsplit(entry.url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UpstreamUnavailable(f"{entry.url!r} is no http(s) URL; set `mcpServers.{server}.url`.", server=server)

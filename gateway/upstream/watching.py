@@ -1,0 +1,161 @@
+"""Change notifications of one server: list changes and watched resources, in both eras.
+
+A modern server is listened to on one `subscriptions/listen` stream, re-opened when it ends or when the set of
+watched resources changes; a legacy one is sent `resources/subscribe` and pushes. Says only *that* something
+changed; `source` reads the lists again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import cast
+
+import anyio
+
+from gateway.errors import NotFound, UpstreamError, UpstreamRefused
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.tools.base import ChangeKind
+from gateway.upstream.connection import Connection
+from gateway.upstream.session import Session
+
+logger = logging.getLogger(__name__)
+
+RELISTEN_SECONDS = 1.0
+"""Wait before a broken listen stream is opened again; doubles up to `MAX_RELISTEN_SECONDS`."""
+
+MAX_RELISTEN_SECONDS = 30.0
+"""Longest wait between attempts to listen."""
+
+_CHANGES: dict[str, ChangeKind] = {
+    "notifications/tools/list_changed": "tools",
+    "notifications/resources/list_changed": "resources",
+    "notifications/prompts/list_changed": "prompts",
+}
+METHOD_NOT_FOUND = -32601
+
+
+class Watcher:
+    """Keeps one server's change notifications flowing; `run` must be going."""
+
+    def __init__(self, server: str, on_change: Callable[[ChangeKind], None]) -> None:
+        self._server = server
+        self._on_change = on_change
+        self.on_update: Callable[[str], None] = lambda _: None
+        self._watched: Counter[str] = Counter()
+        self._subscribed_on: Session | None = None
+        self._relisten = anyio.Event()
+        self._missed = False
+
+    def notified(self, method: str, params: JsonMapping) -> None:
+        """Take a notification of the server; others are ignored."""
+        kind = _CHANGES.get(method)
+        if kind is not None:
+            self._on_change(kind)
+        elif method == "notifications/resources/updated" and isinstance(uri := params.get("uri"), str):
+            self.on_update(uri)
+        elif method == "notifications/subscriptions/acknowledged" and self._missed:
+            self._missed = False
+            for change in _CHANGES.values():
+                self._on_change(change)
+
+    async def watch(self, uri: str, connection: Connection) -> None:
+        """Count a watch of `uri`; the first one reaches the server.
+
+        Raises:
+            NotFound: The server does not offer subscriptions.
+            UpstreamError: The server refused or cannot be reached.
+        """
+        session = await connection.session()
+        resources = cast("JsonMapping", session.negotiated.capabilities.get("resources") or {})
+        if not resources.get("subscribe"):
+            raise NotFound("resource subscription", uri, f"Server {self._server!r} does not offer resource subscriptions.")
+        self._watched[uri] += 1
+        if self._watched[uri] > 1:
+            return
+        if session.is_modern:
+            self._relisten.set()
+            return
+        try:
+            await session.request("resources/subscribe", {"uri": uri})
+        except UpstreamError:
+            del self._watched[uri]
+            raise
+
+    async def unwatch(self, uri: str, connection: Connection) -> None:
+        """Undo one watch; the last one reaches the server."""
+        if not self._watched[uri]:
+            del self._watched[uri]
+            return
+        self._watched[uri] -= 1
+        if self._watched[uri]:
+            return
+        del self._watched[uri]
+        session = await connection.session()
+        if session.is_modern:
+            self._relisten.set()
+        else:
+            await session.request("resources/unsubscribe", {"uri": uri})
+
+    async def run(self, connection: Connection) -> None:
+        """Follow the server across reconnects until cancelled."""
+        wait = RELISTEN_SECONDS
+        while True:
+            started = anyio.current_time()
+            try:
+                session = await connection.session()
+                if session.is_modern:
+                    await self._listen(session)
+                else:
+                    await self._resubscribe(session)
+                    await session.closed.wait()
+            except UpstreamError as error:
+                logger.debug("%s: cannot listen: %s", self._server, error)
+            if self._relisten.is_set():
+                self._relisten = anyio.Event()
+                wait = RELISTEN_SECONDS
+                continue
+            self._missed = True
+            if anyio.current_time() - started > MAX_RELISTEN_SECONDS:
+                wait = RELISTEN_SECONDS
+            await anyio.sleep(wait)
+            wait = min(wait * 2, MAX_RELISTEN_SECONDS)
+
+    async def _listen(self, session: Session) -> None:
+        """Hold one stream until it breaks or must be re-opened; sleeps likewise where the server has nothing to tell."""
+        wanted = self._filter(session.negotiated.capabilities)
+        async with anyio.create_task_group() as tasks:
+
+            async def hold() -> None:
+                refused = not wanted
+                if wanted:
+                    try:
+                        await session.listen(wanted)
+                    except UpstreamRefused as error:
+                        refused = error.code == METHOD_NOT_FOUND
+                    except UpstreamError as error:
+                        logger.debug("%s: listen stream ended: %s", self._server, error)
+                if refused:
+                    await session.closed.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(hold)
+            await self._relisten.wait()
+            tasks.cancel_scope.cancel()
+
+    def _filter(self, capabilities: JsonMapping) -> JsonObject:
+        wanted: JsonObject = {}
+        for capability, key in (("tools", "toolsListChanged"), ("prompts", "promptsListChanged"), ("resources", "resourcesListChanged")):
+            if cast("JsonMapping", capabilities.get(capability) or {}).get("listChanged"):
+                wanted[key] = True
+        if self._watched:
+            wanted["resourceSubscriptions"] = sorted(self._watched)
+        return wanted
+
+    async def _resubscribe(self, session: Session) -> None:
+        """Tell a reconnected legacy server again what is watched."""
+        if self._subscribed_on is not None and self._subscribed_on is not session:
+            for uri in list(self._watched):
+                await session.request("resources/subscribe", {"uri": uri})
+        self._subscribed_on = session
