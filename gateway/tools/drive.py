@@ -1,4 +1,4 @@
-"""`drive`: call a tool and answer its input requests on the way, until it completes.
+"""`drive`: answer the input requests of a call on the way, until it completes.
 
 Used wherever the one calling cannot hand an `InputRequired` on: for legacy clients, inside agents and
 workflows, and by the CLI. The server hands it on unchanged to modern clients instead.
@@ -7,6 +7,8 @@ workflows, and by the CLI. The server hands it on unchanged to modern clients in
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from gateway.errors import ToolFailed
 from gateway.json_types import JsonObject
@@ -16,6 +18,8 @@ from gateway.tools.context import CallContext
 MAX_ROUNDS = 10
 """Input rounds per call; a server that asks more often than this is taken for stuck."""
 
+OutcomeT = TypeVar("OutcomeT")
+
 
 async def drive(tool: Tool, arguments: JsonObject, ctx: CallContext) -> Complete | TaskStarted:
     """Call `tool`, putting each input request to `ctx.ask` and retrying with the answers.
@@ -24,12 +28,19 @@ async def drive(tool: Tool, arguments: JsonObject, ctx: CallContext) -> Complete
         AskUnavailable: The caller cannot be asked what the tool needs.
         ToolFailed: More than `MAX_ROUNDS` rounds.
     """
+    return await drive_rounds(lambda leg: tool.call(arguments, leg), ctx, tool.definition.name)
+
+
+async def drive_rounds(
+    work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext, name: str
+) -> OutcomeT:
+    """`drive` for any call that may answer `InputRequired`; `name` goes into the error."""
     for _ in range(MAX_ROUNDS):
-        outcome = await tool.call(arguments, ctx)
+        outcome = await work(ctx)
         if not isinstance(outcome, InputRequired):
             return outcome
         answers: JsonObject = {}
         for key, request in outcome.requests.items():
             answers[key] = await ctx.ask(dict(request))
         ctx = dataclasses.replace(ctx, input_responses=answers, request_state=outcome.state)
-    raise ToolFailed(f"Tool {tool.definition.name!r} asked for input more than {MAX_ROUNDS} times; giving up.")
+    raise ToolFailed(f"{name!r} asked for input more than {MAX_ROUNDS} times; giving up.")

@@ -1,0 +1,352 @@
+"""`Catalog`: the one list of everything callable and readable, and the only way to it.
+
+Merges all sources under exposed names, wraps every tool in `GuardedTool` and hands out nothing else, so there is
+no unguarded path. Lists are rebuilt when a source says that it changed and served from memory; a look-up costs
+the same for two tools and for two thousand. Publishes no protocol: `server` does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import cast
+
+import anyio
+
+from gateway.catalog.names import expose_names, expose_uri, split_uri, uri_label
+from gateway.catalog.reads import ReadGate
+from gateway.catalog.templates import matches_template
+from gateway.catalog.uris import UriTool, expose_contents, expose_messages
+from gateway.config.models import SourcePolicy
+from gateway.errors import Collision, NotFound
+from gateway.json_types import JsonObject
+from gateway.policy.tools import judge_tool
+from gateway.telemetry.events import EventStream
+from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, Source, Tool, ToolSource, UpdatingSource
+from gateway.tools.context import CallContext
+from gateway.tools.guard import GuardedTool, ToolGate
+
+logger = logging.getLogger(__name__)
+
+CATALOG_KINDS: tuple[Kind, ...] = ("resources", "templates", "prompts")
+_KEY_OF: Mapping[Kind, str] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
+_RESOURCE_KINDS: Mapping[ChangeKind, tuple[Kind, ...]] = {"tools": (), "resources": ("resources", "templates"), "prompts": ("prompts",)}
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """One source with its rules. `full` is the same object where it has more than tools."""
+
+    source: ToolSource
+    policy: SourcePolicy
+    prefix: str
+    full: Source | None = None
+    is_local: bool = False
+    """Ours: a name clash with another local source stops the start instead of being reported."""
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """What one entry contributes, as last built."""
+
+    entry: CatalogEntry
+    label: str
+    limiter: anyio.CapacityLimiter
+    gate: ReadGate
+    tools: dict[str, tuple[Tool, GuardedTool]] = field(default_factory=lambda: cast("dict[str, tuple[Tool, GuardedTool]]", {}))
+    listed: dict[Kind, list[JsonObject]] = field(default_factory=lambda: cast("dict[Kind, list[JsonObject]]", {}))
+    """Exposed wire objects."""
+    natives: dict[Kind, dict[str, str]] = field(default_factory=lambda: cast("dict[Kind, dict[str, str]]", {}))
+    """Exposed name or URI → native one."""
+
+
+class Catalog:
+    """The merged view. `refresh` once after the sources are entered; `run` keeps it current."""
+
+    def __init__(self, entries: Sequence[CatalogEntry], events: EventStream, *, name_budget: int) -> None:
+        """`name_budget` is the longest exposed tool name. No side effects."""
+        self._events = events
+        self._budget = name_budget
+        self._shelves = self._label_shelves(entries)
+        self._tools: dict[str, GuardedTool] = {}
+        self._merged: dict[Kind, list[JsonObject]] = {kind: [] for kind in CATALOG_KINDS}
+        self._owners: dict[Kind, dict[str, _Shelf]] = {kind: {} for kind in CATALOG_KINDS}
+        self._wire_tools: list[JsonObject] = []
+        self._dirty: dict[str, set[ChangeKind]] = {}
+        self._wake = anyio.Event()
+        self._listeners: list[Callable[[ChangeKind], None]] = []
+        self._update_listeners: list[Callable[[str], None]] = []
+        self.problems: dict[str, str] = {}
+        """Exposed name → what is wrong with it (a clash), for `doctor` and the console."""
+
+    def _label_shelves(self, entries: Sequence[CatalogEntry]) -> list[_Shelf]:
+        shelves: list[_Shelf] = []
+        labels: set[str] = {""}
+        for entry in entries:
+            label = uri_label(entry.prefix) if entry.prefix else ""
+            while label and label in labels:
+                label += "-2"
+            labels.add(label)
+            limiter = anyio.CapacityLimiter(entry.policy.max_concurrency)
+            shelves.append(_Shelf(entry, label, limiter, ReadGate(entry.source.id, entry.policy, limiter, self._events)))
+        return shelves
+
+    # -- keeping current ---------------------------------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Build everything from the sources' current lists and start following them.
+
+        Raises:
+            Collision: Two local sources claim one tool name.
+        """
+        for shelf in self._shelves:
+            source_id = shelf.entry.source.id
+            shelf.entry.source.subscribe(lambda kind, source_id=source_id: self._mark(source_id, kind))
+            if isinstance(shelf.entry.full, UpdatingSource):
+                shelf.entry.full.subscribe_updates(lambda uri, shelf=shelf: self._updated(shelf, uri))
+            await self._rebuild_tools(shelf)
+            for kind in CATALOG_KINDS:
+                await self._rebuild_kind(shelf, kind)
+        self._merge_tools(strict=True)
+        for kind in CATALOG_KINDS:
+            self._merge_kind(kind)
+
+    async def run(self) -> None:
+        """Rebuild what changed, then tell the listeners; until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Rebuild what is marked as changed now. Cheap when nothing is."""
+        if not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, {}
+        changed: set[ChangeKind] = set()
+        for shelf in self._shelves:
+            for change in dirty.get(shelf.entry.source.id, ()):
+                changed.add(change)
+                if change == "tools":
+                    await self._rebuild_tools(shelf)
+                for kind in _RESOURCE_KINDS[change]:
+                    await self._rebuild_kind(shelf, kind)
+        if "tools" in changed:
+            self._merge_tools(strict=False)
+        for change in changed:
+            for kind in _RESOURCE_KINDS[change]:
+                self._merge_kind(kind)
+            self._events.emit("catalog.changed", name=change)
+            for listener in self._listeners:
+                listener(change)
+
+    def subscribe(self, listener: Callable[[ChangeKind], None]) -> None:
+        """Call `listener` after each rebuild of a kind; it must not block or raise."""
+        self._listeners.append(listener)
+
+    def subscribe_updates(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the exposed URI of a watched resource that changed."""
+        self._update_listeners.append(listener)
+
+    def _mark(self, source_id: str, kind: ChangeKind) -> None:
+        self._dirty.setdefault(source_id, set()).add(kind)
+        self._wake.set()
+
+    def _updated(self, shelf: _Shelf, uri: str) -> None:
+        exposed = expose_uri(shelf.label, uri)
+        for listener in self._update_listeners:
+            listener(exposed)
+
+    async def _rebuild_tools(self, shelf: _Shelf) -> None:
+        policy = shelf.entry.policy
+        natives = [
+            tool
+            for tool in await shelf.entry.source.tools()
+            if judge_tool(tool.definition.name, policy.tools.allow, policy.tools.deny)
+        ]
+        names = expose_names(shelf.entry.prefix, [t.definition.name for t in natives], self._budget)
+        built: dict[str, tuple[Tool, GuardedTool]] = {}
+        for tool in natives:
+            name = names[tool.definition.name]
+            known = shelf.tools.get(name)
+            if known is not None and known[0] is tool:
+                built[name] = known
+                continue
+            inner = UriTool(tool, shelf.label) if shelf.label and shelf.entry.full is not None else tool
+            built[name] = (
+                tool,
+                GuardedTool(
+                    inner,
+                    exposed_name=name,
+                    source=shelf.entry.source.id,
+                    policy=ToolGate.build(inner.definition, policy),
+                    limiter=shelf.limiter,
+                    events=self._events,
+                ),
+            )
+        shelf.tools = built
+
+    async def _rebuild_kind(self, shelf: _Shelf, kind: Kind) -> None:
+        if shelf.entry.full is None:
+            return
+        key = _KEY_OF[kind]
+        wires = await shelf.entry.full.list(kind)
+        natives = [str(wire[key]) for wire in wires]
+        if kind == "prompts":
+            exposed = expose_names(shelf.entry.prefix, natives, self._budget)
+        else:
+            exposed = {native: expose_uri(shelf.label, native) for native in natives}
+        shelf.natives[kind] = {exposed[native]: native for native in natives}
+        shelf.listed[kind] = [{**wire, key: exposed[native]} for wire, native in zip(wires, natives, strict=True)]
+
+    def _merge_tools(self, *, strict: bool) -> None:
+        merged: dict[str, GuardedTool] = {}
+        problems: dict[str, str] = {}
+        local: dict[str, bool] = {}
+        for shelf in self._shelves:
+            for name, (_, guarded) in shelf.tools.items():
+                first = merged.get(name)
+                if first is None:
+                    merged[name] = guarded
+                    local[name] = shelf.entry.is_local
+                    continue
+                text = (
+                    f"Tool name {name!r} is claimed by source {first.source!r} and by source {guarded.source!r}; "
+                    f"give one of them another `prefix` under `policies`."
+                )
+                if strict and local[name] and shelf.entry.is_local:
+                    raise Collision(text, name=name, first=first.source, second=guarded.source)
+                problems[name] = f"{text} The first one counts."
+        for name, text in problems.items():
+            if self.problems.get(name) != text:
+                logger.error("%s", text)
+        self.problems = problems
+        self._tools = merged
+        self._wire_tools = [tool.definition.to_wire(name) for name, tool in merged.items()]
+
+    def _merge_kind(self, kind: Kind) -> None:
+        merged: list[JsonObject] = []
+        owners: dict[str, _Shelf] = {}
+        key = _KEY_OF[kind]
+        for shelf in self._shelves:
+            for wire in shelf.listed.get(kind, ()):
+                name = str(wire[key])
+                if name in owners:
+                    continue
+                owners[name] = shelf
+                merged.append(wire)
+        self._merged[kind] = merged
+        self._owners[kind] = owners
+
+    # -- tools -------------------------------------------------------------------------------------------------
+
+    async def tools(self, patterns: Sequence[str] | None = None) -> Sequence[GuardedTool]:
+        """All tools in catalog order, or those matching any `<source>/<glob over native names>` (`ToolBox`)."""
+        await self.catch_up()
+        if patterns is None:
+            return list(self._tools.values())
+        split = [p.split("/", 1) if "/" in p else [p, "*"] for p in patterns]
+        return [
+            guarded
+            for shelf in self._shelves
+            for name, (tool, guarded) in shelf.tools.items()
+            if self._tools.get(name) is guarded
+            and any(source == shelf.entry.source.id and fnmatchcase(tool.definition.name, glob) for source, glob in split)
+        ]
+
+    def find(self, exposed_name: str) -> GuardedTool:
+        """The tool behind an exposed name.
+
+        Raises:
+            NotFound: Unknown or hidden.
+        """
+        tool = self._tools.get(exposed_name)
+        if tool is None:
+            raise NotFound("tool", exposed_name)
+        return tool
+
+    def input_schema(self, exposed_name: str) -> JsonObject | None:
+        """The published schema of a tool; `None` for an unknown one."""
+        tool = self._tools.get(exposed_name)
+        return tool.definition.input_schema if tool is not None else None
+
+    def wire_tools(self) -> list[JsonObject]:
+        """Every tool as published, in order. Shared: do not change it."""
+        return self._wire_tools
+
+    def wire(self, kind: Kind) -> list[JsonObject]:
+        """Every resource, template or prompt as published, in order. Shared: do not change it."""
+        return self._merged[kind]
+
+    # -- resources and prompts ---------------------------------------------------------------------------------
+
+    def _locate(self, uri: str) -> tuple[_Shelf, str]:
+        """The shelf and native URI behind an exposed one."""
+        owner = self._owners["resources"].get(uri)
+        if owner is not None:
+            return owner, owner.natives["resources"][uri]
+        split = split_uri(uri)
+        if split is not None:
+            for shelf in self._shelves:
+                if shelf.label and shelf.label == split[0] and shelf.entry.full is not None:
+                    return shelf, split[1]
+        unlabelled = [s for s in self._shelves if not s.label and s.entry.full is not None]
+        for shelf in unlabelled:
+            if any(matches_template(template, uri) for template in shelf.natives.get("templates", {})):
+                return shelf, uri
+        servers = [s for s in unlabelled if not s.entry.is_local]
+        if len(servers) == 1:
+            return servers[0], uri
+        raise NotFound("resource", uri)
+
+    def _owner_of_prompt(self, name: str) -> tuple[_Shelf, str]:
+        shelf = self._owners["prompts"].get(name)
+        if shelf is None:
+            raise NotFound("prompt", name)
+        return shelf, shelf.natives["prompts"][name]
+
+    async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
+        """Read an exposed URI through the gate. Returns `ReadOutcome`; raises `NotFound`."""
+        shelf, native = self._locate(uri)
+        source = cast("Source", shelf.entry.full)
+        try:
+            outcome = await shelf.gate.run("resources/read", native, ctx, lambda c: source.read(native, c))
+        except NotFound:
+            raise NotFound("resource", uri) from None
+        if shelf.label and isinstance(outcome, Finished):
+            contents = expose_contents(outcome.result.get("contents") or [], shelf.label)
+            return Finished({**outcome.result, "contents": contents})
+        return outcome
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
+        """Render an exposed prompt through the gate. Returns `PromptOutcome`; raises `NotFound`."""
+        shelf, native = self._owner_of_prompt(name)
+        source = cast("Source", shelf.entry.full)
+        outcome = await shelf.gate.run("prompts/get", native, ctx, lambda c: source.get_prompt(native, arguments, c))
+        if shelf.label and isinstance(outcome, Finished):
+            return Finished({**outcome.result, "messages": expose_messages(outcome.result.get("messages"), shelf.label)})
+        return outcome
+
+    async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
+        """Complete an argument of an exposed prompt or template. Raises `NotFound`."""
+        if ref.get("type") == "ref/prompt":
+            shelf, native = self._owner_of_prompt(str(ref.get("name")))
+            ref = {**ref, "name": native}
+        else:
+            uri = str(ref.get("uri"))
+            template = self._owners["templates"].get(uri)
+            shelf, native = (template, template.natives["templates"][uri]) if template else self._locate(uri)
+            ref = {**ref, "uri": native}
+        return await cast("Source", shelf.entry.full).complete(ref, argument, context, ctx)
+
+    async def watch(self, uri: str) -> None:
+        """Count a watch of an exposed URI; updates come through `subscribe_updates`. Raises `NotFound`."""
+        shelf, native = self._locate(uri)
+        await cast("Source", shelf.entry.full).watch(native)
+
+    async def unwatch(self, uri: str) -> None:
+        """Undo one `watch`."""
+        shelf, native = self._locate(uri)
+        await cast("Source", shelf.entry.full).unwatch(native)

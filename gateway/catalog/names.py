@@ -1,0 +1,83 @@
+"""Exposed names and URIs: how native ones become unique across sources, and back by table, never by parsing names.
+
+Tool and prompt names are `<prefix>__<native>` within the 64 characters models accept (less the client's own
+prefix); with an empty prefix they pass unchanged. URIs of prefixed sources are `<label>+<uri>`; for `skill://`
+and `ui://` the label is the first segment instead, because clients look at those schemes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+NAME_BUDGET = 64
+"""Characters of a function name that every model API accepts; MCP itself allows 128."""
+
+SEPARATOR = "__"
+_SAFE = re.compile(r"^[A-Za-z0-9_-]+$")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+_MCP_ALLOWED = re.compile(r"^[A-Za-z0-9_.-]{1,128}$")
+_SEGMENT_SCHEMES = ("skill://", "ui://")
+
+
+def expose_name(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
+    """The exposed name of `native`; the same arguments always give the same name.
+
+    Characters outside `[A-Za-z0-9_-]` become `_`; a name over `budget` is cut and ends in six hex digits of
+    its digest. With `prefix` empty a name that MCP allows stays as it is.
+    """
+    if not prefix:
+        return native if _MCP_ALLOWED.match(native) else with_digest("", native, budget)
+    name = f"{prefix}{SEPARATOR}{native if _SAFE.match(native) else _UNSAFE.sub('_', native)}"
+    return name if len(name) <= budget else with_digest(prefix, native, budget)
+
+
+def with_digest(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
+    """The exposed name of `native` made unique by a digest; used on overflow and on clashes within one source."""
+    digest = hashlib.sha256(f"{prefix}\0{native}".encode()).hexdigest()[:6]
+    stem = f"{prefix}{SEPARATOR}" if prefix else ""
+    stem += _UNSAFE.sub("_", native)
+    return f"{stem[: budget - 7]}_{digest}"
+
+
+def expose_names(prefix: str, natives: list[str], budget: int = NAME_BUDGET) -> dict[str, str]:
+    """Native → exposed for one source; two natives that would share a name are told apart by a digest."""
+    exposed: dict[str, str] = {}
+    taken: set[str] = set()
+    # Names that need no change go first, so that a rewritten one can never take theirs.
+    for native in sorted(natives, key=lambda n: not _SAFE.match(n)):
+        name = expose_name(prefix, native, budget)
+        if name in taken:
+            name = with_digest(prefix, native, budget)
+        taken.add(name)
+        exposed[native] = name
+    return {native: exposed[native] for native in natives}
+
+
+def uri_label(prefix: str) -> str:
+    """The label of a prefix in URIs: lower case and a valid URI scheme part, since URL parsers normalise it."""
+    label = prefix.lower().replace("_", "-")
+    return label if label[:1].isalpha() else f"s-{label}"
+
+
+def expose_uri(label: str, uri: str) -> str:
+    """A native URI (or URI template) as exposed under `label`; unchanged for an empty label."""
+    if not label:
+        return uri
+    for scheme in _SEGMENT_SCHEMES:
+        if uri.startswith(scheme):
+            return f"{scheme}{label}/{uri[len(scheme) :]}"
+    return f"{label}+{uri}"
+
+
+def split_uri(uri: str) -> tuple[str, str] | None:
+    """`(label, native URI)` of an exposed URI as far as its form tells; `None` for one without a label."""
+    for scheme in _SEGMENT_SCHEMES:
+        if uri.startswith(scheme):
+            label, slash, rest = uri[len(scheme) :].partition("/")
+            return (label.lower(), scheme + rest) if slash else None
+    scheme, colon, _ = uri.partition(":")
+    if not colon:
+        return None
+    label, plus, _ = scheme.partition("+")
+    return (label.lower(), uri[len(label) + 1 :]) if plus else None

@@ -1,0 +1,100 @@
+"""Rewrites the URIs inside what a prefixed source publishes and returns, so that clients can follow them.
+
+Touches only URI fields of MCP content: resource links, embedded resources, read contents and `_meta.ui`; texts
+are never searched. Copies on write: a relayed object that needs no change is handed on as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+from gateway.catalog.names import expose_uri
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
+from gateway.tools.context import CallContext
+
+
+def expose_blocks(blocks: JsonValue, label: str) -> JsonValue:
+    """Content blocks with exposed URIs."""
+    if not isinstance(blocks, list):
+        return blocks
+    return [_expose_block(block, label) for block in cast("list[JsonValue]", blocks)]
+
+
+def _expose_block(block: JsonValue, label: str) -> JsonValue:
+    if not isinstance(block, dict):
+        return block
+    wire = cast("JsonObject", block)
+    if wire.get("type") == "resource_link" and isinstance(uri := wire.get("uri"), str):
+        return {**wire, "uri": expose_uri(label, uri)}
+    resource = wire.get("resource")
+    if wire.get("type") == "resource" and isinstance(resource, dict):
+        return {**wire, "resource": expose_contents([resource], label)[0]}
+    return block
+
+
+def expose_contents(contents: list[JsonValue], label: str) -> list[JsonValue]:
+    """Resource contents (`{uri, text|blob}`) with exposed URIs."""
+    return [
+        {**cast("JsonObject", c), "uri": expose_uri(label, uri)}
+        if isinstance(c, dict) and isinstance(uri := cast("JsonMapping", c).get("uri"), str)
+        else c
+        for c in contents
+    ]
+
+
+def expose_messages(messages: JsonValue, label: str) -> JsonValue:
+    """Prompt messages with exposed URIs in their content."""
+    if not isinstance(messages, list):
+        return messages
+    exposed: list[JsonValue] = []
+    for message in cast("list[JsonValue]", messages):
+        if isinstance(message, dict) and "content" in message:
+            wire = cast("JsonObject", message)
+            content = wire["content"]
+            many = isinstance(content, list)
+            blocks = expose_blocks(content if many else [content], label)
+            exposed.append({**wire, "content": blocks if many else blocks[0]})
+        else:
+            exposed.append(message)
+    return exposed
+
+
+def _needs_exposing(blocks: list[JsonObject]) -> bool:
+    return any(b.get("type") in ("resource_link", "resource") for b in blocks)
+
+
+def expose_definition(definition: ToolDefinition, label: str) -> ToolDefinition:
+    """A definition whose MCP Apps reference (`_meta.ui.resourceUri`) is exposed."""
+    meta = definition.extra.get("_meta")
+    if not isinstance(meta, dict):
+        return definition
+    wire = dict(cast("JsonObject", meta))
+    ui = wire.get("ui")
+    if isinstance(ui, dict) and isinstance(uri := cast("JsonMapping", ui).get("resourceUri"), str):
+        wire["ui"] = {**cast("JsonObject", ui), "resourceUri": expose_uri(label, uri)}
+    if isinstance(flat := wire.get("ui/resourceUri"), str):
+        wire["ui/resourceUri"] = expose_uri(label, flat)
+    return dataclasses.replace(definition, extra={**definition.extra, "_meta": wire})
+
+
+class UriTool:
+    """A tool of a prefixed source: same calls, exposed URIs in its results."""
+
+    def __init__(self, inner: Tool, label: str) -> None:
+        self._inner = inner
+        self._label = label
+        self._definition = expose_definition(inner.definition, label)
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """The inner definition with exposed URIs."""
+        return self._definition
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Call the inner tool."""
+        outcome = await self._inner.call(arguments, ctx)
+        if isinstance(outcome, Complete) and _needs_exposing(outcome.content):
+            return Complete({**outcome.result, "content": expose_blocks(outcome.content, self._label)})
+        return outcome

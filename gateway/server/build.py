@@ -1,0 +1,116 @@
+"""`GatewayServer`: the downstream MCP server, one for both eras and both transports.
+
+Puts the handlers on the SDK's low-level `Server` and owns their background work. The transports are `stdio` and
+`http`; what is served is the catalog's.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp_types import CallToolRequestParams, ReadResourceRequestParams, SetLevelRequestParams
+
+from gateway.catalog import Catalog
+from gateway.server.calls import CallHandler
+from gateway.server.changes import Changes
+from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, principal_of
+from gateway.server.lists import ListHandler
+from gateway.server.parked import ParkedCalls
+from gateway.server.reads import ReadHandler
+from gateway.tools.base import ChangeKind
+
+logger = logging.getLogger(__name__)
+
+REQUEST_STATE_TTL_SECONDS = 3600.0
+"""How long a person may take to answer: sealed request state is valid, and a parked call waits, this long."""
+
+
+class _Server(Server[Any]):
+    """The SDK server, advertising list changes to legacy HTTP clients too (the SDK passes no options there)."""
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        """As the SDK's, with every list-changed notification on."""
+        options = notification_options or NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
+        return super().create_initialization_options(options, experimental_capabilities, extensions)
+
+
+class GatewayServer:
+    """One gateway's MCP server. Enter it before serving; leaving ends parked calls and listen streams."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        name: str,
+        version: str,
+        own_id: str,
+        page_size: int,
+        ready: Callable[[], Awaitable[None]],
+        instructions: Callable[[], str],
+    ) -> None:
+        """`ready` waits for sources that are starting; `instructions` describes what is here now. No side effects."""
+        self._catalog = catalog
+        self._instructions = instructions
+        self._stack = AsyncExitStack()
+        self._reads: ReadHandler
+        self._clients = Clients(self._released)
+        self._changes = Changes(catalog, self._clients)
+        self._lists = ListHandler(catalog, ready, page_size=page_size, own_id=own_id)
+        self._reads = ReadHandler(catalog, self._clients)
+        self.mcp = _Server(
+            name,
+            version=version,
+            instructions=instructions(),
+            get_tool_input_schema=catalog.input_schema,
+            on_list_tools=self._lists.tools,  # pyright: ignore[reportArgumentType]  # wire dicts are accepted (runner._dump_result)
+            on_list_resources=self._lists.resources,  # pyright: ignore[reportArgumentType]
+            on_list_resource_templates=self._lists.templates,  # pyright: ignore[reportArgumentType]
+            on_list_prompts=self._lists.prompts,  # pyright: ignore[reportArgumentType]
+            on_read_resource=self._reads.read,  # pyright: ignore[reportArgumentType]
+            on_get_prompt=self._reads.get_prompt,  # pyright: ignore[reportArgumentType]
+            on_completion=self._reads.complete,  # pyright: ignore[reportArgumentType]
+            on_subscribe_resource=self._reads.subscribe,  # pyright: ignore[reportArgumentType]
+            on_unsubscribe_resource=self._reads.unsubscribe,  # pyright: ignore[reportArgumentType]
+            on_subscriptions_listen=self._changes.listen,
+        )
+        self.mcp.add_request_handler("logging/setLevel", SetLevelRequestParams, self._reads.set_level)
+        self.mcp.middleware.append(
+            RequestStateBoundary(
+                RequestStateSecurity(
+                    keys=[secrets.token_bytes(32)], ttl=REQUEST_STATE_TTL_SECONDS, bind_principal=lambda ctx: principal_of(ctx).id
+                ),
+                default_audience=own_id,
+            )
+        )
+        catalog.subscribe(self._describe_again)
+
+    async def __aenter__(self) -> GatewayServer:
+        tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        self._stack.callback(tasks.cancel_scope.cancel)
+        parked = ParkedCalls(tasks, ttl_seconds=REQUEST_STATE_TTL_SECONDS)
+        self.mcp.add_request_handler("tools/call", CallToolRequestParams, CallHandler(self._catalog, self._clients, parked))
+        tasks.start_soon(self._changes.run)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._changes.close()
+        await self._stack.aclose()
+
+    async def _released(self, session: LegacySession) -> None:
+        await self._reads.release(session)
+
+    def _describe_again(self, kind: ChangeKind) -> None:
+        self.mcp.instructions = self._instructions()

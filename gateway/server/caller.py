@@ -1,0 +1,98 @@
+"""`WireCaller`: the way back to a client over the SDK session of one request.
+
+Progress and logs ride the request's own stream; asks go over a legacy client's back-channel. A modern client has
+none: asks of its calls are parked by `parked` instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError, NoBackChannelError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types import LoggingMessageNotification, LoggingMessageNotificationParams, RequestId
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gateway.errors import AskUnavailable, ToolFailed
+from gateway.json_types import JsonObject, JsonValue
+from gateway.server.clients import RequestContext, is_modern
+from gateway.tools.context import LogLevel, capability_of
+
+_SEVERITY = {level: rank for rank, level in enumerate(get_args(LogLevel))}
+
+
+class _RelayedRequest(BaseModel):
+    """A server-to-client request sent on exactly as it came."""
+
+    method: str
+    params: dict[str, Any] | None = None
+
+
+class _RawResult(BaseModel):
+    """A client's result kept exactly as it came."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def wants_level(wanted: LogLevel | None, level: str) -> bool:
+    """Whether a log message of `level` reaches a client that asked for `wanted`; unknown levels count as info."""
+    if wanted is None:
+        return False
+    return _SEVERITY.get(level, _SEVERITY["info"]) >= _SEVERITY[wanted]  # pyright: ignore[reportArgumentType]  # any string may come
+
+
+class WireCaller:
+    """Implements `Caller` for one request."""
+
+    def __init__(self, ctx: RequestContext) -> None:
+        self._session: ServerSession = ctx.session
+        self._request_id: RequestId | None = ctx.request_id
+        self.log_level: LogLevel | None = None
+        self._is_modern = is_modern(ctx)
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Send `notifications/progress` where the client gave a token."""
+        await self._session.report_progress(progress, total, message)
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        """Send `notifications/message` where the client asked for that level."""
+        if not wants_level(self.log_level, level):
+            return
+        params = LoggingMessageNotificationParams(level=level, data=data, logger=logger)
+        await self._session.send_notification(LoggingMessageNotification(params=params), related_request_id=self._request_id)
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        """Send the request to a legacy client and wait for its answer."""
+        if self._is_modern:
+            raise AskUnavailable("This client is asked through input_required results only.", capability=capability_of(request))
+        related = ServerMessageMetadata(related_request_id=self._request_id) if self._session.can_send_request else None
+        relayed = _RelayedRequest(method=request["method"], params=request.get("params"))
+        try:
+            answer = await self._session.send_request(relayed, _RawResult, metadata=related)  # pyright: ignore[reportArgumentType]  # dumped unmodelled on purpose
+        except NoBackChannelError:
+            raise AskUnavailable("The client keeps no channel open on which it could be asked.", capability=capability_of(request)) from None
+        except MCPError as error:
+            raise ToolFailed(f"The client refused {request['method']}: {error.error.message}") from None
+        except ValidationError:
+            raise ToolFailed(f"The client's answer to {request['method']} is not valid.") from None
+        return answer.model_dump(mode="json", by_alias=True)
+
+
+class DetachedCaller:
+    """A caller whose current request changes between legs; silent while there is none."""
+
+    def __init__(self) -> None:
+        self.current: WireCaller | None = None
+        self._progress = float("-inf")
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Pass on to the current leg; a broken leg must not fail the work."""
+        if self.current is not None and progress > self._progress:
+            self._progress = progress
+            await self.current.progress(progress, total, message)
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        """Pass on to the current leg."""
+        if self.current is not None:
+            await self.current.log(level, data, logger)

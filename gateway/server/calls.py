@@ -1,0 +1,91 @@
+"""`tools/call`: from the wire to the gate and back, for both eras.
+
+The only place that turns a `ToolOutcome` into a wire result. Policy is not here: the tool handed out by the
+catalog is already guarded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, CallToolRequestParams
+
+from gateway.catalog import Catalog
+from gateway.errors import AskUnavailable, NotFound, ToolFailed, UpstreamRefused
+from gateway.json_types import JsonObject
+from gateway.server.caller import WireCaller
+from gateway.server.clients import Clients, RequestContext, is_modern
+from gateway.server.errors import relays_code, to_mcp_error
+from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
+from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
+from gateway.tools.context import CallContext
+from gateway.tools.drive import drive
+from gateway.tools.guard import GuardedTool
+
+
+class CallHandler:
+    """Serves `tools/call`."""
+
+    def __init__(self, catalog: Catalog, clients: Clients, parked: ParkedCalls) -> None:
+        self._catalog = catalog
+        self._clients = clients
+        self._parked = parked
+
+    async def __call__(self, ctx: RequestContext, params: CallToolRequestParams) -> JsonObject:
+        """Run one leg of a call."""
+        modern = is_modern(ctx)
+        era = "modern" if modern else "legacy"
+        try:
+            tool = self._catalog.find(params.name)
+        except NotFound as error:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {error.name}") from None
+        caller = WireCaller(ctx)
+        facts = self._clients.context(ctx, caller)
+        arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
+        try:
+            outcome = await (self._run_modern(tool, arguments, facts, caller) if modern else self._run_legacy(tool, arguments, facts))
+        except UpstreamRefused as error:
+            if relays_code(error.code, era):
+                raise to_mcp_error(error, era) from None
+            outcome = Complete.text(f"Server {error.server!r} refused the call: {error}", is_error=True)
+        except NotFound as error:
+            raise to_mcp_error(error, era) from None
+        return to_wire(outcome, modern=modern)
+
+    async def _run_modern(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: WireCaller) -> ToolOutcome:
+        if tool.definition.may_ask:
+            return await self._parked.call(tool, arguments, ctx, caller)
+        outcome = await tool.call(arguments, dataclasses.replace(ctx, request_state=open_upstream_state(ctx.request_state)))
+        return seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
+
+    async def _run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        try:
+            return await drive(tool, arguments, ctx)
+        except (AskUnavailable, ToolFailed) as error:
+            return Complete.text(str(error), is_error=True)
+
+
+def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:
+    """The wire result of an outcome: `CallToolResult`, `InputRequiredResult` or `CreateTaskResult`."""
+    match outcome:
+        case Complete():
+            result = outcome.result if "content" in outcome.result else {"content": [], **outcome.result}
+            return {"resultType": "complete", **result} if modern else result
+        case InputRequired():
+            return input_required_to_wire(outcome)
+        case TaskStarted():
+            return {**outcome.task, "resultType": "task"}
+
+
+def input_required_to_wire(outcome: InputRequired) -> JsonObject:
+    """An MCP `InputRequiredResult`."""
+    wire: JsonObject = {"resultType": "input_required"}
+    if outcome.requests:
+        wire["inputRequests"] = {key: dict(request) for key, request in outcome.requests.items()}
+    if outcome.state is not None:
+        wire["requestState"] = outcome.state
+    if outcome.meta:
+        wire["_meta"] = outcome.meta
+    return wire

@@ -1,0 +1,146 @@
+"""Who is connected: legacy sessions with what they asked for, and the facts of one request.
+
+A legacy client is a session with state (log level, watched resources, a channel for notifications); a modern one
+is whatever its request says. This is the only module that looks into the SDK's per-connection object.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from mcp.server.connection import Connection
+from mcp.server.context import ServerRequestContext
+from mcp.server.session import ServerSession
+from mcp_types import LOG_LEVEL_META_KEY
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.requests import Request
+
+from gateway.auth.principal import LOCAL, Principal
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.tools.context import CallContext, Caller, ClientProfile, LogLevel
+from gateway.upstream.hop import crossing_meta
+
+logger = logging.getLogger(__name__)
+
+PRINCIPAL_SCOPE_KEY = "moongate.principal"
+"""ASGI scope key under which the HTTP transport leaves the verified principal."""
+
+DEFAULT_LOG_LEVEL: LogLevel = "info"
+"""What a legacy client that never set a level is sent (the spec leaves it to the server)."""
+
+RequestContext = ServerRequestContext[Any, Any]
+
+
+@dataclass(slots=True, eq=False)
+class LegacySession:
+    """One handshake-era connection."""
+
+    profile: ClientProfile
+    channel: ServerSession
+    """Its standalone channel; sending after it closed is dropped by the SDK."""
+    log_level: LogLevel = DEFAULT_LOG_LEVEL
+    watched: Counter[str] = field(default_factory=lambda: Counter[str]())
+
+
+class LeveledCaller(Caller, Protocol):
+    """A way back that filters logs by the client's level."""
+
+    log_level: LogLevel | None
+
+
+class Clients:
+    """The legacy sessions of one server. `on_close` runs once per session when its connection ends."""
+
+    def __init__(self, on_close: Callable[[LegacySession], Awaitable[None]]) -> None:
+        self._sessions: dict[Connection, LegacySession] = {}
+        self._on_close = on_close
+        self._count = 0
+
+    def all(self) -> list[LegacySession]:
+        """Every open legacy session."""
+        return list(self._sessions.values())
+
+    def session_of(self, ctx: RequestContext) -> LegacySession:
+        """The legacy session a request came on; recorded on its first request."""
+        connection = _connection_of(ctx.session)
+        known = self._sessions.get(connection)
+        if known is None:
+            self._count += 1
+            known = LegacySession(_legacy_profile(ctx, f"session-{self._count}"), ctx.session)
+            self._sessions[connection] = known
+            connection.exit_stack.push_async_callback(self._forget, connection)
+        return known
+
+    async def _forget(self, connection: Connection) -> None:
+        session = self._sessions.pop(connection, None)
+        if session is not None:
+            await self._on_close(session)
+
+    def context(self, ctx: RequestContext, caller: LeveledCaller) -> CallContext:
+        """The call context of one request; `caller` is its way back and is told the log level."""
+        raw = ctx.params or {}
+        meta = cast("JsonMapping", raw.get("_meta") or {})
+        if is_modern(ctx):
+            profile = _modern_profile(ctx, meta)
+            log_level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))
+        else:
+            session = self.session_of(ctx)
+            profile, log_level = session.profile, session.log_level
+        caller.log_level = log_level
+        return CallContext(
+            principal=principal_of(ctx),
+            client=profile,
+            caller=caller,
+            meta=crossing_meta(meta),
+            input_responses=cast("JsonObject | None", raw.get("inputResponses")),
+            request_state=cast("str | None", raw.get("requestState")),
+            wants_progress=meta.get("progressToken") is not None,
+            log_level=log_level,
+        )
+
+
+def is_modern(ctx: RequestContext) -> bool:
+    """Whether the request is of the stateless era."""
+    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def principal_of(ctx: RequestContext) -> Principal:
+    """The verified caller; over stdio and on a gateway without keys that is the local user."""
+    request = ctx.request
+    if isinstance(request, Request):
+        return cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
+    return LOCAL
+
+
+def _connection_of(session: ServerSession) -> Connection:
+    # The SDK enumerates connections nowhere and has no close hook but `Connection.exit_stack` (protocol.md §5.1).
+    return session._connection  # pyright: ignore[reportPrivateUsage]  # the only handle there is
+
+
+def _legacy_profile(ctx: RequestContext, session_id: str) -> ClientProfile:
+    params = ctx.session.client_params
+    if params is None:
+        return ClientProfile(era="legacy", protocol_version=ctx.protocol_version, session_id=session_id)
+    return ClientProfile(
+        era="legacy",
+        protocol_version=ctx.protocol_version,
+        name=params.client_info.name,
+        version=params.client_info.version,
+        capabilities=params.capabilities.model_dump(mode="json", by_alias=True, exclude_none=True),
+        session_id=session_id,
+    )
+
+
+def _modern_profile(ctx: RequestContext, meta: JsonMapping) -> ClientProfile:
+    info = cast("JsonMapping", meta.get("io.modelcontextprotocol/clientInfo") or {})
+    return ClientProfile(
+        era="modern",
+        protocol_version=ctx.protocol_version,
+        name=str(info.get("name") or ""),
+        version=str(info.get("version") or ""),
+        capabilities=cast("JsonMapping", meta.get("io.modelcontextprotocol/clientCapabilities") or {}),
+    )

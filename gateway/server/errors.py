@@ -1,0 +1,62 @@
+"""The one ladder from our exceptions to wire errors. Nothing else in Moongate makes an `MCPError`.
+
+A tool's failure is a result, made by the gate; what arrives here are unknown names, malformed requests and the
+failures of reads, prompts and completion. Internals never reach the wire: an unexpected exception is logged and
+becomes "Internal error".
+"""
+
+from __future__ import annotations
+
+import logging
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY
+
+from gateway.errors import AskUnavailable, GatewayError, NotFound, UpstreamRefused
+from gateway.json_types import JsonObject
+from gateway.tools.context import Era
+
+logger = logging.getLogger(__name__)
+
+LEGACY_RESOURCE_NOT_FOUND = -32002
+"""Legacy clients know a missing resource by this code; the modern spec moved it to -32602."""
+
+_RELAYED_CODES = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, -32042})
+"""Codes of a remote server that mean the same to our client, so they pass with their message and data."""
+
+_MODERN_ONLY = frozenset({MISSING_REQUIRED_CLIENT_CAPABILITY})
+_LEGACY_ONLY = frozenset({-32042})
+
+
+def to_mcp_error(error: Exception, era: Era) -> MCPError:
+    """The wire error for an exception that reached the protocol boundary."""
+    match error:
+        case MCPError():
+            return error
+        case NotFound(kind="resource"):
+            code = LEGACY_RESOURCE_NOT_FOUND if era == "legacy" else INVALID_PARAMS
+            return MCPError(code, f"Resource not found: {error.name}", {"uri": error.name})
+        case NotFound():
+            return MCPError(INVALID_PARAMS, str(error))
+        case AskUnavailable() if era == "modern" and error.capability:
+            return MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, str(error), {"requiredCapabilities": _nested(error.capability)})
+        case UpstreamRefused() if relays_code(error.code, era):
+            return MCPError(error.code, str(error), error.data)
+        case GatewayError():
+            return MCPError(INTERNAL_ERROR, str(error))
+        case _:
+            logger.error("unexpected failure of a request", exc_info=error)
+            return MCPError(INTERNAL_ERROR, "Internal error")
+
+
+def relays_code(code: int, era: Era) -> bool:
+    """Whether a remote server's error code passes to a client of `era` as it is."""
+    return code in _RELAYED_CODES and not (code in _MODERN_ONLY and era == "legacy") and not (code in _LEGACY_ONLY and era == "modern")
+
+
+def _nested(capability: str) -> JsonObject:
+    """`elicitation.url` → `{"elicitation": {"url": {}}}`."""
+    nested: JsonObject = {}
+    for part in reversed(capability.split(".")):
+        nested = {part: nested}
+    return nested

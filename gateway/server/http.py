@@ -1,0 +1,150 @@
+"""Serves the gateway over streamable HTTP: one URL for 2025 sessions and 2026 stateless requests.
+
+Security is not optional here: Host and Origin are always checked, a gateway with API keys lets nobody in without
+one, and a bind beyond loopback is refused without keys. `/health` says that the process lives, `/ready` whether
+every source has settled. Other rooms may add routes (`console`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.auth.keys import KeyStore
+from gateway.auth.principal import LOCAL, Principal
+from gateway.config.models import HttpSettings
+from gateway.errors import ConfigError, StorageError
+from gateway.server.build import GatewayServer
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+from gateway.server.replay import RETRY_MILLISECONDS, ReplayStore
+
+logger = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({"/health", "/ready"})
+"""Answered without a key: they say nothing but up or down."""
+
+_LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a bind address is reachable from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_bind(host: str, keys: KeyStore) -> None:
+    """Refuse to listen beyond loopback without API keys.
+
+    Raises:
+        ConfigError: With the command that makes one.
+    """
+    if not is_loopback(host) and not keys.list():
+        raise ConfigError(
+            f"Refusing to listen on {host!r} without API keys: anybody who reaches it could use every tool. "
+            f"Make one with `moongate keys add NAME`, or bind 127.0.0.1.",
+            path="server.http.host",
+        )
+
+
+def security_settings(settings: HttpSettings, host: str, port: int) -> TransportSecuritySettings:
+    """Accepted Host and Origin values: loopback, the bound address and what the configuration adds."""
+    hosts = [f"{name}:*" for name in _LOOPBACK_NAMES] + list(_LOOPBACK_NAMES)
+    origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in (*_LOOPBACK_NAMES, *(f"{n}:*" for n in _LOOPBACK_NAMES))]
+    if not is_loopback(host) and host not in ("0.0.0.0", "::"):  # noqa: S104  # compared, not bound
+        hosts += [host, f"{host}:{port}"]
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=[*hosts, *settings.allowed_hosts],
+        allowed_origins=[*origins, *settings.allowed_origins],
+    )
+
+
+class KeyGate:
+    """ASGI middleware: verifies the API key and leaves the principal in the scope."""
+
+    def __init__(self, app: ASGIApp, keys: KeyStore, security: TransportSecuritySettings) -> None:
+        self._app = app
+        self._keys = keys
+        self._security = security
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, or answer 401."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        try:
+            principal = self._principal(HTTPConnection(scope))
+        except StorageError:
+            logger.exception("API keys cannot be read; refusing every request")
+            await JSONResponse({"error": "the gateway cannot read its API keys"}, 503)(scope, receive, send)
+            return
+        if principal is None:
+            body = {"error": "unauthorized", "message": "Send `Authorization: Bearer <API key>`; make one with `moongate keys add NAME`."}
+            await JSONResponse(body, 401, headers={"WWW-Authenticate": 'Bearer realm="moongate"'})(scope, receive, send)
+            return
+        scope[PRINCIPAL_SCOPE_KEY] = principal
+        if principal is not LOCAL:
+            scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
+        await self._app(scope, receive, send)
+
+    def _principal(self, connection: HTTPConnection) -> Principal | None:
+        if not self._keys.list():
+            return LOCAL
+        scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+        return self._keys.verify(token.strip()) if scheme.lower() == "bearer" and token else None
+
+
+def build_http_app(
+    server: GatewayServer,
+    settings: HttpSettings,
+    keys: KeyStore,
+    *,
+    host: str,
+    port: int,
+    ready: Callable[[], bool],
+    routes: Sequence[BaseRoute] = (),
+) -> Starlette:
+    """The ASGI application; its lifespan runs the legacy session manager.
+
+    Raises:
+        ConfigError: The bind is not safe.
+    """
+    check_bind(host, keys)
+    security = security_settings(settings, host, port)
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def readiness(request: Request) -> Response:
+        is_ready = ready()
+        return JSONResponse({"status": "ready" if is_ready else "starting"}, 200 if is_ready else 503)
+
+    app = server.mcp.streamable_http_app(
+        streamable_http_path=settings.path,
+        event_store=ReplayStore(),
+        retry_interval=RETRY_MILLISECONDS,
+        max_request_body_size=settings.max_request_bytes,
+        transport_security=security,
+        host=host,
+        custom_starlette_routes=[Route("/health", health), Route("/ready", readiness), *routes],  # pyright: ignore[reportArgumentType]
+    )
+    app.add_middleware(KeyGate, keys=keys, security=security)
+    return app
+
+
+HttpRunner = Callable[[Starlette, str, int], Awaitable[None]]
+"""Runs an application on an address until stopped; given by `app`, so that this room need not import a server."""
