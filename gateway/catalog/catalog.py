@@ -272,6 +272,10 @@ class Catalog:
         tool = self._tools.get(exposed_name)
         return tool.definition.input_schema if tool is not None else None
 
+    def count(self, source_id: str) -> int:
+        """How many tools of one source are served."""
+        return sum(1 for tool in self._tools.values() if tool.source == source_id)
+
     def wire_tools(self) -> list[JsonObject]:
         """Every tool as published, in order. Shared: do not change it."""
         return self._wire_tools

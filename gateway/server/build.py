@@ -16,12 +16,22 @@ import anyio
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
-from mcp_types import CallToolRequestParams, ReadResourceRequestParams, SetLevelRequestParams
+from mcp_types import (
+    CallToolRequestParams,
+    CompleteRequestParams,
+    GetPromptRequestParams,
+    PaginatedRequestParams,
+    ReadResourceRequestParams,
+    SetLevelRequestParams,
+    SubscribeRequestParams,
+    SubscriptionsListenRequestParams,
+    UnsubscribeRequestParams,
+)
 
 from gateway.catalog import Catalog
 from gateway.server.calls import CallHandler
 from gateway.server.changes import Changes
-from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, principal_of
+from gateway.server.clients import Clients, LegacySession, principal_of
 from gateway.server.lists import ListHandler
 from gateway.server.parked import ParkedCalls
 from gateway.server.reads import ReadHandler
@@ -65,28 +75,12 @@ class GatewayServer:
         self._catalog = catalog
         self._instructions = instructions
         self._stack = AsyncExitStack()
-        self._reads: ReadHandler
         self._clients = Clients(self._released)
         self._changes = Changes(catalog, self._clients)
         self._lists = ListHandler(catalog, ready, page_size=page_size, own_id=own_id)
         self._reads = ReadHandler(catalog, self._clients)
-        self.mcp = _Server(
-            name,
-            version=version,
-            instructions=instructions(),
-            get_tool_input_schema=catalog.input_schema,
-            on_list_tools=self._lists.tools,  # pyright: ignore[reportArgumentType]  # wire dicts are accepted (runner._dump_result)
-            on_list_resources=self._lists.resources,  # pyright: ignore[reportArgumentType]
-            on_list_resource_templates=self._lists.templates,  # pyright: ignore[reportArgumentType]
-            on_list_prompts=self._lists.prompts,  # pyright: ignore[reportArgumentType]
-            on_read_resource=self._reads.read,  # pyright: ignore[reportArgumentType]
-            on_get_prompt=self._reads.get_prompt,  # pyright: ignore[reportArgumentType]
-            on_completion=self._reads.complete,  # pyright: ignore[reportArgumentType]
-            on_subscribe_resource=self._reads.subscribe,  # pyright: ignore[reportArgumentType]
-            on_unsubscribe_resource=self._reads.unsubscribe,  # pyright: ignore[reportArgumentType]
-            on_subscriptions_listen=self._changes.listen,
-        )
-        self.mcp.add_request_handler("logging/setLevel", SetLevelRequestParams, self._reads.set_level)
+        self.mcp = _Server(name, version=version, instructions=instructions(), get_tool_input_schema=catalog.input_schema)
+        self._register()
         self.mcp.middleware.append(
             RequestStateBoundary(
                 RequestStateSecurity(
@@ -96,6 +90,21 @@ class GatewayServer:
             )
         )
         catalog.subscribe(self._describe_again)
+
+    def _register(self) -> None:
+        """Bind the handlers. They return wire dicts, which the constructor's typed slots do not admit."""
+        add, lists, reads = self.mcp.add_request_handler, self._lists, self._reads
+        add("tools/list", PaginatedRequestParams, lists.tools)
+        add("resources/list", PaginatedRequestParams, lists.resources)
+        add("resources/templates/list", PaginatedRequestParams, lists.templates)
+        add("prompts/list", PaginatedRequestParams, lists.prompts)
+        add("resources/read", ReadResourceRequestParams, reads.read)
+        add("resources/subscribe", SubscribeRequestParams, reads.subscribe)
+        add("resources/unsubscribe", UnsubscribeRequestParams, reads.unsubscribe)
+        add("prompts/get", GetPromptRequestParams, reads.get_prompt)
+        add("completion/complete", CompleteRequestParams, reads.complete)
+        add("logging/setLevel", SetLevelRequestParams, reads.set_level)
+        add("subscriptions/listen", SubscriptionsListenRequestParams, self._changes.listen)
 
     async def __aenter__(self) -> GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())

@@ -71,7 +71,8 @@ class WireCaller:
         try:
             answer = await self._session.send_request(relayed, _RawResult, metadata=related)  # pyright: ignore[reportArgumentType]  # dumped unmodelled on purpose
         except NoBackChannelError:
-            raise AskUnavailable("The client keeps no channel open on which it could be asked.", capability=capability_of(request)) from None
+            text = "The client keeps no channel open on which it could be asked."
+            raise AskUnavailable(text, capability=capability_of(request)) from None
         except MCPError as error:
             raise ToolFailed(f"The client refused {request['method']}: {error.error.message}") from None
         except ValidationError:

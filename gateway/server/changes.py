@@ -17,6 +17,7 @@ from mcp.server.subscriptions import (
     ServerEvent,
     ToolsListChanged,
 )
+from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
     PromptListChangedNotification,
@@ -26,7 +27,6 @@ from mcp_types import (
     SubscriptionsListenResult,
     ToolListChangedNotification,
 )
-from mcp.shared.exceptions import MCPError
 
 from gateway.catalog import Catalog
 from gateway.errors import GatewayError
@@ -45,16 +45,16 @@ SEND_SECONDS = 5.0
 MAX_PENDING_UPDATES = 10_000
 """Changed resources waiting to be told; further ones are dropped, as the spec allows."""
 
-_EVENTS: dict[ChangeKind, type[ServerEvent]] = {
-    "tools": ToolsListChanged,
-    "resources": ResourcesListChanged,
-    "prompts": PromptsListChanged,
-}  # pyright: ignore[reportAssignmentType]  # the SDK's event union is a type alias
-_NOTIFICATIONS: dict[ChangeKind, type[ServerNotification]] = {
-    "tools": ToolListChangedNotification,
-    "resources": ResourceListChangedNotification,
-    "prompts": PromptListChangedNotification,
-}  # pyright: ignore[reportAssignmentType]  # likewise
+_EVENTS: dict[ChangeKind, ServerEvent] = {
+    "tools": ToolsListChanged(),
+    "resources": ResourcesListChanged(),
+    "prompts": PromptsListChanged(),
+}
+_NOTIFICATIONS: dict[ChangeKind, ServerNotification] = {
+    "tools": ToolListChangedNotification(),
+    "resources": ResourceListChangedNotification(),
+    "prompts": PromptListChangedNotification(),
+}
 
 
 class Changes:
@@ -89,7 +89,7 @@ class Changes:
             lists, self._lists = self._lists, set()
             updates, self._updates = self._updates, {}
             for kind in sorted(lists):
-                await self._bus.publish(_EVENTS[kind]())
+                await self._bus.publish(_EVENTS[kind])
             for uri in updates:
                 await self._bus.publish(ResourceUpdated(uri=uri))
             async with anyio.create_task_group() as tasks:
@@ -100,7 +100,7 @@ class Changes:
         with anyio.move_on_after(SEND_SECONDS):
             try:
                 for kind in lists:
-                    await session.channel.send_notification(_NOTIFICATIONS[kind]())
+                    await session.channel.send_notification(_NOTIFICATIONS[kind])
                 for uri in updates:
                     await session.channel.send_resource_updated(uri)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from mcp.server.transport_security import TransportSecuritySettings
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
@@ -64,7 +64,7 @@ def security_settings(settings: HttpSettings, host: str, port: int) -> Transport
     """Accepted Host and Origin values: loopback, the bound address and what the configuration adds."""
     hosts = [f"{name}:*" for name in _LOOPBACK_NAMES] + list(_LOOPBACK_NAMES)
     origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in (*_LOOPBACK_NAMES, *(f"{n}:*" for n in _LOOPBACK_NAMES))]
-    if not is_loopback(host) and host not in ("0.0.0.0", "::"):  # noqa: S104  # compared, not bound
+    if not is_loopback(host) and host not in ("0.0.0.0", "::"):  # compared, not bound
         hosts += [host, f"{host}:{port}"]
     return TransportSecuritySettings(
         enable_dns_rebinding_protection=True,
@@ -74,17 +74,21 @@ def security_settings(settings: HttpSettings, host: str, port: int) -> Transport
 
 
 class KeyGate:
-    """ASGI middleware: verifies the API key and leaves the principal in the scope."""
+    """ASGI middleware for every route: checks Host and Origin, verifies the API key, leaves the principal in the scope."""
 
     def __init__(self, app: ASGIApp, keys: KeyStore, security: TransportSecuritySettings) -> None:
         self._app = app
         self._keys = keys
-        self._security = security
+        self._rebinding = TransportSecurityMiddleware(security)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, or answer 401."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
+            return
+        refusal = await self._rebinding.validate_request(Request(scope))
+        if refusal is not None:
+            await refusal(scope, receive, send)
             return
         try:
             principal = self._principal(HTTPConnection(scope))
@@ -144,7 +148,3 @@ def build_http_app(
     )
     app.add_middleware(KeyGate, keys=keys, security=security)
     return app
-
-
-HttpRunner = Callable[[Starlette, str, int], Awaitable[None]]
-"""Runs an application on an address until stopped; given by `app`, so that this room need not import a server."""

@@ -68,7 +68,9 @@ class ListHandler:
         await self._prepare()
         return self._page(ctx, params, _WIRE_KEY[kind], key, self._catalog.wire(kind))
 
-    def _page(self, ctx: RequestContext, params: PaginatedRequestParams | None, wire_key: str, key: str, entries: Sequence[JsonObject]) -> JsonObject:
+    def _page(
+        self, ctx: RequestContext, params: PaginatedRequestParams | None, wire_key: str, key: str, entries: Sequence[JsonObject]
+    ) -> JsonObject:
         cursor = params.cursor if params is not None else None
         start = 0 if cursor is None else _position(cursor, wire_key, key, entries)
         end = start + self._page_size

@@ -61,9 +61,8 @@ async def list_all(session: Session, what: Kind | str, envelope: Envelope) -> li
                 return []
             raise
         page = result.get(key)
-        for item in cast("list[JsonValue]", page) if isinstance(page, list) else []:
-            if isinstance(item, dict) and isinstance(cast("JsonMapping", item).get(name_key), str):
-                entries.append(cast("JsonObject", item))
+        items = cast("list[JsonValue]", page) if isinstance(page, list) else []
+        entries += [i for i in items if isinstance(i, dict) and isinstance(cast("JsonMapping", i).get(name_key), str)]
         cursor = result.get("nextCursor")
         if not isinstance(cursor, str) or cursor in seen:
             return entries

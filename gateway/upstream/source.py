@@ -59,7 +59,9 @@ _KINDS_OF: Mapping[ChangeKind, tuple[str, ...]] = {
 class UpstreamSource:
     """One remote server. Enter it to start; calls wait for the connection, listings never do."""
 
-    def __init__(self, server: str, entry: ServerEntry, policy: SourcePolicy, events: EventStream, *, own_id: str, client: JsonObject) -> None:
+    def __init__(
+        self, server: str, entry: ServerEntry, policy: SourcePolicy, events: EventStream, *, own_id: str, client: JsonObject
+    ) -> None:
         """`own_id` is this gateway's hop id, `client` the `clientInfo` shown to the server. No side effects."""
         self._server = server
         self._entry = entry
@@ -267,8 +269,8 @@ class UpstreamSource:
     async def _send_on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
         if not session.is_modern and self._callers is not None and envelope.ctx is not None:
             askable = {k: v for k, v in envelope.capabilities.items() if k in ("sampling", "elicitation", "roots")}
-            own_session = not isinstance(self._entry, HttpServer) and "roots" in askable or isinstance(self._entry, HttpServer) and askable
-            if own_session:
+            # A child process is shared unless roots are relayed, which servers read once at start.
+            if askable if isinstance(self._entry, HttpServer) else "roots" in askable:
 
                 async def work(own: Session) -> JsonObject:
                     return await own.request(method, params, envelope)

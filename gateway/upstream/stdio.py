@@ -201,7 +201,7 @@ class _Pipe:
     async def _left_within(self, seconds: float) -> bool:
         # Polled: `wait()` also waits for the pipes, which a grandchild may still hold open.
         with anyio.move_on_after(seconds):
-            while self._process.returncode is None:
+            while self._process.returncode is None:  # noqa: ASYNC110  # the exit is reported by no event
                 await anyio.sleep(EXIT_POLL_SECONDS)
         return self._process.returncode is not None
 

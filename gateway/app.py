@@ -1,0 +1,282 @@
+"""`Gateway`: the composition root, and the only file that knows every room.
+
+Builds the sources a configuration names, merges them in the catalog and serves it. Rooms that nothing configured
+needs are not imported. Everything is entered in one exit stack, in dependency order, and left in reverse.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import anyio
+
+from gateway import __version__
+from gateway.auth.keys import KeyStore
+from gateway.catalog import Catalog, CatalogEntry
+from gateway.catalog.names import NAME_BUDGET
+from gateway.config.load import LoadedConfig
+from gateway.config.models import ServerEntry, StdioServer
+from gateway.errors import ConfigError
+from gateway.json_types import JsonObject
+from gateway.server.build import GatewayServer
+from gateway.server.instructions import build_instructions
+from gateway.storage.state import StateFolder, default_state_dir
+from gateway.telemetry.events import EventStream
+from gateway.tools.base import Source, SourceStatus, ToolSource
+from gateway.tools.guard import GuardedTool
+from gateway.upstream.source import UpstreamSource
+
+logger = logging.getLogger(__name__)
+
+SHUTDOWN_SECONDS = 2
+"""How long open HTTP streams may finish after a stop was asked for."""
+
+_DEFAULT_PREFIX = {"skill": "", "function": "function", "agent": "agent", "workflow": "workflow"}
+
+
+class Gateway:
+    """One running gateway. `from_config`, enter, then `serve_stdio` or `serve_http`."""
+
+    def __init__(self, loaded: LoadedConfig, events: EventStream) -> None:
+        self.loaded = loaded
+        self.events = events
+        self.catalog: Catalog
+        self.keys: KeyStore
+        self._server: GatewayServer
+        self._upstreams: list[UpstreamSource] = []
+        self._local: dict[str, ToolSource] = {}
+        self._stack = AsyncExitStack()
+        self._settled = anyio.Event()
+        self._list_deadline = 0.0
+
+    @classmethod
+    def from_config(cls, loaded: LoadedConfig, *, events: EventStream | None = None) -> Gateway:
+        """A gateway for a loaded configuration. No side effects before it is entered."""
+        return cls(loaded, events or EventStream())
+
+    async def __aenter__(self) -> Gateway:
+        """Enter every resource; sources start in the background.
+
+        Raises:
+            Collision: Two of our own sources claim one tool name.
+            StorageError: The state folder cannot be used.
+        """
+        try:
+            await self._enter()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def _enter(self) -> None:
+        config = self.loaded.config
+        state = StateFolder(Path(config.storage.dir) if config.storage.dir else default_state_dir())
+        own_id = await anyio.to_thread.run_sync(state.installation_id)
+        self.keys = KeyStore(state.path / "keys.json")
+        await self._enter_local()
+        client: JsonObject = {"name": config.server.name, "version": __version__}
+        for name, entry in config.mcp_servers.items():
+            if not entry.disabled:
+                self._upstreams.append(
+                    UpstreamSource(name, self._located(entry), config.policy(name), self.events, own_id=own_id, client=client)
+                )
+        entries = [self._entry(source, is_local=True) for source in self._local.values()]
+        entries += [self._entry(source, is_local=False) for source in self._upstreams]
+        self.catalog = Catalog(entries, self.events, name_budget=NAME_BUDGET - len(config.server.client_prefix))
+        await self.catalog.refresh()
+        self._server = GatewayServer(
+            self.catalog,
+            name=config.server.name,
+            version=__version__,
+            own_id=own_id,
+            page_size=config.server.page_size,
+            ready=self._wait_for_lists,
+            instructions=self._instructions,
+        )
+        tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        self._stack.callback(tasks.cancel_scope.cancel)
+        tasks.start_soon(self.catalog.run)
+        self._list_deadline = anyio.current_time() + config.server.startup_timeout_seconds
+        for upstream in self._upstreams:
+            await self._stack.enter_async_context(upstream)
+        tasks.start_soon(self._note_settled)
+        await self._stack.enter_async_context(self._server)
+
+    async def _enter_local(self) -> None:
+        """Build and enter our own sources; each room is imported only when something is configured for it."""
+        config, base = self.loaded.config, self.loaded.base_dir
+        expose = config.expose
+        skill_paths = [base / path for path in expose.skills]
+        agent_paths = [base / path for path in expose.agents]
+        if skill_paths:
+            from gateway.skills.source import SkillSource
+
+            self._local["skill"] = await self._stack.enter_async_context(SkillSource(skill_paths))
+        if expose.functions:
+            from gateway.tools.functions_source import FunctionSource
+
+            self._local["function"] = await self._stack.enter_async_context(FunctionSource(expose.functions, base_dir=base))
+        if agent_paths:
+            from gateway.agents.source import AgentSource
+            from gateway.workflows.source import WorkflowSource
+
+            self._local["agent"] = await self._stack.enter_async_context(
+                AgentSource(agent_paths, toolbox=self, defaults_model=config.defaults.model, environ=os.environ)
+            )
+            self._local["workflow"] = await self._stack.enter_async_context(WorkflowSource(agent_paths, toolbox=self, base_dir=base))
+
+    def _entry(self, source: ToolSource, *, is_local: bool) -> CatalogEntry:
+        policy = self.loaded.config.policy(source.id)
+        prefix = policy.prefix if policy.prefix is not None else _DEFAULT_PREFIX.get(source.id, source.id)
+        full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # the Protocol's own mark
+        return CatalogEntry(source, policy, prefix, full, is_local)
+
+    def _located(self, entry: ServerEntry) -> ServerEntry:
+        """A stdio entry with its working directory made absolute."""
+        if isinstance(entry, StdioServer):
+            return entry.model_copy(update={"cwd": str(self.loaded.base_dir / entry.cwd) if entry.cwd else str(self.loaded.base_dir)})
+        return entry
+
+    # -- state -------------------------------------------------------------------------------------------------
+
+    async def tools(self, patterns: Sequence[str]) -> Sequence[GuardedTool]:
+        """The guarded tools matching `<source>/<glob>` patterns (`ToolBox` of agents and workflows)."""
+        await self._wait_for_lists()
+        return await self.catalog.tools(patterns)
+
+    async def ready(self, timeout_seconds: float) -> None:
+        """Wait until every source is ready or has failed once, at most this long."""
+        with anyio.move_on_after(timeout_seconds):
+            await self._settled.wait()
+        await self.catalog.catch_up()
+
+    async def _note_settled(self) -> None:
+        for upstream in self._upstreams:
+            await upstream.settled()
+        self._settled.set()
+
+    async def _wait_for_lists(self) -> None:
+        if self._settled.is_set():
+            return
+        with anyio.move_on_after(max(0.0, self._list_deadline - anyio.current_time())):
+            await self._settled.wait()
+
+    def sources(self) -> list[SourceStatus]:
+        """How every source is doing, in catalog order; disabled servers last."""
+        statuses = [self._local_status(name) for name in self._local]
+        statuses += [upstream.status() for upstream in self._upstreams]
+        for name, entry in self.loaded.config.mcp_servers.items():
+            if entry.disabled:
+                statuses.append(_disabled(name, "disabled in the configuration"))
+        statuses += [_disabled(server.name, f"{server.json_path}: {server.reason}") for server in self.loaded.disabled]
+        return statuses
+
+    def _local_status(self, name: str) -> SourceStatus:
+        count = self.catalog.count(name)
+        problems = getattr(self._local[name], "problems", None)
+        return SourceStatus(
+            name=name,
+            kind=name,  # pyright: ignore[reportArgumentType]  # keys of `_local` are the local kinds
+            transport="local",
+            protocol_version="",
+            state="ready",
+            tools=count,
+            error=f"{len(problems)} problem(s); see `moongate doctor`" if problems else None,
+        )
+
+    def _instructions(self) -> str:
+        notes = {u.id: text for u in self._upstreams if (text := u.instructions)}
+        skills = self._local.get("skill")
+        count = len(getattr(skills, "entries", ())) if skills is not None else 0
+        return build_instructions(self.loaded.config.server.instructions, self.sources(), notes, count)
+
+    # -- serving -----------------------------------------------------------------------------------------------
+
+    async def serve_stdio(self) -> None:
+        """Serve one client over standard input and output until it closes them."""
+        from gateway.server.stdio import serve_stdio
+
+        await serve_stdio(self._server)
+
+    async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None]) -> None:
+        """Serve over HTTP until stopped by signal or cancelled; `on_ready` gets the endpoint URL once it listens.
+
+        Raises:
+            ConfigError: The address is taken or may not be used.
+        """
+        import uvicorn
+
+        from gateway.console.routes import build_routes
+        from gateway.server.http import build_http_app, check_bind
+
+        settings = self.loaded.config.server.http
+        check_bind(host, self.keys)
+        listener = _bind(host, port)
+        bound = listener.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        endpoint = f"http://{shown}:{bound}{settings.path}"
+        app = build_http_app(
+            self._server,
+            settings,
+            self.keys,
+            host=host,
+            port=bound,
+            ready=self._settled.is_set,
+            routes=build_routes(self.loaded.config.server.name, endpoint, self.sources),
+        )
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                lifespan="on",
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+                timeout_keep_alive=75,
+            )
+        )
+        async with anyio.create_task_group() as tasks:
+
+            async def announce() -> None:
+                while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
+                    await anyio.sleep(0.005)
+                on_ready(endpoint)
+
+            tasks.start_soon(announce)
+            await server.serve(sockets=[listener])
+            tasks.cancel_scope.cancel()
+
+
+def _disabled(name: str, reason: str) -> SourceStatus:
+    return SourceStatus(name=name, kind="server", transport="stdio", protocol_version="", state="disabled", tools=0, error=reason)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        ConfigError: With what to do about it.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            f"Cannot listen on {host}:{port}: {reason}. Another gateway may be running; choose another port with `--http {host}:PORT`.",
+            path="server.http.port",
+        ) from None
+    listener.set_inheritable(False)
+    return listener

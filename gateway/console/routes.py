@@ -1,0 +1,69 @@
+"""The overview page at `/`: what the gateway serves and how its sources are, read-only.
+
+One page without script, so that nothing a server says can run in a browser; the live console builds on
+`telemetry.events` later. Reached through the same key and Host checks as everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from gateway.tools.base import SourceStatus
+
+_STYLE = """
+:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:3rem auto;padding:0 1rem}
+h1{font-size:1.4rem;margin:0}p.sub{opacity:.7;margin:.2rem 0 2rem}table{border-collapse:collapse;width:100%}
+th,td{text-align:left;padding:.45rem .8rem .45rem 0;border-bottom:1px solid color-mix(in srgb,currentColor 18%,transparent);vertical-align:top}
+th{font-weight:600;font-size:.85rem;opacity:.7}td.n{font-variant-numeric:tabular-nums}
+.dot{display:inline-block;width:.6rem;height:.6rem;border-radius:50%;margin-right:.45rem}
+.ready{background:#2da44e}.starting{background:#bf8700}.down{background:#cf222e}.disabled{background:#8c959f}
+small{opacity:.75}code{font-size:.9em}
+"""
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+def build_routes(name: str, endpoint: str, sources: Callable[[], Sequence[SourceStatus]]) -> list[BaseRoute]:
+    """Routes for the HTTP application; `sources` is asked at each request."""
+
+    async def overview(request: Request) -> Response:
+        return HTMLResponse(render_overview(name, endpoint, sources()), headers=_HEADERS)
+
+    async def status(request: Request) -> Response:
+        rows = [{slot: getattr(s, slot) for slot in SourceStatus.__slots__} for s in sources()]
+        return JSONResponse({"name": name, "endpoint": endpoint, "sources": rows}, headers=_HEADERS)
+
+    return [Route("/", overview), Route("/status.json", status)]
+
+
+def render_overview(name: str, endpoint: str, sources: Sequence[SourceStatus]) -> str:
+    """The page as HTML; every value is escaped."""
+    rows = "".join(_row(source) for source in sources)
+    ready = sum(s.state == "ready" for s in sources)
+    tools = sum(s.tools for s in sources)
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<title>{escape(name)}</title><style>{_STYLE}</style><h1>{escape(name)}</h1>"
+        f"<p class=sub>MCP endpoint <code>{escape(endpoint)}</code> · {ready} of {len(sources)} sources ready · {tools} tools</p>"
+        f"<table><tr><th>Source<th>Kind<th>Transport<th>Protocol<th>Tools<th>Start</tr>{rows}</table></html>"
+    )
+
+
+def _row(source: SourceStatus) -> str:
+    took = f"{source.milliseconds:.0f} ms" if source.milliseconds is not None else "-"
+    error = f"<br><small>{escape(source.error)}</small>" if source.error else ""
+    return (
+        f"<tr><td><span class='dot {source.state}'></span>{escape(source.name)} <small>{source.state}</small>{error}"
+        f"<td>{source.kind}<td>{source.transport}<td>{escape(source.protocol_version) or '-'}"
+        f"<td class=n>{source.tools}<td class=n>{took}</tr>"
+    )
