@@ -159,9 +159,10 @@ class UpstreamSource:
 
     async def _load(self, session: Session) -> None:
         """Read every list of a server that just became ready."""
-        await self._read_lists(session, ("tools", "resources", "prompts"))
+        await self._read_lists(session, ("tools", "resources", "prompts"), announced=False)
 
-    async def _read_lists(self, session: Session, kinds: Sequence[ChangeKind]) -> None:
+    async def _read_lists(self, session: Session, kinds: Sequence[ChangeKind], *, announced: bool) -> None:
+        """Read lists and say which changed; one the server `announced` as changed is passed on as that in any case."""
         envelope = Envelope(meta={VIA_KEY: [self._own_id]})
         capabilities = session.negotiated.capabilities
         for change in kinds:
@@ -175,7 +176,7 @@ class UpstreamSource:
                     differs = True
             if differs and change == "tools":
                 self._rebuild_tools(session)
-            if differs:
+            if differs or announced:
                 self._on_change(change)
 
     def _rebuild_tools(self, session: Session) -> None:
@@ -211,7 +212,7 @@ class UpstreamSource:
             try:
                 session = await self._connection.session()
                 with anyio.fail_after(LIST_TIMEOUT_SECONDS):
-                    await self._read_lists(session, kinds)
+                    await self._read_lists(session, kinds, announced=True)
             except (UpstreamError, TimeoutError) as error:
                 logger.warning("%s: lists could not be read again: %s", self._server, error)
 
