@@ -5,27 +5,38 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_EXPRESSION = re.compile(r"\{([+#./;?&]?)[^{}]*\}")
+_EXPRESSION = re.compile(r"(?:\{([+#./;?&]?)[^{}]*\})+")
 
 MAX_TEMPLATE_CHARS = 2_000
-"""Longer templates match nothing."""
+"""Longer templates, and longer URIs, match nothing."""
+
+MAX_EXPRESSIONS = 6
+"""Templates with more separate expressions match nothing: a server's template must not make matching slow."""
 
 
 def matches_template(template: str, uri: str) -> bool:
     """Whether `uri` fits an RFC 6570 template; reserved expansion (`{+x}`) may span segments."""
-    if len(template) > MAX_TEMPLATE_CHARS:
+    if len(template) > MAX_TEMPLATE_CHARS or len(uri) > MAX_TEMPLATE_CHARS:
         return False
-    return _pattern(template).fullmatch(uri) is not None
+    pattern = _pattern(template)
+    return pattern is not None and pattern.fullmatch(uri) is not None
 
 
 @lru_cache(maxsize=1024)
-def _pattern(template: str) -> re.Pattern[str]:
+def _pattern(template: str) -> re.Pattern[str] | None:
     parts: list[str] = []
     end = 0
-    for match in _EXPRESSION.finditer(template):
+    expressions = list(_EXPRESSION.finditer(template))
+    if len(expressions) > MAX_EXPRESSIONS:
+        return None
+    for match in expressions:
         parts.append(re.escape(template[end : match.start()]))
-        # Possessive: a server's template must not be able to make matching slow.
-        parts.append(r"(?:.+)" if match.group(1) in ("+", "#") else r"(?:[^/?#]*)" if match.group(1) else r"(?:[^/?#]+)")
+        run = match.group(0)
+        if "{+" in run or "{#" in run:
+            parts.append(".+")
+        else:
+            # Adjacent expressions are one run: what each of them took does not matter here.
+            parts.append("[^/?#]+" if run.count("{") > len(re.findall(r"\{[./;?&]", run)) else ".*")
         end = match.end()
     parts.append(re.escape(template[end:]))
     return re.compile("".join(parts))

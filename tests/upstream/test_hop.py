@@ -1,0 +1,43 @@
+"""Hop hygiene and the loop guard (protocol.md §5.3; house.md, "Loop guard")."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.errors import ToolFailed
+from gateway.upstream.hop import HOPS_KEY, MAX_HOPS, VIA_KEY, crossing_meta, extend_via, hops_of, without_loops
+
+
+def test_connection_owned_keys_never_cross_and_the_rest_does() -> None:
+    meta = {
+        "progressToken": 7,
+        "io.modelcontextprotocol/clientInfo": {"name": "x"},
+        "io.modelcontextprotocol/serverInfo": {"name": "y"},
+        "traceparent": "00-1-2-01",
+        "com.example/tenant": "a",
+    }
+    assert crossing_meta(meta) == {"traceparent": "00-1-2-01", "com.example/tenant": "a"}
+
+
+def test_each_gateway_adds_itself_to_the_via_list() -> None:
+    assert extend_via({VIA_KEY: ["a"]}, "b")[VIA_KEY] == ["a", "b"]
+
+
+def test_a_call_that_comes_back_to_a_gateway_is_refused() -> None:
+    with pytest.raises(ToolFailed, match="loop"):
+        extend_via({VIA_KEY: ["a", "b"]}, "a")
+
+
+def test_a_call_through_too_many_gateways_is_refused() -> None:
+    with pytest.raises(ToolFailed, match="at most"):
+        extend_via({VIA_KEY: [str(n) for n in range(MAX_HOPS)]}, "me")
+
+
+@pytest.mark.parametrize("value", [None, "a", {"a": 1}, 3])
+def test_a_malformed_via_list_reads_as_empty(value: object) -> None:
+    assert hops_of({VIA_KEY: value}, VIA_KEY) == []
+
+
+def test_tools_that_already_came_through_this_gateway_are_not_listed_again() -> None:
+    tools = [{"name": "own", "_meta": {HOPS_KEY: ["b", "me"]}}, {"name": "theirs", "_meta": {HOPS_KEY: ["b"]}}, {"name": "plain"}]
+    assert [t["name"] for t in without_loops(tools, "me")] == ["theirs", "plain"]
