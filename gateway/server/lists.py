@@ -19,7 +19,7 @@ from gateway.catalog import Catalog
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.server.clients import RequestContext, is_modern
 from gateway.tools.base import Kind
-from gateway.upstream.hop import HOPS_KEY, VIA_KEY, hops_of
+from gateway.upstream.hop import GATEWAY_KEY, VIA_KEY, with_hops
 
 LIST_TTL_MS = 5_000
 """How long a modern client may keep a listing; changes are also announced at once on `subscriptions/listen`."""
@@ -42,11 +42,7 @@ class ListHandler:
     async def tools(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
         """`tools/list`."""
         await self._prepare()
-        page = self._page(ctx, params, "tools", "name", self._catalog.wire_tools())
-        meta = cast("JsonMapping", (ctx.params or {}).get("_meta") or {})
-        if VIA_KEY in meta:
-            page["tools"] = [self._with_hops(tool) for tool in page["tools"]]
-        return page
+        return self._page(ctx, params, "tools", "name", self._catalog.wire_tools())
 
     async def resources(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
         """`resources/list`."""
@@ -79,12 +75,10 @@ class ListHandler:
             page["nextCursor"] = _cursor(wire_key, end - 1, str(entries[end - 1][key]))
         if is_modern(ctx):
             page |= {"resultType": "complete", "ttlMs": LIST_TTL_MS, "cacheScope": CACHE_SCOPE}
+        if VIA_KEY in cast("JsonMapping", (ctx.params or {}).get("_meta") or {}):
+            page[wire_key] = with_hops(page[wire_key], self._own_id)
+            page["_meta"] = {GATEWAY_KEY: self._own_id}
         return page
-
-    def _with_hops(self, tool: JsonObject) -> JsonObject:
-        """For another gateway: say which gateways a tool came through, so that circles are not listed for ever."""
-        meta = cast("JsonObject", tool.get("_meta") or {})
-        return {**tool, "_meta": {**meta, HOPS_KEY: [self._own_id, *hops_of(meta, HOPS_KEY)]}}
 
 
 def _cursor(listing: str, index: int, name: str) -> str:

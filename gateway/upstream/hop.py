@@ -17,7 +17,10 @@ VIA_KEY = "dev.moongate/via"
 """Request `_meta`: ids of the gateways a request came through, oldest first."""
 
 HOPS_KEY = "dev.moongate/hops"
-"""Tool `_meta` between gateways: ids of the gateways a listed tool came through, nearest first."""
+"""`_meta` of listed entries between gateways: ids of the gateways an entry came through, nearest first."""
+
+GATEWAY_KEY = "dev.moongate/gateway"
+"""Result `_meta` of a listing that one gateway gives another: the answering gateway's id."""
 
 MAX_HOPS = 8
 """Gateways one call may pass."""
@@ -63,6 +66,15 @@ def extend_via(meta: JsonMapping, own_id: str) -> JsonObject:
     return {**meta, VIA_KEY: [*via, own_id]}
 
 
-def without_loops(tools: Sequence[JsonObject], own_id: str) -> list[JsonObject]:
-    """The listed tools that did not already come through this gateway (chains listing each other)."""
-    return [t for t in tools if own_id not in hops_of(cast("JsonMapping | None", t.get("_meta")), HOPS_KEY)]
+def without_loops(entries: Sequence[JsonObject], own_id: str) -> list[JsonObject]:
+    """The listed entries that did not already come through this gateway (gateways listing each other)."""
+    return [e for e in entries if own_id not in hops_of(cast("JsonMapping | None", e.get("_meta")), HOPS_KEY)]
+
+
+def with_hops(entries: Sequence[JsonObject], own_id: str) -> list[JsonObject]:
+    """The entries as listed to another gateway: each says which gateways it came through, ours first."""
+    listed: list[JsonObject] = []
+    for entry in entries:
+        meta = cast("JsonObject", entry.get("_meta") or {})
+        listed.append({**entry, "_meta": {**meta, HOPS_KEY: [own_id, *hops_of(meta, HOPS_KEY)]}})
+    return listed

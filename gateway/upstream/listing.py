@@ -15,7 +15,7 @@ from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from gateway.errors import UpstreamRefused
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.base import Kind, ToolDefinition
-from gateway.upstream.hop import crossing_meta
+from gateway.upstream.hop import GATEWAY_KEY, crossing_meta
 from gateway.upstream.session import Envelope, Session
 
 logger = logging.getLogger(__name__)
@@ -46,11 +46,21 @@ class Listed:
     headers: dict[tuple[str, ...], str] = field(default_factory=lambda: cast("dict[tuple[str, ...], str]", {}))
 
 
-async def list_all(session: Session, what: Kind | str, envelope: Envelope) -> list[JsonObject]:
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A complete listing."""
+
+    entries: list[JsonObject]
+    from_gateway: bool = False
+    """The server is itself a Moongate gateway, so what it lists may come from us."""
+
+
+async def list_all(session: Session, what: Kind | str, envelope: Envelope) -> Listing:
     """All entries of a listing, in the server's order. A server without the method has none."""
     method, key, name_key = _METHODS[what]
     entries: list[JsonObject] = []
     seen: set[JsonValue] = set()
+    from_gateway = False
     cursor: JsonValue = None
     for _ in range(MAX_PAGES):
         params: JsonObject = {} if cursor is None else {"cursor": cursor}
@@ -58,19 +68,20 @@ async def list_all(session: Session, what: Kind | str, envelope: Envelope) -> li
             result = await session.request(method, params, envelope)
         except UpstreamRefused as error:
             if error.code == METHOD_NOT_FOUND and not entries:
-                return []
+                return Listing([])
             raise
         page = result.get(key)
+        from_gateway = from_gateway or GATEWAY_KEY in cast("JsonMapping", result.get("_meta") or {})
         items = cast("list[JsonValue]", page) if isinstance(page, list) else []
         entries += [i for i in items if isinstance(i, dict) and isinstance(cast("JsonMapping", i).get(name_key), str)]
         cursor = result.get("nextCursor")
         if not isinstance(cursor, str) or cursor in seen:
-            return entries
+            return Listing(entries, from_gateway)
         if len(entries) > MAX_ENTRIES:
             break
         seen.add(cursor)
     logger.warning("%s: %s is longer than the limit; %d entries kept", session.server, method, len(entries))
-    return entries[:MAX_ENTRIES]
+    return Listing(entries[:MAX_ENTRIES], from_gateway)
 
 
 def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool) -> Listed | None:

@@ -30,7 +30,7 @@ from gateway.upstream.inputs import (
     relayed_capabilities,
     to_input_required,
 )
-from gateway.upstream.listing import list_all, to_listed
+from gateway.upstream.listing import Listing, list_all, to_listed
 from gateway.upstream.session import Envelope, Session, open_session
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.tool import RemoteTool
@@ -168,9 +168,10 @@ class UpstreamSource:
         for change in kinds:
             differs = False
             for kind in _KINDS_OF[change]:
-                fresh = await list_all(session, kind, envelope) if _CAPABILITY_OF[kind] in capabilities else []
-                if kind == "tools":
-                    fresh = without_loops(fresh, self._own_id)
+                listing = await list_all(session, kind, envelope) if _CAPABILITY_OF[kind] in capabilities else Listing([])
+                fresh = without_loops(listing.entries, self._own_id)
+                # Two gateways that list each other would otherwise announce to each other for ever.
+                announced = announced and not listing.from_gateway
                 if fresh != self._lists[kind]:
                     self._lists[kind] = fresh
                     differs = True

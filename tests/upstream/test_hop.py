@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import ToolFailed
-from gateway.upstream.hop import HOPS_KEY, MAX_HOPS, VIA_KEY, crossing_meta, extend_via, hops_of, without_loops
+from gateway.upstream.hop import HOPS_KEY, MAX_HOPS, VIA_KEY, crossing_meta, extend_via, hops_of, with_hops, without_loops
 
 
 def test_connection_owned_keys_never_cross_and_the_rest_does() -> None:
@@ -41,3 +41,8 @@ def test_a_malformed_via_list_reads_as_empty(value: object) -> None:
 def test_tools_that_already_came_through_this_gateway_are_not_listed_again() -> None:
     tools = [{"name": "own", "_meta": {HOPS_KEY: ["b", "me"]}}, {"name": "theirs", "_meta": {HOPS_KEY: ["b"]}}, {"name": "plain"}]
     assert [t["name"] for t in without_loops(tools, "me")] == ["theirs", "plain"]
+
+
+def test_what_is_listed_to_another_gateway_says_which_way_it_came() -> None:
+    listed = with_hops([{"name": "a"}, {"name": "b", "_meta": {HOPS_KEY: ["far"], "x": 1}}], "me")
+    assert [entry["_meta"] for entry in listed] == [{HOPS_KEY: ["me"]}, {HOPS_KEY: ["me", "far"], "x": 1}]
