@@ -1,0 +1,169 @@
+"""`FunctionSource`: the `@tool` functions of the modules named in `expose.functions`.
+
+Imports modules in a worker thread and collects what they hold; running a function is `function`'s. Its import
+helpers also serve workflow files. Used by `app` and `workflows`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import anyio.to_thread
+
+from gateway.config.suggest import did_you_mean
+from gateway.errors import ConfigError
+from gateway.tools.base import OnChange, Tool
+from gateway.tools.function import FunctionTool
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+logger = logging.getLogger(__name__)
+
+IMPORT_TIMEOUT_SECONDS = 30.0
+"""Time for importing one module; heavy scientific packages take several seconds on a cold disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProblem:
+    """One thing a source could not load. `str` gives the line to show."""
+
+    where: str
+    """A module or file."""
+    message: str
+    """The reason and the fix."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}"
+
+
+class FunctionSource:
+    """Tools from Python modules, read once when entered. `problems` tells what did not load."""
+
+    def __init__(self, modules: Sequence[str], *, base_dir: Path, import_timeout_seconds: float = IMPORT_TIMEOUT_SECONDS) -> None:
+        """`modules` are dotted names, looked for in `base_dir` first. No side effects before it is entered."""
+        self._modules = list(dict.fromkeys(modules))
+        self._base_dir = base_dir
+        self._timeout_seconds = import_timeout_seconds
+        self._tools: dict[str, FunctionTool[..., Any]] = {}
+        self._homes: dict[str, str] = {}
+        self.problems: list[SourceProblem] = []
+
+    @property
+    def id(self) -> str:
+        """Always `function`."""
+        return "function"
+
+    async def __aenter__(self) -> FunctionSource:
+        """Import every module; one that fails is noted in `problems` and the others load."""
+        for name in self._modules:
+            try:
+                module = await import_from(name, base_dir=self._base_dir, timeout_seconds=self._timeout_seconds)
+            except ConfigError as error:
+                self._note(name, str(error))
+                continue
+            self._collect(name, module)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Nothing is held open."""
+
+    async def tools(self) -> Sequence[Tool]:
+        """Tools in the order of the modules and of their definitions."""
+        return list(self._tools.values())
+
+    def subscribe(self, on_change: OnChange) -> None:
+        """Modules are read once, so nothing is ever announced."""
+
+    def _collect(self, module_name: str, module: ModuleType) -> None:
+        found = cast("list[FunctionTool[..., Any]]", [value for value in vars(module).values() if isinstance(value, FunctionTool)])
+        if not found:
+            self._note(module_name, "has no @tool function; write `from gateway.tools.function import tool` and decorate one.")
+        for item in found:
+            self._add(module_name, item)
+
+    def _add(self, module_name: str, item: FunctionTool[..., Any]) -> None:
+        if item.is_declaration:
+            self._note(module_name, f"tool {item.name!r} is only declared; give it a function to serve it.")
+            return
+        known = self._tools.setdefault(item.name, item)
+        if known is not item:
+            first = self._homes[item.name]
+            self._note(module_name, f"tool {item.name!r} is already defined in {first!r}; rename one with @tool(name=…).")
+            return
+        self._homes.setdefault(item.name, module_name)
+        try:
+            _ = item.definition
+        except TypeError as error:
+            del self._tools[item.name]
+            self._note(module_name, str(error))
+
+    def _note(self, module_name: str, message: str) -> None:
+        problem = SourceProblem(module_name, message)
+        logger.warning("functions: %s", problem)
+        self.problems.append(problem)
+
+
+async def import_from(name: str, *, base_dir: Path, timeout_seconds: float = IMPORT_TIMEOUT_SECONDS) -> ModuleType:
+    """Import module `name` in a worker thread, looking in `base_dir` first.
+
+    `base_dir` is on `sys.path` only meanwhile. An import that outlasts the time is abandoned: its thread runs on.
+
+    Raises:
+        ConfigError: It cannot be imported; the text says why and what to do.
+    """
+    with anyio.move_on_after(timeout_seconds):
+        return await anyio.to_thread.run_sync(partial(_import, name, str(base_dir)), abandon_on_cancel=True)
+    raise ConfigError(f"Importing took longer than {timeout_seconds:g} s; move slow work out of the module's top level.", path=name)
+
+
+async def import_object(reference: str, *, base_dir: Path, timeout_seconds: float = IMPORT_TIMEOUT_SECONDS) -> object:
+    """Import `pkg.module:attribute`, looking in `base_dir` first.
+
+    Raises:
+        ConfigError: The module cannot be imported or has no such attribute.
+    """
+    module_name, _, attribute = reference.partition(":")
+    module = await import_from(module_name, base_dir=base_dir, timeout_seconds=timeout_seconds)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        hint = did_you_mean(attribute, [name for name in vars(module) if not name.startswith("_")])
+        raise ConfigError(f"Module {module_name!r} has no {attribute!r}. {hint}".rstrip(), path=reference) from None
+
+
+def _import(name: str, folder: str) -> ModuleType:
+    try:
+        with _first_on_path(folder):
+            importlib.invalidate_caches()
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            reason = f"No module {missing!r} in {folder!r} or installed; check the spelling, or install its package beside Moongate."
+        else:
+            reason = f"It imports {missing!r}, which is not installed; install it beside Moongate."
+        raise ConfigError(reason, path=name) from error
+    except (Exception, SystemExit) as error:
+        text = f"Importing it failed: {type(error).__name__}: {error}. Run `python -c 'import {name}'` there to see where."
+        raise ConfigError(text, path=name) from error
+
+
+@contextmanager
+def _first_on_path(folder: str) -> Generator[None]:
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)

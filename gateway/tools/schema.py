@@ -1,0 +1,283 @@
+"""Schemas of Python functions: what a signature and a docstring say, as JSON Schema and as a binder.
+
+Not concerned with running anything (`function`) nor with judging calls (`guard`). Pydantic is imported on
+first use, so importing this module stays cheap. Used by `FunctionTool` and by workflow file executors.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
+
+from gateway.errors import ToolFailed
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.tools.base import Complete, InputRequired, TaskStarted
+from gateway.tools.context import CallContext
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, TypeAdapter
+
+Explicit = Union["type[BaseModel]", JsonMapping]
+"""A schema given by hand: a pydantic model, or JSON Schema that is published and passed through unchecked."""
+
+_OUTCOMES = (Complete, InputRequired, TaskStarted)
+_SECTION = re.compile(r"^(args|arguments|params|parameters|returns?|yields?|raises):\s*$", re.IGNORECASE)
+_PARAMETER_SECTIONS = frozenset({"args", "arguments", "params", "parameters"})
+_ITEM = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+_FIELD = re.compile(r"^:(\w+)\s*([^:]*):\s*(.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One published parameter of a function and how to pass it."""
+
+    name: str
+    attribute: str
+    """Field of the argument model that holds it; the two differ so that any parameter name works."""
+    is_positional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSchema:
+    """Everything published of a function, and the way from wire arguments to a Python call and back."""
+
+    description: str
+    input_schema: JsonObject
+    output_schema: JsonObject | None
+    context_parameter: str | None
+    """The parameter that receives the `CallContext`; never published."""
+    parameters: tuple[Parameter, ...] = ()
+    model: type[BaseModel] | None = None
+    """Checks and converts arguments; `None` passes them through."""
+    returns: TypeAdapter[Any] | None = field(default=None, repr=False)
+    """Converts results of an annotated object type."""
+
+    def bind(self, arguments: JsonMapping, ctx: CallContext) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments for the function, checked and converted.
+
+        Raises:
+            ToolFailed: The arguments do not fit; the text names each one and never shows its value.
+        """
+        positional: list[Any] = []
+        keyword: dict[str, Any] = {}
+        if self.context_parameter is not None:
+            keyword[self.context_parameter] = ctx
+        if self.model is None:
+            return positional, {**arguments, **keyword}
+        checked = _validate(self.model, arguments)
+        for parameter in self.parameters:
+            value = getattr(checked, parameter.attribute)
+            if parameter.is_positional:
+                positional.append(value)
+            else:
+                keyword[parameter.name] = value
+        return positional, keyword
+
+    def to_json(self, value: object) -> JsonValue:
+        """A function's result as JSON; of an annotated object type in the published shape.
+
+        Raises:
+            ValueError: The value is not of the annotated type, or cannot be written as JSON.
+        """
+        from pydantic_core import to_jsonable_python
+
+        if self.returns is None:
+            return to_jsonable_python(value, by_alias=True)
+        return self.returns.dump_python(self.returns.validate_python(value), mode="json", by_alias=True)
+
+
+def read_function(func: Callable[..., Any], *, explicit: Explicit | None = None) -> FunctionSchema:
+    """Read a function's schema from its signature and docstring; `explicit` replaces the input part.
+
+    Descriptions come from `Field(description=…)`, a plain string in `Annotated`, then the docstring. The input
+    object is closed. A parameter annotated `CallContext` is hidden and filled in at call time.
+
+    Raises:
+        TypeError: An annotation cannot be resolved or described, or there are `*args` or `**kwargs`.
+    """
+    hints = _hints(func)
+    description, parameter_notes = parse_docstring(inspect.getdoc(func if inspect.isroutine(func) else type(func)) or "")
+    signature = inspect.signature(func)
+    context = next((name for name in signature.parameters if _is_context(hints.get(name))), None)
+    output_schema, returns = _read_return(func, hints.get("return"))
+    if explicit is not None:
+        model, parameters = _explicit_model(explicit)
+        shape = dict(explicit) if isinstance(explicit, Mapping) else _model_schema(explicit)
+    else:
+        model, parameters = _signature_model(func, signature, hints, skip=context)
+        shape = _model_schema(model)
+        _describe(shape, parameter_notes)
+    return FunctionSchema(description, shape, output_schema, context, parameters, model, returns)
+
+
+def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Split a cleaned docstring into its prose and its parameter notes (`Args:` sections or `:param x:` fields).
+
+    Sections on returns and errors belong to neither: a model reads the schema instead.
+    """
+    prose: list[str] = []
+    notes: dict[str, str] = {}
+    section, current, indent = "", "", 0
+    for line in text.splitlines():
+        stripped = line.strip()
+        depth = len(line) - len(line.lstrip())
+        header = _SECTION.match(line)
+        fielded = _FIELD.match(line)
+        if header:
+            section, current, indent = header.group(1).lower(), "", 0
+        elif fielded:
+            section, current = "field", ""
+            if fielded.group(1) == "param" and fielded.group(2).split():
+                current = fielded.group(2).split()[-1]
+                notes[current] = fielded.group(3)
+        elif section and stripped and depth == 0:
+            section, current = "", ""
+            prose.append(line)
+        elif not section:
+            prose.append(line)
+        elif stripped:
+            indent = indent or depth
+            item = _ITEM.match(stripped) if section in _PARAMETER_SECTIONS and depth == indent else None
+            if item:
+                current = item.group(1)
+                notes[current] = item.group(2)
+            elif current:
+                notes[current] = f"{notes[current]} {stripped}".strip()
+    return "\n".join(prose).strip(), notes
+
+
+def _validate(model: type[BaseModel], arguments: JsonMapping) -> BaseModel:
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(dict(arguments))
+    except ValidationError as error:
+        reasons = [
+            f"{'.'.join(str(part) for part in item['loc']) or 'arguments'}: {item['msg']}"
+            for item in error.errors(include_url=False, include_input=False, include_context=False)
+        ]
+    raise ToolFailed("Argument parsing failed. " + "; ".join(reasons))
+
+
+def _hints(func: Callable[..., Any]) -> dict[str, Any]:
+    """Resolved annotations. `CallContext` resolves even where it is imported for type checkers only."""
+    target = func
+    while isinstance(target, partial):
+        target = target.func
+    if not inspect.isroutine(target):
+        target = type(target).__call__
+    plain = inspect.unwrap(target)
+    scope = {"CallContext": CallContext, **getattr(plain, "__globals__", {})}
+    try:
+        return get_type_hints(plain, globalns=scope, include_extras=True)
+    except NameError as error:
+        raise TypeError(
+            f"Cannot resolve the annotation {error.name!r} of {_label(func)}: define or import it at module level, not under TYPE_CHECKING."
+        ) from None
+
+
+def _is_context(annotation: Any) -> bool:
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in (Union, types.UnionType):
+        return any(_is_context(member) for member in get_args(annotation))
+    return annotation is CallContext
+
+
+def _signature_model(
+    func: Callable[..., Any], signature: inspect.Signature, hints: dict[str, Any], *, skip: str | None
+) -> tuple[type[BaseModel], tuple[Parameter, ...]]:
+    from pydantic import ConfigDict, Field, create_model
+    from pydantic.fields import FieldInfo
+    from pydantic_core import PydanticUndefined
+
+    parameters: list[Parameter] = []
+    fields: dict[str, Any] = {}
+    for name, item in signature.parameters.items():
+        if name == skip:
+            continue
+        if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD):
+            raise TypeError(f"{_label(func)} takes {item}, which has no schema: name every parameter.")
+        attribute = f"p{len(parameters)}"
+        annotation: Any = hints.get(name, Any)
+        notes = [note for note in getattr(annotation, "__metadata__", ()) if isinstance(note, str)]
+        if notes:
+            annotation = Annotated[annotation, Field(description=notes[0])]
+        if isinstance(item.default, FieldInfo):
+            annotation = Annotated[annotation, item.default]
+        has_default = item.default is not item.empty and not isinstance(item.default, FieldInfo)
+        default: Any = item.default if has_default else PydanticUndefined
+        fields[attribute] = (annotation, Field(default=default, alias=name, validation_alias=name, serialization_alias=name))
+        parameters.append(Parameter(name, attribute, item.kind is item.POSITIONAL_ONLY))
+    try:
+        return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields), tuple(parameters)
+    except Exception as error:
+        raise TypeError(f"Cannot describe the parameters of {_label(func)}: {error}") from error
+
+
+def _explicit_model(explicit: Explicit) -> tuple[type[BaseModel] | None, tuple[Parameter, ...]]:
+    if isinstance(explicit, Mapping):
+        return None, ()
+    return explicit, tuple(Parameter(name, name, is_positional=False) for name in explicit.model_fields)
+
+
+def _model_schema(model: type[BaseModel]) -> JsonObject:
+    try:
+        schema = model.model_json_schema(by_alias=True, schema_generator=_generator())
+    except Exception as error:
+        raise TypeError(f"Cannot describe the arguments as JSON Schema: {error}") from error
+    schema.pop("title", None)
+    return schema
+
+
+def _describe(schema: JsonObject, notes: Mapping[str, str]) -> None:
+    properties = cast("dict[str, JsonObject]", schema.get("properties") or {})
+    for name, note in notes.items():
+        if name in properties and note and "description" not in properties[name]:
+            properties[name]["description"] = note
+
+
+def _read_return(func: Callable[..., Any], annotation: Any) -> tuple[JsonObject | None, TypeAdapter[Any] | None]:
+    """Schema and converter of an annotated object type; `(None, None)` for everything else."""
+    plain = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    if plain in (None, Any, str, type(None), object, inspect.Signature.empty, *_OUTCOMES):
+        return None, None
+    if any(member in _OUTCOMES for member in get_args(plain)):
+        return None, None
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        schema = adapter.json_schema(mode="serialization", by_alias=True, schema_generator=_generator())
+    except PydanticUserError:
+        return None, None
+    shape: JsonObject = schema
+    if str(schema.get("$ref", "")).startswith("#/$defs/"):
+        shape = schema["$defs"][schema["$ref"].rsplit("/", 1)[1]]
+    if shape.get("type") != "object":
+        return None, None
+    return {"type": "object", **schema}, adapter
+
+
+@cache
+def _generator() -> type[Any]:
+    """Pydantic's schema generator without invented titles and without warnings about defaults."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Quiet(GenerateJsonSchema):
+        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  # pydantic's own declaration
+
+        def field_title_should_be_set(self, schema: object) -> bool:
+            return False
+
+    return Quiet
+
+
+def _label(func: Callable[..., Any]) -> str:
+    return f"function {getattr(func, '__qualname__', type(func).__qualname__)!r}"
