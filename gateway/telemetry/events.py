@@ -1,0 +1,90 @@
+"""`EventStream`: the bounded list of what happened lately, and whoever listens to it.
+
+Made once by `app` and handed to every room that has something to tell; the console, the audit record and
+tests read it. Not a log and not a queue: old events fall out, nothing waits for a listener. Events never
+carry arguments, results or secrets; put names, counts and outcomes in `fields`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+from gateway.json_types import JsonObject
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_CAPACITY = 2000
+"""Events kept: about ten screens of the console, under a megabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened."""
+
+    kind: str
+    """Dotted and stable: `call.started`, `call.finished`, `call.refused`, `source.state`, `catalog.changed`, `ask.judged`, …"""
+    time: float
+    """Seconds since the epoch."""
+    source: str = ""
+    """Source id, where one is concerned."""
+    name: str = ""
+    """Exposed name of a tool, resource or prompt, or the subject of the event."""
+    principal: str = ""
+    """`Principal.id` of the caller, where there is one."""
+    fields: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+    """Small plain data."""
+
+
+Listener = Callable[[Event], None]
+"""Called synchronously for each event, on the call path: it must be quick. What it raises is logged and dropped."""
+
+_Row = tuple[str, float, str, str, str, JsonObject | None]
+
+
+class EventStream:
+    """A ring of recent events with listeners. Cheap enough for the call path: without listeners, one tuple per event."""
+
+    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+        """Keep at most `capacity` events."""
+        self._ring: deque[_Row] = deque(maxlen=capacity)
+        self._listeners: tuple[Listener, ...] = ()
+
+    def emit(
+        self, kind: str, *, source: str = "", name: str = "", principal: str = "", fields: JsonObject | None = None
+    ) -> None:
+        """Record one event and tell the listeners. `fields` is handed over: do not change it afterwards."""
+        row = (kind, time.time(), source, name, principal, fields)
+        self._ring.append(row)
+        if self._listeners:
+            self._tell(_to_event(row))
+
+    def recent(self, limit: int = DEFAULT_CAPACITY) -> list[Event]:
+        """The latest events, oldest first, at most `limit`."""
+        rows = list(self._ring.copy())
+        return [_to_event(row) for row in rows[max(0, len(rows) - limit) :]]
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` for every event from now on; returns what undoes it (calling that twice is fine)."""
+        self._listeners = (*self._listeners, listener)
+
+        def unsubscribe() -> None:
+            self._listeners = tuple(other for other in self._listeners if other is not listener)
+
+        return unsubscribe
+
+    def _tell(self, event: Event) -> None:
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                logger.exception("A listener failed on event %s", event.kind)
+
+
+def _to_event(row: _Row) -> Event:
+    kind, at, source, name, principal, fields = row
+    return Event(kind, at, source, name, principal, fields if fields is not None else {})

@@ -1,0 +1,92 @@
+"""The log: one line per event on stderr, with control characters escaped and known secrets masked.
+
+stdout is never touched, because it carries the protocol over stdio. Set up once by the command line;
+every other module only does `logging.getLogger(__name__)`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Literal, TextIO
+from urllib.parse import quote
+
+LogLevelName = Literal["debug", "info", "warning", "error"]
+
+MASK = "[secret]"
+"""What stands in a line where a secret was."""
+
+MIN_SECRET_LENGTH = 6
+"""Shorter values (`true`, `8080`) are not masked: they would blank out ordinary text and guard nothing."""
+
+
+class SecretMask:
+    """The values that must never be shown, and the function that hides them. One per gateway."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._values: tuple[str, ...] = ()
+
+    def register_secret(self, value: str) -> None:
+        """Hide `value` from now on, also in its URL-encoded and JSON-escaped spellings. Short values are ignored."""
+        if len(value) < MIN_SECRET_LENGTH:
+            return
+        spellings = {value, quote(value, safe=""), quote(value), json.dumps(value)[1:-1], repr(value)[1:-1]}
+        self._values = tuple(sorted({*self._values, *spellings}, key=lambda v: (-len(v), v)))
+
+    def mask(self, text: str) -> str:
+        """`text` with every registered secret replaced."""
+        for value in self._values:
+            if value in text:
+                text = text.replace(value, MASK)
+        return text
+
+
+def _escapes() -> dict[int, str]:
+    hidden = [*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF]
+    table = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in hidden}
+    return {**table, 0x09: "\\t", 0x0A: "\\n", 0x0D: "\\r"}
+
+
+_ESCAPES = _escapes()
+"""Control characters, line separators and text-direction marks: anything that could forge or hide a line in a terminal."""
+
+
+def escape_controls(text: str) -> str:
+    """`text` on one line, with everything that could forge a line or drive a terminal written as an escape."""
+    return text.translate(_ESCAPES)
+
+
+class _LineFormatter(logging.Formatter):
+    """`2026-01-31T12:00:00.123Z WARNING gateway.upstream.source message`, tracebacks included in the line."""
+
+    def __init__(self, mask: SecretMask) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+        self._mask = mask
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """UTC with milliseconds."""
+        return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The finished line; masked before escaping, so that a secret with a newline is still found."""
+        return escape_controls(self._mask.mask(super().format(record)))
+
+
+def configure_logging(level: LogLevelName, *, mask: SecretMask | None = None, stream: TextIO | None = None) -> None:
+    """Send the log to stderr (or `stream`) at `level`; calling it again replaces the earlier set-up.
+
+    Other libraries are heard from WARNING up only, whatever `level` is, because at DEBUG some log request headers.
+    """
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if isinstance(handler.formatter, _LineFormatter):
+            root.removeHandler(handler)
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(_LineFormatter(mask or SecretMask()))
+    root.addHandler(handler)
+    root.setLevel(logging.ERROR if level == "error" else logging.WARNING)
+    logging.getLogger("gateway").setLevel(level.upper())
+    logging.captureWarnings(capture=True)
