@@ -150,5 +150,5 @@ def _scalar(text: str) -> JsonValue:
     if _INT.match(text) and len(text) < 300:
         return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
     if _FLOAT.match(text):
-        return float(text.replace(".inf", "inf").replace(".Inf", "inf").replace(".INF", "inf").replace(".nan", "nan").replace(".NaN", "nan").replace(".NAN", "nan"))
+        return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
     return text

@@ -1,0 +1,218 @@
+"""One server entry: from what a host wrote to a validated `ServerEntry`, or the reason why it is disabled.
+
+Judges each entry alone, so one mistake costs one server. Called by `load` only; never starts anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, cast
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from gateway.config.expand import Expander
+from gateway.config.hosts import IGNORED_KEYS, KEY_ALIASES, TOOL_FILTERS, TYPE_ALIASES
+from gateway.config.models import HttpServer, ServerEntry, SseServer, StdioServer
+from gateway.config.problems import problems_of
+from gateway.config.suggest import did_you_mean
+from gateway.errors import ConfigError
+from gateway.json_types import JsonObject, JsonValue
+
+_MODELS: dict[str, type[StdioServer] | type[HttpServer] | type[SseServer]] = {
+    "stdio": StdioServer,
+    "http": HttpServer,
+    "sse": SseServer,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DisabledServer:
+    """A server that will not be started, and why."""
+
+    name: str
+    json_path: str
+    """Where to look in the file, e.g. `mcpServers.docs.env.TOKEN`."""
+    reason: str
+    """One line without the path; several mistakes are joined by `; `."""
+    hint: str = ""
+    """What to write instead, where that is known."""
+
+
+@dataclass(slots=True)
+class EntryResult:
+    """What became of one entry: exactly one of `server` and `disabled` is set."""
+
+    server: ServerEntry | None = None
+    disabled: DisabledServer | None = None
+    notes: list[str] = field(default_factory=lambda: cast("list[str]", []))
+    filters: dict[Literal["allow", "deny"], list[str]] = field(
+        default_factory=lambda: cast("dict[Literal['allow', 'deny'], list[str]]", {})
+    )
+    """Tools that the host's own keys allow or hide."""
+
+
+def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> EntryResult:
+    """Turn the entry of server `name` into a model with every reference expanded and `cwd` absolute.
+
+    `path` is the entry's place in the file. Never raises for what the entry says: a mistake ends in `disabled`.
+    """
+    result = EntryResult()
+    try:
+        if not isinstance(raw, dict):
+            raise ConfigError("a server entry is an object with `command` or `url`.", path=path)
+        entry = _take_host_keys(name, cast("JsonObject", raw), path, result)
+        if entry.get("disabled") is True:
+            result.disabled = DisabledServer(name, f"{path}.disabled", "switched off in the configuration", "")
+            return result
+        kind = _kind(entry, path)
+        _refuse_unknown(name, entry, kind, path)
+        expanded = expander.entry(_plain_env(entry), path=path)
+        result.server = _validated(expanded, kind, path, expander.base_dir)
+    except ConfigError as error:
+        reason, _, hint = str(error).partition("\n")
+        result.disabled = DisabledServer(name, error.path or path, reason, hint)
+    return result
+
+
+def _take_host_keys(name: str, raw: JsonObject, path: str, result: EntryResult) -> JsonObject:
+    """The entry in our spelling; foreign keys become notes or tool filters."""
+    entry: JsonObject = {}
+    ignored: list[str] = []
+    for key, value in raw.items():
+        if key in IGNORED_KEYS:
+            ignored.append(key)
+        elif key in TOOL_FILTERS:
+            _take_filter(name, key, value, path, result)
+        elif key == "enabled":
+            entry["disabled"] = entry.get("disabled") or value is False
+        elif key == "disabled":
+            entry["disabled"] = entry.get("disabled") or value
+        else:
+            _take_own_key(key, value, raw, path, entry)
+    if "httpUrl" in raw:
+        entry["type"] = "http"
+    if ignored:
+        result.notes.append(f"{path}: {', '.join(ignored)} {'mean' if len(ignored) > 1 else 'means'} nothing to a gateway; ignored")
+    return entry
+
+
+def _take_own_key(key: str, value: JsonValue, raw: JsonObject, path: str, entry: JsonObject) -> None:
+    own = KEY_ALIASES.get(key, key)
+    if own != key and own in raw:
+        if key == "httpUrl":
+            entry[own] = value
+            return
+        raise ConfigError(f"`{key}` and `{own}` mean the same; keep one.", path=f"{path}.{key}")
+    if own == "url" and "httpUrl" in raw and key != "httpUrl":
+        return
+    entry[own] = value
+
+
+def _take_filter(name: str, key: str, value: JsonValue, path: str, result: EntryResult) -> None:
+    items = cast("list[JsonValue]", value) if isinstance(value, list) else None
+    if items is None or not all(isinstance(item, str) for item in items):
+        raise ConfigError(f"`{key}` must be a list of tool names; better: policies.{name}.tools.", path=f"{path}.{key}")
+    names = cast("list[str]", items)
+    side = TOOL_FILTERS[key]
+    if side == "allow" and "*" in names:
+        return
+    result.filters.setdefault(side, []).extend(names)
+    result.notes.append(f"{path}.{key}: read as policies.{name}.tools.{side}")
+
+
+def _kind(entry: JsonObject, path: str) -> str:
+    has_command, has_url = "command" in entry, "url" in entry
+    if has_command and has_url:
+        raise ConfigError("has both `command` and `url`; keep the one that is meant.", path=path)
+    written = entry.get("type")
+    if written is None:
+        if not has_command and not has_url:
+            raise ConfigError("needs `command` (a program) or `url` (an endpoint).", path=path)
+        return "stdio" if has_command else "http"
+    if not isinstance(written, str):
+        raise ConfigError("`type` is a text: stdio, http or sse.", path=f"{path}.type")
+    kind = TYPE_ALIASES.get(written, written)
+    if kind not in _MODELS:
+        hint = did_you_mean(written, [*_MODELS, *TYPE_ALIASES])
+        raise ConfigError(f"type {written!r} is not known; write stdio, http or sse.\n{hint}", path=f"{path}.type")
+    needed = "command" if kind == "stdio" else "url"
+    if needed not in entry:
+        raise ConfigError(f"a server of type {written!r} needs `{needed}`.", path=path)
+    return kind
+
+
+def _refuse_unknown(name: str, entry: JsonObject, kind: str, path: str) -> None:
+    known = list(_MODELS[kind].model_fields)
+    for key in entry:
+        if key in known:
+            continue
+        elsewhere = [other for other, model in _MODELS.items() if key in model.model_fields]
+        if elsewhere:
+            raise ConfigError(f"`{key}` belongs to a server of type {elsewhere[0]}, and this one is {kind}.", path=f"{path}.{key}")
+        hint = did_you_mean(key, [*known, *KEY_ALIASES])
+        if key in ("policies", "prefix", "arguments", "sampling", "elicitation", "roots", "era", "timeoutSeconds", "maxResultBytes"):
+            hint = f"Rules stand beside the servers, under policies.{name}."
+        raise ConfigError(f"unknown key {key!r}.\n{hint}", path=f"{path}.{key}")
+
+
+def _plain_env(entry: JsonObject) -> JsonObject:
+    """`env` with numbers as text and `null` left out, as VS Code allows them."""
+    env = entry.get("env")
+    if not isinstance(env, dict):
+        return entry
+    members = cast("JsonObject", env)
+    plain = {
+        key: str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+        for key, value in members.items()
+        if value is not None
+    }
+    return {**entry, "env": plain}
+
+
+def _validated(entry: JsonObject, kind: str, path: str, base_dir: Path) -> ServerEntry:
+    try:
+        server = _MODELS[kind].model_validate({**entry, "type": kind})
+    except ValidationError as error:
+        problems = problems_of(error, _MODELS[kind], root=path)
+        raise ConfigError("; ".join(problem.text for problem in problems), path=problems[0].path) from None
+    if isinstance(server, StdioServer):
+        return _checked_stdio(server, path, base_dir)
+    _check_http(server, path)
+    return server
+
+
+def _checked_stdio(server: StdioServer, path: str, base_dir: Path) -> StdioServer:
+    if not server.command.strip():
+        raise ConfigError("the program is empty.", path=f"{path}.command")
+    _refuse_nul([server.command, *server.args, *server.env, *server.env.values()], path)
+    if any("=" in key or not key for key in server.env):
+        raise ConfigError("a variable's name may not be empty or contain `=`.", path=f"{path}.env")
+    if server.cwd is None:
+        return server
+    folder = base_dir / Path(server.cwd).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"folder {server.cwd!r} does not exist.", path=f"{path}.cwd")
+    return server.model_copy(update={"cwd": str(folder)})
+
+
+def _check_http(server: HttpServer | SseServer, path: str) -> None:
+    try:
+        parts = urlsplit(server.url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable or any(character.isspace() for character in server.url):
+        raise ConfigError("is not an http:// or https:// address.", path=f"{path}.url")
+    for name, value in server.headers.items():
+        if not name or not name.isascii() or any(c in name for c in " \r\n\0:"):
+            raise ConfigError(f"header name {name!r} is not allowed.", path=f"{path}.headers")
+        if any(c in value for c in "\r\n\0"):
+            raise ConfigError("a header value may not contain line breaks.", path=f"{path}.headers.{name}")
+
+
+def _refuse_nul(texts: Sequence[str], path: str) -> None:
+    if any("\0" in text for text in texts):
+        raise ConfigError("text with a NUL character cannot be passed to a program.", path=path)

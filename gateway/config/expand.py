@@ -1,0 +1,144 @@
+"""`${…}` references inside server entries.
+
+`${VAR}`, `${VAR:-default}` and `${env:VAR}` everywhere in `FIELDS`; `${file:PATH}` in `env` and `headers`.
+A bare `$VAR` stays as it is, references do not nest, and an unset variable is an error, never the empty
+string. Nothing outside server entries is expanded. Used by `entries`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from gateway.errors import ConfigError
+from gateway.json_types import JsonObject, JsonValue
+
+FIELDS = ("command", "args", "env", "cwd", "url", "headers")
+"""Keys of a server entry in which references are read."""
+
+SECRET_FIELDS = ("env", "headers")
+"""Keys whose referenced values are secrets, and where `${file:PATH}` is read."""
+
+MIN_SECRET_CHARS = 6
+"""Shorter values are not masked: hiding every `1` or `true` would make the output unreadable and protects nothing."""
+
+MAX_SECRET_FILE_BYTES = 65_536
+"""A `${file:PATH}` larger than this is a mistake, not a secret."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_EDITOR_VARIABLES = frozenset({"workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "extensionPath"})
+_SENSITIVE_NAME = re.compile(r"auth|cookie|key|passw|secret|token|credential", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Expander:
+    """Expands the references of one configuration and remembers which values are secret."""
+
+    environ: Mapping[str, str]
+    base_dir: Path
+    """Folder that relative `${file:PATH}` paths start from."""
+    secrets: set[str] = field(default_factory=lambda: cast("set[str]", set()))
+    """Values to mask wherever something is shown; grows with every expansion."""
+
+    def entry(self, entry: JsonObject, *, path: str) -> JsonObject:
+        """A copy of a server entry with its references replaced; values of other types pass through.
+
+        Raises:
+            ConfigError: With the JSON path of the value that cannot be expanded.
+        """
+        return {key: self._value(value, f"{path}.{key}", key) if key in FIELDS else value for key, value in entry.items()}
+
+    def _value(self, value: JsonValue, path: str, field_name: str) -> JsonValue:
+        if isinstance(value, str):
+            return self._text(value, path, secret=field_name in SECRET_FIELDS)
+        if isinstance(value, list):
+            items = cast("list[JsonValue]", value)
+            return [self._value(item, f"{path}[{index}]", field_name) for index, item in enumerate(items)]
+        if isinstance(value, dict):
+            members = cast("JsonObject", value)
+            expanded = {key: self._value(item, f"{path}.{key}", field_name) for key, item in members.items()}
+            if field_name in SECRET_FIELDS:
+                self._note_literals(expanded)
+            return expanded
+        return value
+
+    def _note_literals(self, members: JsonObject) -> None:
+        """Secrets written out in the file are masked like referenced ones, with and without `Bearer `."""
+        for name, value in members.items():
+            if isinstance(value, str) and _SENSITIVE_NAME.search(name):
+                self._note(value)
+                self._note(value.partition(" ")[2])
+
+    def _note(self, value: str) -> None:
+        if len(value) >= MIN_SECRET_CHARS:
+            self.secrets.add(value)
+
+    def _text(self, text: str, path: str, *, secret: bool) -> str:
+        parts: list[str] = []
+        at = 0
+        while (start := text.find("${", at)) >= 0:
+            end = text.find("}", start)
+            if end < 0:
+                raise ConfigError("`${` is never closed by `}`.", path=path)
+            body = text[start + 2 : end]
+            if "${" in body:
+                raise ConfigError("references do not nest; write one `${VAR:-default}` with a plain default.", path=path)
+            parts.append(text[at:start])
+            parts.append(self._reference(body, path, secret=secret))
+            at = end + 1
+        return "".join(parts) + text[at:]
+
+    def _reference(self, body: str, path: str, *, secret: bool) -> str:
+        match = _VARIABLE.fullmatch(body)
+        if match is not None:
+            name, default = match.group(1), cast("str | None", match.group(2))
+            value = self.environ.get(name)
+            if value is None or (value == "" and default is not None):
+                if default is None:
+                    raise ConfigError(_unset(name), path=path)
+                return default
+            if secret:
+                self._note(value)
+            return value
+        scheme, colon, rest = body.partition(":")
+        if scheme == "file" and colon:
+            if not secret:
+                raise ConfigError("`${file:…}` is read in `env` and `headers` only.", path=path)
+            value = self._file(rest, path)
+            self._note(value)
+            return value
+        raise ConfigError(_refused(scheme if colon else "", rest, body), path=path)
+
+    def _file(self, name: str, path: str) -> str:
+        source = self.base_dir / Path(name).expanduser()
+        try:
+            with source.open("rb") as stream:
+                data = stream.read(MAX_SECRET_FILE_BYTES + 1)
+            if len(data) > MAX_SECRET_FILE_BYTES:
+                raise ConfigError(f"file {name!r} is larger than {MAX_SECRET_FILE_BYTES} bytes.", path=path)
+            return data.decode().rstrip("\r\n")
+        except OSError as error:
+            raise ConfigError(f"file {name!r} cannot be read: {error.strerror or 'unknown reason'}.", path=path) from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"file {name!r} is not UTF-8 text.", path=path) from None
+
+
+def _unset(name: str) -> str:
+    if name in _EDITOR_VARIABLES:
+        return f"`${{{name}}}` is known to an editor only; write the path, or set {name} in the environment."
+    return f"environment variable {name} is not set; set it, or write a default: `${{{name}:-…}}`."
+
+
+def _refused(scheme: str, rest: str, body: str) -> str:
+    if scheme == "input":
+        name = re.sub(r"[^A-Za-z0-9]+", "_", rest).strip("_").upper() or "VALUE"
+        return f"`${{input:{rest}}}` asks in an editor, and nobody is asked here; set {name} and write `${{{name}}}`."
+    if scheme in ("keyring", "cmd"):
+        return f"`${{{scheme}:…}}` is not read; use an environment variable `${{VAR}}`, or `${{file:PATH}}` in `env` or `headers`."
+    if scheme == "env":
+        return f"`${{env:…}}` needs the name of an environment variable, not {rest!r}."
+    return f"`${{{body}}}` is not a reference; write `${{VAR}}`, `${{VAR:-default}}`, `${{env:VAR}}` or `${{file:PATH}}`."

@@ -1,0 +1,74 @@
+"""What other hosts write into server entries, and what becomes of it here.
+
+Data only: which foreign keys are known, under which names hosts write our own keys, and which of their
+keys restrict tools and are therefore carried over instead of dropped. Sources are the hosts' own
+documentation of their MCP configuration. Read by `entries`, `load` and `schema`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+IGNORED_KEYS: dict[str, str] = {
+    "alwaysAllow": "Roo Code, Windsurf: tools that run without asking",
+    "alwaysLoad": "Claude Code: tools kept in context",
+    "auth": "Cursor: OAuth client",
+    "authProviderType": "Gemini CLI: OAuth provider",
+    "autoApprove": "Cline: tools that run without asking",
+    "description": "shown by several hosts",
+    "dev": "VS Code: watching and debugging",
+    "env_vars": "Codex: variables to pass on",
+    "envFile": "VS Code, Cursor: file of variables; use `env` with `${VAR}`",
+    "extension": "Gemini CLI: owner of the entry",
+    "gallery": "VS Code: where the entry came from",
+    "headersHelper": "Claude Code: command that prints headers; use `headers` with `${VAR}`",
+    "icon": "shown by several hosts",
+    "metadata": "Cursor, Cline: notes of the host",
+    "name": "shown by several hosts",
+    "networkTimeout": "Roo Code: milliseconds; use `policies.<name>.timeoutSeconds`",
+    "oauth": "Claude Code, Gemini CLI: OAuth client",
+    "remoteConfigured": "Cline: managed entry",
+    "sandbox": "VS Code: sandbox rules",
+    "sandboxEnabled": "VS Code: sandbox switch",
+    "startup_timeout_sec": "Codex: use `policies.<name>.connectTimeoutSeconds`",
+    "targetAudience": "Gemini CLI: identity of a service account",
+    "targetServiceAccount": "Gemini CLI: identity of a service account",
+    "timeout": "several hosts, in different units; use `policies.<name>.timeoutSeconds`",
+    "tool_timeout_sec": "Codex: use `policies.<name>.timeoutSeconds`",
+    "trust": "Gemini CLI: tools run without asking",
+    "version": "VS Code: version of the gallery entry",
+    "watchPaths": "Roo Code: restart on change",
+}
+"""Known keys without meaning for a gateway, each with whose it is. Met once, they cost one note per server."""
+
+KEY_ALIASES: dict[str, str] = {"serverUrl": "url", "httpUrl": "url", "http_headers": "headers", "transport": "type"}
+"""Other spellings of our keys: Windsurf, Gemini CLI, Codex, older hosts."""
+
+TYPE_ALIASES: dict[str, str] = {
+    "streamable-http": "http",
+    "streamableHttp": "http",
+    "streamable_http": "http",
+    "local": "stdio",
+}
+"""Other spellings of `type`."""
+
+TOOL_FILTERS: dict[str, Literal["allow", "deny"]] = {
+    "allowedTools": "allow",
+    "disabledTools": "deny",
+    "disabled_tools": "deny",
+    "enabledTools": "allow",
+    "enabled_tools": "allow",
+    "excludeTools": "deny",
+    "includeTools": "allow",
+    "tools": "allow",
+}
+"""Keys that hide tools (Gemini CLI, Windsurf, Roo Code, Codex, Copilot CLI). Dropping one would expose what its author hid,
+so it becomes part of `policies.<name>.tools`."""
+
+IGNORED_ROOT_KEYS: dict[str, str] = {
+    "globalShortcut": "Claude Desktop",
+    "inputs": "VS Code: values an editor asks for",
+    "preferences": "Claude Desktop",
+    "sandbox": "VS Code: sandbox rules",
+}
+"""Known keys beside the servers in other hosts' files."""

@@ -1,0 +1,350 @@
+"""JSON with comments and trailing commas: reading it, and editing it in place.
+
+Comments are blanked to spaces of the same length before the standard decoder reads the text, so its line
+and column are those of the file. Edits touch only the characters of one entry; comments and layout of the
+rest stay. Knows nothing of what the document means. Used by `load`, and by the CLI's `add` and `remove`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn, cast
+
+from gateway.errors import ConfigError
+from gateway.json_types import JsonObject, JsonValue
+
+_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/|/\*|[^\s]|\s+', re.DOTALL)
+_STRING = re.compile(r'"(?:\\.|[^"\\])*"')
+_SCALAR = re.compile(r"[^\s,\]}]+")
+_NOT_NEWLINE = re.compile(r"[^\r\n]")
+
+MAX_LINE = 100
+"""Characters; a new entry that fits is written on one line."""
+
+
+class JsoncError(ConfigError):
+    """The text is not JSON. `line` and `column` are 1-based and of the text as written."""
+
+    def __init__(self, message: str, *, line: int, column: int, path: str = "") -> None:
+        super().__init__(message, path=path)
+        self.line = line
+        self.column = column
+
+
+def parse(text: str, *, name: str = "") -> JsonValue:
+    """Decode JSONC. Comments and trailing commas are allowed, duplicate keys and `NaN` are not.
+
+    `name` is the file name put before the position in errors.
+
+    Raises:
+        JsoncError: With line and column.
+    """
+    blanked = blank(text, name=name)
+    duplicated = False
+
+    def pairs(items: list[tuple[str, JsonValue]]) -> JsonObject:
+        nonlocal duplicated
+        result = dict(items)
+        duplicated = duplicated or len(result) != len(items)
+        return result
+
+    def constant(word: str) -> NoReturn:
+        _fail(text, blanked.index(word), f"{word} is not JSON.", name)
+
+    try:
+        value = json.loads(blanked, object_pairs_hook=pairs, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        _fail(text, error.pos, f"{error.msg}.", name)
+    except RecursionError:
+        _fail(text, 0, "Nested too deeply.", name)
+    if duplicated:
+        _refuse_duplicates(_scan(blanked), text, (), name)
+    return value
+
+
+def blank(text: str, *, name: str = "") -> str:
+    """The same text with comments, trailing commas and a byte-order mark replaced by spaces, offsets unchanged."""
+    parts: list[str] = []
+    before = ""
+    comma = -1
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if token.startswith("//") or (token.startswith("/*") and len(token) > 2):
+            parts.append(_NOT_NEWLINE.sub(" ", token))
+            continue
+        if token == "/*":
+            _fail(text, match.start(), "This comment is never closed: `*/` is missing.", name)
+        if token == "\ufeff" and match.start() == 0:
+            token = " "
+        parts.append(token)
+        if token.isspace():
+            continue
+        if token in "]}" and comma >= 0:
+            parts[comma] = " "
+        comma = len(parts) - 1 if token == "," and before not in ("", ",", "[", "{", ":") else -1
+        before = token
+    return "".join(parts)
+
+
+def insert_entry(text: str, path: Sequence[str], value: JsonValue, *, replace: bool = False) -> str:
+    """The text with `value` at `path`, comments and layout kept; missing parents are made.
+
+    An existing entry is refused unless `replace`; replacing changes the value only.
+
+    Raises:
+        ConfigError: The entry exists, a parent is not an object, or the text cannot be edited safely.
+    """
+    document = parse(text)
+    root = _scan(blank(text))
+    expected = _with(document, path, value)
+    node, depth = root, 0
+    while depth < len(path) and node.is_object and path[depth] in node.members:
+        node = node.members[path[depth]].value
+        depth += 1
+    if depth == len(path):
+        if not replace:
+            raise ConfigError(f"{dotted(path)} exists already.", path=dotted(path))
+        line_indent = _indent_of(text, node.start)
+        edited = text[: node.start] + _render(value, text, line_indent, taken=0) + text[node.end :]
+    elif not node.is_object:
+        where = dotted(path[:depth]) or "the document"
+        raise ConfigError(f"{where} is not an object, so nothing can be put into it.", path=dotted(path[:depth]))
+    else:
+        for key in reversed(path[depth + 1 :]):
+            value = {key: value}
+        edited = _insert_member(text, node, path[depth], value)
+    return _checked(edited, expected)
+
+
+def remove_entry(text: str, path: Sequence[str]) -> str:
+    """The text without the entry at `path` and the comment on its last line; other comments stay.
+
+    Raises:
+        ConfigError: There is no such entry, or the text cannot be edited safely.
+    """
+    document = parse(text)
+    blanked = blank(text)
+    node = _scan(blanked)
+    for key in path[:-1]:
+        member = node.members.get(key)
+        if member is None:
+            raise ConfigError(f"There is no {dotted(path)}.", path=dotted(path))
+        node = member.value
+    if path[-1] not in node.members:
+        raise ConfigError(f"There is no {dotted(path)}.", path=dotted(path))
+    return _checked(_remove_member(text, node, path[-1]), _without(document, path))
+
+
+def dotted(path: Sequence[str]) -> str:
+    """A JSON path for people: `mcpServers.docs.url`."""
+    return ".".join(path)
+
+
+@dataclass(slots=True)
+class _Node:
+    start: int
+    end: int = 0
+    is_object: bool = False
+    members: dict[str, _Member] = field(default_factory=lambda: cast("dict[str, _Member]", {}))
+    items: list[_Node] = field(default_factory=lambda: cast("list[_Node]", []))
+    duplicates: list[tuple[str, int, int]] = field(default_factory=lambda: cast("list[tuple[str, int, int]]", []))
+    """Key, offset of its first use, offset of its second."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    start: int
+    """Offset of the key's opening quote."""
+    value: _Node
+
+
+def _scan(blanked: str) -> _Node:
+    """Offsets of every value of a blanked text that is known to be valid."""
+    return _scan_value(blanked, _skip(blanked, 0))
+
+
+def _scan_value(text: str, at: int) -> _Node:
+    opening = text[at]
+    if opening == "{":
+        return _scan_object(text, at)
+    if opening == "[":
+        return _scan_array(text, at)
+    match = (_STRING if opening == '"' else _SCALAR).match(text, at)
+    return _Node(at, match.end() if match else at + 1)
+
+
+def _scan_object(text: str, at: int) -> _Node:
+    node = _Node(at, is_object=True)
+    at = _skip(text, at + 1)
+    while text[at] != "}":
+        match = _STRING.match(text, at)
+        key = cast("str", json.loads(match.group())) if match else ""
+        value = _scan_value(text, _skip(text, _skip(text, match.end() if match else at) + 1))
+        if key in node.members:
+            node.duplicates.append((key, node.members[key].start, at))
+        node.members[key] = _Member(at, value)
+        at = _skip_comma(text, value.end)
+    node.end = at + 1
+    return node
+
+
+def _scan_array(text: str, at: int) -> _Node:
+    node = _Node(at)
+    at = _skip(text, at + 1)
+    while text[at] != "]":
+        item = _scan_value(text, at)
+        node.items.append(item)
+        at = _skip_comma(text, item.end)
+    node.end = at + 1
+    return node
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+def _skip_comma(text: str, at: int) -> int:
+    at = _skip(text, at)
+    return _skip(text, at + 1) if at < len(text) and text[at] == "," else at
+
+
+def _refuse_duplicates(node: _Node, text: str, path: tuple[str, ...], name: str) -> None:
+    for key, first, second in node.duplicates:
+        where = dotted((*path, key))
+        line = _position(text, first)[0]
+        _fail(text, second, f"{where} is written twice (first on line {line}); rename or remove one.", name, path=where)
+    for key, member in node.members.items():
+        _refuse_duplicates(member.value, text, (*path, key), name)
+    for index, item in enumerate(node.items):
+        _refuse_duplicates(item, text, (*path, str(index)), name)
+
+
+def _position(text: str, offset: int) -> tuple[int, int]:
+    before = text[:offset]
+    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
+
+
+def _fail(text: str, offset: int, message: str, name: str, *, path: str = "") -> NoReturn:
+    line, column = _position(text, offset)
+    place = f"{name}:{line}:{column}" if name else f"Line {line}, column {column}"
+    raise JsoncError(f"{place}: {message}", line=line, column=column, path=path)
+
+
+def _insert_member(text: str, parent: _Node, key: str, value: JsonValue) -> str:
+    newline = "\r\n" if "\r\n" in text else "\n"
+    name = json.dumps(key, ensure_ascii=False)
+    outer = _indent_of(text, parent.start)
+    if not parent.members:
+        indent = outer + _indent_unit(text)
+        inner = text[parent.start + 1 : parent.end - 1].rstrip()
+        entry = f"{newline}{indent}{name}: {_render(value, text, indent, taken=len(name) + 2)}{newline}{outer}"
+        return text[: parent.start + 1] + inner + entry + text[parent.end - 1 :]
+    members = list(parent.members.values())
+    last = members[-1].value.end
+    comma = _comma_after(text, last, parent.end)
+    if "\n" not in text[parent.start : members[-1].start]:
+        at = last if comma is None else comma
+        return f"{text[:at]}, {name}: {json.dumps(value, ensure_ascii=False)}{text[at:]}"
+    indent = _indent_of(text, members[-1].start)
+    entry = f"{newline}{indent}{name}: {_render(value, text, indent, taken=len(name) + 2)}"
+    after = _end_of_line(text, last if comma is None else comma + 1, parent.end - 1)
+    if comma is None:
+        return text[:last] + "," + text[last:after] + entry + text[after:]
+    return text[:after] + entry + "," + text[after:]
+
+
+def _remove_member(text: str, parent: _Node, key: str) -> str:
+    keys = list(parent.members)
+    index = keys.index(key)
+    member = parent.members[key]
+    comma = _comma_after(text, member.value.end, parent.end)
+    end = member.value.end if comma is None else comma + 1
+    start = member.start
+    line_end = _end_of_line(text, end, parent.end - 1)
+    line_start = text.rfind("\n", 0, start) + 1
+    if text[line_start:start].strip() == "" and text[line_end : line_end + 2].startswith(("\n", "\r\n")):
+        start, end = max(line_start - 1, 0), line_end
+        if start and text[start - 1] == "\r":
+            start -= 1
+    elif index + 1 < len(keys):
+        end = parent.members[keys[index + 1]].start if comma is not None else end
+    if index + 1 == len(keys) and index > 0 and comma is None:
+        previous = parent.members[keys[index - 1]].value.end
+        loose = _comma_after(text, previous, member.start)
+        assert loose is not None
+        gap = text[loose + 1 : start]
+        return text[:loose] + (gap if gap.strip() else gap.rstrip(" ")) + text[end:]
+    return text[:start] + text[end:]
+
+
+def _comma_after(text: str, at: int, limit: int) -> int | None:
+    """Offset of the comma that follows a value, comments skipped."""
+    for match in _TOKEN.finditer(text, at, limit):
+        token = match.group()
+        if token == ",":
+            return match.start()
+        if not token.isspace() and not token.startswith(("//", "/*")):
+            return None
+    return None
+
+
+def _end_of_line(text: str, at: int, limit: int) -> int:
+    """`at`, moved past blanks and comments that stay on its line; `at` itself when something else follows."""
+    end = at
+    for match in _TOKEN.finditer(text, at, limit):
+        token = match.group()
+        if "\n" in token:
+            blanks = len(token) - len(token.lstrip(" \t"))
+            return match.start() + blanks if token.isspace() else end
+        if token.startswith(("//", "/*")):
+            end = match.end()
+        elif not token.isspace():
+            return at
+    return end
+
+
+def _indent_of(text: str, offset: int) -> str:
+    line = text[text.rfind("\n", 0, offset) + 1 : offset]
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _indent_unit(text: str) -> str:
+    match = re.search(r"\n([ \t]+)[\"}]", text)
+    return match.group(1) if match else "  "
+
+
+def _render(value: JsonValue, text: str, indent: str, *, taken: int) -> str:
+    flat = json.dumps(value, ensure_ascii=False)
+    if len(indent) + taken + len(flat) <= MAX_LINE:
+        return flat
+    newline = "\r\n" if "\r\n" in text else "\n"
+    return json.dumps(value, ensure_ascii=False, indent=_indent_unit(text)).replace("\n", newline + indent)
+
+
+def _with(document: JsonValue, path: Sequence[str], value: JsonValue) -> JsonValue:
+    if not path:
+        return value
+    base = cast("JsonObject", document) if isinstance(document, dict) else {}
+    return {**base, path[0]: _with(base.get(path[0]), path[1:], value)}
+
+
+def _without(document: JsonObject, path: Sequence[str]) -> JsonObject:
+    if len(path) == 1:
+        return {key: value for key, value in document.items() if key != path[0]}
+    return {**document, path[0]: _without(document[path[0]], path[1:])}
+
+
+def _checked(edited: str, expected: JsonValue) -> str:
+    """`edited`, when it decodes to what was meant: an edit never costs the rest of a file."""
+    try:
+        actual = parse(edited)
+    except JsoncError:
+        actual = None
+    if actual != expected:
+        raise ConfigError("The file is laid out in a way that cannot be edited safely; make the change by hand.")
+    return edited

@@ -1,0 +1,207 @@
+"""Loading `gateway.json`: find it, read it, expand it, validate it, and say clearly what is wrong.
+
+A mistake inside a server entry disables that server and is reported; any other mistake stops the load.
+Reads files only: connects to nothing and starts nothing. Called by the CLI and by whoever embeds a gateway.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from pydantic import ValidationError
+
+from gateway.config.entries import DisabledServer, read_entry
+from gateway.config.expand import Expander
+from gateway.config.hosts import IGNORED_ROOT_KEYS
+from gateway.config.jsonc import parse
+from gateway.config.models import RESERVED_SOURCES, SOURCE_NAME_PATTERN, GatewayConfig
+from gateway.config.paths import find_config
+from gateway.config.problems import keys_of, problems_of
+from gateway.config.suggest import did_you_mean
+from gateway.errors import ConfigError
+from gateway.json_types import JsonObject, JsonValue
+
+__all__ = ["DisabledServer", "LoadedConfig", "load_config"]
+
+MAX_CONFIG_BYTES = 4_194_304
+"""A configuration larger than this is refused unread; real ones stay below 100 kB."""
+
+SETTINGS_SECTIONS = ("expose", "server", "storage", "defaults")
+"""Sections in which a `${…}` would be taken literally; refused, because nobody means that."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A configuration ready to use: references expanded, paths absolute, startable servers only."""
+
+    config: GatewayConfig
+    """`mcp_servers` holds no disabled entry."""
+    path: Path | None
+    """The file it came from; `None` when there is no file at all."""
+    base_dir: Path
+    """What relative paths of the file were resolved against."""
+    disabled: list[DisabledServer]
+    notes: list[str]
+    """Things worth saying that change nothing: ignored keys of other hosts, rules without a source."""
+    secrets: frozenset[str]
+    """Values to mask wherever something is shown."""
+
+
+def load_config(path: str | Path | None, environ: Mapping[str, str]) -> LoadedConfig:
+    """Load the configuration at `path`, or the first one found (`paths.find_config`).
+
+    Raises:
+        ConfigError: The file cannot be used; each line of the text names a place in it.
+    """
+    found = find_config(path, environ)
+    if found is None:
+        return LoadedConfig(GatewayConfig(), None, Path.cwd(), [], ["no configuration file found"], frozenset())
+    return load_text(read_text(found), found, environ)
+
+
+def read_text(path: Path) -> str:
+    """The text of a configuration file.
+
+    Raises:
+        ConfigError: It cannot be read, is too large or is not UTF-8.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_CONFIG_BYTES + 1)
+        if len(data) > MAX_CONFIG_BYTES:
+            raise ConfigError(f"{path}: larger than {MAX_CONFIG_BYTES} bytes.", path=str(path))
+        return data.decode()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or 'unknown reason'}.", path=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start}).", path=str(path)) from None
+
+
+def load_text(text: str, path: Path, environ: Mapping[str, str]) -> LoadedConfig:
+    """`load_config` for text already read; `path` names it in errors, and relative paths start from its folder."""
+    document = parse(text, name=str(path))
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: the file must hold one JSON object.", path=str(path))
+    try:
+        return _load(cast("JsonObject", document), path, environ)
+    except ConfigError as error:
+        lines = "\n".join(f"{path}: {line}" for line in str(error).splitlines())
+        raise ConfigError(lines, path=error.path) from None
+
+
+def _load(document: JsonObject, path: Path, environ: Mapping[str, str]) -> LoadedConfig:
+    base_dir = path.parent
+    notes: list[str] = []
+    root = _own_root(document, notes)
+    key = "servers" if "servers" in document else "mcpServers"
+    expander = Expander(environ, base_dir)
+    servers: JsonObject = {}
+    disabled: list[DisabledServer] = []
+    policies = _object(root, "policies")
+    for name, raw in _object(root, "mcpServers").items():
+        _check_name(name, f"{key}.{name}")
+        result = read_entry(name, raw, expander, path=f"{key}.{name}")
+        notes += result.notes
+        if result.disabled is not None:
+            disabled.append(result.disabled)
+        if result.server is not None:
+            servers[name] = result.server
+            for side, tools in result.filters.items():
+                policies = _with_filter(policies, name, side, tools)
+    for section in SETTINGS_SECTIONS:
+        _refuse_references(root.get(section), section)
+    try:
+        config = GatewayConfig.model_validate({**root, "mcpServers": servers, "policies": policies})
+    except ValidationError as error:
+        problems = problems_of(error, GatewayConfig)
+        raise ConfigError("\n".join(problem.line() for problem in problems), path=problems[0].path) from None
+    notes += _idle_policies(config, {*servers, *(server.name for server in disabled)})
+    return LoadedConfig(_absolute(config, base_dir, notes), path, base_dir, disabled, notes, frozenset(expander.secrets))
+
+
+def _own_root(document: JsonObject, notes: list[str]) -> JsonObject:
+    """The document in our spelling: `servers` renamed, other hosts' keys dropped with a note."""
+    root = {key: value for key, value in document.items() if key not in IGNORED_ROOT_KEYS}
+    notes += [f"{key}: {IGNORED_ROOT_KEYS[key]}; ignored" for key in document if key in IGNORED_ROOT_KEYS]
+    if "servers" in root:
+        if "mcpServers" in root:
+            raise ConfigError("servers: means the same as mcpServers; keep one of the two.", path="servers")
+        root["mcpServers"] = root.pop("servers")
+    for key in root:
+        if key not in keys_of(GatewayConfig):
+            hint = did_you_mean(key, keys_of(GatewayConfig))
+            raise ConfigError(f"{key}: unknown key {key!r}. {hint}".rstrip(), path=key)
+    return root
+
+
+def _object(root: JsonObject, key: str) -> JsonObject:
+    value = root.get(key, {})
+    if not isinstance(value, dict):
+        raise ConfigError(f"{key}: must be an object.", path=key)
+    return cast("JsonObject", value)
+
+
+def _check_name(name: str, path: str) -> None:
+    if name in RESERVED_SOURCES:
+        raise ConfigError(f"{path}: the name {name!r} is reserved for Moongate's own sources; rename it.", path=path)
+    if not re.fullmatch(SOURCE_NAME_PATTERN, name):
+        plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name.rpartition("/")[2] or name).strip("-")[:40] or "server"
+        raise ConfigError(
+            f"{path}: a server's name may only have letters, digits, '_' and '-', at most 40; rename it, e.g. to {plain!r}.", path=path
+        )
+
+
+def _with_filter(policies: JsonObject, name: str, side: str, tools: list[str]) -> JsonObject:
+    """The policies with a host's own tool filter added; hidden tools add up, an `allow` of ours stands."""
+    policy = policies.get(name, {})
+    if not isinstance(policy, dict):
+        return policies
+    own = cast("JsonObject", policy)
+    current = own.get("tools", {})
+    if not isinstance(current, dict):
+        return policies
+    rules = cast("JsonObject", current)
+    written = rules.get(side)
+    if side == "allow" and written is not None:
+        return policies
+    merged = [*cast("list[str]", written), *tools] if isinstance(written, list) else tools
+    return {**policies, name: {**own, "tools": {**rules, side: merged}}}
+
+
+def _refuse_references(value: JsonValue, path: str) -> None:
+    if isinstance(value, str) and "${" in value:
+        raise ConfigError(f"{path}: `${{…}}` is read inside server entries only; write the value itself.", path=path)
+    if isinstance(value, dict):
+        for key, item in cast("JsonObject", value).items():
+            _refuse_references(item, f"{path}.{key}")
+    if isinstance(value, list):
+        for index, item in enumerate(cast("list[JsonValue]", value)):
+            _refuse_references(item, f"{path}[{index}]")
+
+
+def _idle_policies(config: GatewayConfig, servers: set[str]) -> list[str]:
+    known = servers | (RESERVED_SOURCES - {"gateway"})
+    idle = [name for name in config.policies if name not in known]
+    return [f"policies.{name}: no source has this name, so nothing is affected. {did_you_mean(name, known)}".rstrip() for name in idle]
+
+
+def _absolute(config: GatewayConfig, base_dir: Path, notes: list[str]) -> GatewayConfig:
+    """The configuration with the paths of `expose` and `storage` resolved against the file's folder."""
+    agents = [_resolved(base_dir, folder) for folder in config.expose.agents]
+    skills = [_resolved(base_dir, folder) for folder in config.expose.skills]
+    for key, folders in (("agents", agents), ("skills", skills)):
+        missing = [(index, folder) for index, folder in enumerate(folders) if not folder.exists()]
+        notes += [f"expose.{key}[{index}]: {str(folder)!r} does not exist" for index, folder in missing]
+    expose = config.expose.model_copy(update={"agents": [str(p) for p in agents], "skills": [str(p) for p in skills]})
+    update: JsonObject = {"expose": expose}
+    if config.storage.dir is not None:
+        update["storage"] = config.storage.model_copy(update={"dir": str(_resolved(base_dir, config.storage.dir))})
+    return config.model_copy(update=update)
+
+
+def _resolved(base_dir: Path, written: str) -> Path:
+    return (base_dir / Path(written).expanduser()).resolve()

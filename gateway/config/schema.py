@@ -1,0 +1,68 @@
+"""JSON Schemas of the file formats, generated from the pydantic models, for completion in editors.
+
+`build_schema("gateway")` describes `gateway.json`; `schema_of` does the same for a model of another room
+(agent and workflow files), so that all schemas look alike. Validates nothing. Called by the CLI and by
+the test that compares the committed schemas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal, cast
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+
+from gateway.config.hosts import IGNORED_KEYS, IGNORED_ROOT_KEYS, KEY_ALIASES, TOOL_FILTERS, TYPE_ALIASES
+from gateway.config.models import SOURCE_NAME_PATTERN, GatewayConfig
+from gateway.json_types import JsonObject, JsonValue
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class _Untitled(GenerateJsonSchema):
+    """Without the titles that only repeat the keys."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        return False
+
+
+def build_schema(kind: Literal["gateway"] = "gateway") -> JsonObject:
+    """The schema of `gateway.json`, including the spellings of other hosts that are read as ours."""
+    schema = schema_of(GatewayConfig, title="Moongate: gateway.json")
+    properties = cast("JsonObject", schema["properties"])
+    servers = cast("JsonObject", properties["mcpServers"])
+    servers["propertyNames"] = {"pattern": SOURCE_NAME_PATTERN}
+    properties["servers"] = {**servers, "description": "VS Code's name for `mcpServers`."}
+    schema["patternProperties"] = {_any_of(IGNORED_ROOT_KEYS): True}
+    definitions = cast("JsonObject", schema["$defs"])
+    for name in ("StdioServer", "HttpServer", "SseServer"):
+        _admit_host_spellings(cast("JsonObject", definitions[name]))
+    return schema
+
+
+def schema_of(model: type[BaseModel], *, title: str) -> JsonObject:
+    """The schema of a document that `model` reads; descriptions are the docstrings of the model."""
+    schema = model.model_json_schema(by_alias=True, mode="validation", schema_generator=_Untitled)
+    for definition in cast("JsonObject", schema.get("$defs", {})).values():
+        definition.pop("title", None)
+    return {"$schema": DIALECT, **schema, "title": title}
+
+
+def _admit_host_spellings(entry: JsonObject) -> None:
+    properties = cast("JsonObject", entry["properties"])
+    kind = cast("JsonObject", properties["type"])
+    own = cast("str", kind.pop("const"))
+    kind["enum"] = [own, *(alias for alias, target in TYPE_ALIASES.items() if target == own)]
+    foreign = [*IGNORED_KEYS, *TOOL_FILTERS, "enabled"]
+    if "url" in properties:
+        foreign += KEY_ALIASES
+        entry["required"] = [key for key in cast("list[str]", entry["required"]) if key != "url"]
+        spellings: list[JsonValue] = [{"required": [key]} for key in ("url", *(k for k, own in KEY_ALIASES.items() if own == "url"))]
+        entry["anyOf"] = spellings
+    entry["patternProperties"] = {_any_of(foreign): True}
+
+
+def _any_of(names: Iterable[str]) -> str:
+    return f"^(?:{'|'.join(re.escape(name) for name in sorted(names))})$"
