@@ -39,6 +39,8 @@ def build_schema(kind: Literal["gateway"] = "gateway") -> JsonObject:
     definitions = cast("JsonObject", schema["$defs"])
     for name in ("StdioServer", "HttpServer", "SseServer"):
         _admit_host_spellings(cast("JsonObject", definitions[name]))
+    extras = definitions["SourcePolicy"]["properties"]["additionalArguments"]
+    extras["anyOf"].append({"type": "string"})
     return schema
 
 
@@ -55,6 +57,8 @@ def _admit_host_spellings(entry: JsonObject) -> None:
     kind = cast("JsonObject", properties["type"])
     own = cast("str", kind.pop("const"))
     kind["enum"] = [own, *(alias for alias, target in TYPE_ALIASES.items() if target == own)]
+    if "env" in properties:
+        properties["env"]["additionalProperties"] = {"type": ["string", "number", "null"]}
     foreign = [*IGNORED_KEYS, *TOOL_FILTERS, "enabled"]
     if "url" in properties:
         foreign += KEY_ALIASES
