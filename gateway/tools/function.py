@@ -127,11 +127,26 @@ class FunctionTool(Generic[P, R]):
             ToolFailed: The arguments do not fit, the tool is only declared, or the function raised; the
                 exception is kept as `__cause__`. A `GatewayError` raised by the function passes unchanged.
         """
+        value = await self.run(arguments, ctx)
+        if isinstance(value, Complete | InputRequired | TaskStarted):
+            return value
+        if value is None:
+            return Complete({"content": []})
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return Complete.text(text, structured=value if isinstance(value, dict) else None)
+
+    async def run(self, arguments: JsonObject, ctx: CallContext) -> JsonValue | ToolOutcome:
+        """`call` without the wrapping: the function's result as JSON, or the `ToolOutcome` it returned.
+
+        Raises:
+            ToolFailed: As `call` does.
+        """
         if self.func is None:
             raise ToolFailed(f"Tool {self.name!r} is only declared; whoever runs the agent must answer it.")
         positional, keyword = self._schema.bind(arguments, ctx)
         try:
-            return self._outcome(await _run(self.func, positional, keyword))
+            value = await run_function(self.func, positional, keyword)
+            return value if isinstance(value, Complete | InputRequired | TaskStarted) else self._schema.to_json(value)
         except GatewayError:
             raise
         except (Exception, SystemExit) as error:
@@ -139,17 +154,6 @@ class FunctionTool(Generic[P, R]):
             logger.debug("function %s failed", self.name, exc_info=True)
             detail = f" {type(error).__name__}: {error}" if self.include_detailed_errors else ""
             raise ToolFailed(f"Function {self.name!r} failed.{detail}") from error
-
-    def _outcome(self, value: object) -> ToolOutcome:
-        if isinstance(value, Complete | InputRequired | TaskStarted):
-            return value
-        if value is None:
-            return Complete({"content": []})
-        if isinstance(value, str):
-            return Complete.text(value)
-        plain: JsonValue = self._schema.to_json(value)
-        text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-        return Complete.text(text, structured=plain if isinstance(plain, dict) else None)
 
 
 @overload
@@ -214,7 +218,11 @@ def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
     return found
 
 
-async def _run(func: Callable[..., Any], positional: list[Any], keyword: dict[str, Any]) -> object:
+async def run_function(func: Callable[..., Any], positional: list[Any], keyword: dict[str, Any]) -> object:
+    """Call any function: an async one is awaited, a sync one runs in a worker thread.
+
+    A cancelled sync function is abandoned: its thread runs on and its result is dropped.
+    """
     if _is_async(func):
         return await func(*positional, **keyword)
     work = partial(func, *positional, **keyword)
