@@ -44,14 +44,16 @@ class SecretMask:
         return text
 
 
-def _escapes() -> dict[int, str]:
-    hidden = [*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF]
-    table = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in hidden}
-    return {**table, 0x09: "\\t", 0x0A: "\\n", 0x0D: "\\r"}
-
-
-_ESCAPES = _escapes()
+_HIDDEN = (
+    *range(0x20),
+    *range(0x7F, 0xA0),
+    *(0x61C, 0x200E, 0x200F, 0x2028, 0x2029, 0xFEFF),
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+)
 """Control characters, line separators and text-direction marks: anything that could forge or hide a line in a terminal."""
+
+_ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _HIDDEN} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 
 def escape_controls(text: str) -> str:

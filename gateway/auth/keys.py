@@ -1,0 +1,221 @@
+"""`KeyStore`: API keys, one principal each.
+
+A key is `gk_<id>_<secret>` with a 256-bit random secret, of which only the SHA-256 is kept (a slow hash guards
+guessable passwords; this cannot be guessed). The file is shared by processes: the running gateway sees what
+`moongate keys add|revoke` does at the next request. Methods block for a file's stat, or for reading a small file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import math
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from gateway.auth.principal import Principal
+from gateway.errors import NotFound, StorageError
+from gateway.json_types import JsonObject, JsonValue
+from gateway.storage.files import locked, read_json, write_atomic
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+_SECONDS_PER_DAY = 86_400
+_MAX_NAME_LENGTH = 100
+_MAX_TOKEN_LENGTH = 200
+"""A longer token is not looked at; ours have 55 characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInfo:
+    """What is known of a key; nothing of it is secret."""
+
+    id: str
+    name: str
+    created_at: float
+    """Seconds since the epoch."""
+    expires_at: float | None = None
+    """Seconds since the epoch; `None` means never."""
+
+    def is_expired(self, now: float) -> bool:
+        """Whether the key no longer opens anything at `now`."""
+        return self.expires_at is not None and now >= self.expires_at
+
+    @property
+    def principal(self) -> Principal:
+        """Who calls with this key."""
+        return Principal(f"key:{self.id}", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key just made. `token` exists nowhere else: show it once."""
+
+    id: str
+    token: str
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"NewKey(id={self.id!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    info: KeyInfo
+    digest: str
+
+
+class KeyStore:
+    """The keys in one file. Cheap to ask: the file is read again only when it changed."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` need not exist: then there are no keys. Its folder is created by `add`."""
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._stored: dict[str, _Stored] = {}
+        self._infos: tuple[KeyInfo, ...] = ()
+
+    def add(self, name: str, *, expires_days: float | None = None) -> NewKey:
+        """Make a key for `name` (for people; need not be unique), valid for `expires_days` or for good.
+
+        Raises:
+            ValueError: `name` or `expires_days` makes no sense.
+            StorageError: The file cannot be read or written.
+        """
+        if not name.strip() or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
+            raise ValueError(f"A key needs a name of 1 to {_MAX_NAME_LENGTH} printable characters.")
+        if expires_days is not None and not (math.isfinite(expires_days) and expires_days > 0):
+            raise ValueError("A key must be valid for more than 0 days.")
+        self._make_folder()
+        now = time.time()
+        with locked(self._path):
+            self._reload()
+            key_id = secrets.token_hex(6)
+            while key_id in self._stored:
+                key_id = secrets.token_hex(6)
+            token = f"gk_{key_id}_{secrets.token_urlsafe(32)}"
+            expires_at = None if expires_days is None else now + expires_days * _SECONDS_PER_DAY
+            stored = _Stored(KeyInfo(key_id, name.strip(), now, expires_at), _digest(token))
+            self._write({**self._stored, key_id: stored})
+        return NewKey(key_id, token)
+
+    def list(self) -> Sequence[KeyInfo]:
+        """All keys, oldest first, expired ones included. Empty when there is no file.
+
+        Raises:
+            StorageError: The file is there but cannot be used.
+        """
+        self._reload()
+        return self._infos
+
+    def revoke(self, key_id: str) -> KeyInfo:
+        """Remove a key; it stops working at once in every process. Returns what it was.
+
+        Raises:
+            NotFound: No such key.
+            StorageError: The file cannot be read or written.
+        """
+        if not self._path.exists():
+            raise NotFound("key", key_id)
+        with locked(self._path):
+            self._reload()
+            stored = self._stored.get(key_id)
+            if stored is None:
+                raise NotFound("key", key_id)
+            self._write({other: kept for other, kept in self._stored.items() if other != key_id})
+        return stored.info
+
+    def verify(self, token: str) -> Principal | None:
+        """Who this token is, or `None` for a wrong, revoked or expired one. The comparison takes the same time for all.
+
+        Raises:
+            StorageError: The file is there but cannot be used; nobody gets in then.
+        """
+        self._reload()
+        parts = token.split("_", 2) if len(token) <= _MAX_TOKEN_LENGTH else []
+        stored = self._stored.get(parts[1]) if len(parts) == 3 and parts[0] == "gk" else None
+        expected = stored.digest if stored is not None else "0" * 64
+        matches = hmac.compare_digest(_digest(token[:_MAX_TOKEN_LENGTH]), expected)
+        if stored is None or not matches or stored.info.is_expired(time.time()):
+            return None
+        return stored.info.principal
+
+    def _make_folder(self) -> None:
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"Cannot create the folder of {str(self._path)!r}: {error.strerror or error}.") from None
+
+    def _reload(self) -> None:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            self._stamp, self._stored, self._infos = None, {}, ()
+            return
+        except OSError as error:
+            raise StorageError(f"Cannot read {str(self._path)!r}: {error.strerror or error}. Check its permissions.") from None
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if stamp == self._stamp:
+            return
+        self._stamp = None  # a failure below must not leave the earlier keys standing as current
+        stored = _decode(read_json(self._path), self._path)
+        self._keep(stored, stamp)
+
+    def _write(self, stored: dict[str, _Stored]) -> None:
+        keys: list[JsonValue] = [
+            {
+                "id": key.info.id,
+                "name": key.info.name,
+                "sha256": key.digest,
+                "createdAt": key.info.created_at,
+                "expiresAt": key.info.expires_at,
+            }
+            for key in stored.values()
+        ]
+        write_atomic(self._path, json.dumps({"version": _VERSION, "keys": keys}, indent=2).encode() + b"\n")
+        status = self._path.stat()
+        self._keep(stored, (status.st_mtime_ns, status.st_size, status.st_ino))
+
+    def _keep(self, stored: dict[str, _Stored], stamp: tuple[int, int, int]) -> None:
+        self._stored = stored
+        self._infos = tuple(key.info for key in stored.values())
+        self._stamp = stamp
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _decode(document: JsonValue, path: Path) -> dict[str, _Stored]:
+    """The keys of a decoded file; anything unexpected is damage, because a guess could let somebody in."""
+    try:
+        if not isinstance(document, dict):
+            raise TypeError("not an object")
+        root = cast("JsonObject", document)
+        if root["version"] != _VERSION:
+            raise StorageError(
+                f"{str(path)!r} has version {root['version']!r}; this Moongate reads version {_VERSION}. Use the one that wrote it."
+            )
+        stored = [_decode_key(cast("JsonObject", key)) for key in root["keys"]]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise StorageError(
+            f"{str(path)!r} is damaged, so no API key is accepted. Restore it from a backup, or move it away and make new keys with "
+            f"`moongate keys add NAME`."
+        ) from None
+    return {key.info.id: key for key in stored}
+
+
+def _decode_key(key: JsonObject) -> _Stored:
+    expires = key["expiresAt"]
+    digest = key["sha256"]
+    if not isinstance(digest, str) or len(digest) != 64 or not isinstance(key["id"], str) or not isinstance(key["name"], str):
+        raise TypeError("not a key")
+    info = KeyInfo(key["id"], key["name"], float(key["createdAt"]), None if expires is None else float(expires))
+    return _Stored(info, digest)

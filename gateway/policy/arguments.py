@@ -1,0 +1,144 @@
+"""`ArgumentPolicy`: which arguments reach a tool, and which calls are refused for theirs.
+
+Built once per tool from its schema and the operator's rules; asked on every call, so the happy path makes no copy.
+Judges plain decoded JSON and knows neither the call nor the tool behind it. Held by `tools.guard.ToolGate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.checking import MAX_REASON_LENGTH, SchemaCheck, measure, sentence
+from gateway.policy.decision import PASS, Pass, Reject, Rewrite
+from gateway.policy.schemas import as_object, declared_names, narrow
+
+ANY_TOOL = "*"
+"""The key of rules and extras that hold for every tool of a source."""
+
+SCHEMA_RULE = "inputSchema"
+"""Rule id of a refusal by the tool's own schema; a value rule's is `arguments.<tool>.<argument>`."""
+
+_RULE_KEYWORDS_REFUSED = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor", "$schema"})
+"""What a value rule may not use: it is published inside another document, where these would mean something else."""
+
+Extras = Sequence[str] | Mapping[str, Sequence[str]]
+"""`additionalArguments` of the configuration: names for every tool, or by native tool name with `*`."""
+
+Rules = Mapping[str, Mapping[str, JsonObject]]
+"""`arguments` of the configuration: native tool name or `*` → argument → JSON Schema."""
+
+
+class ArgumentPolicy:
+    """The compiled rules of one tool; immutable but for validators compiled on first use. Make it with `build`."""
+
+    __slots__ = ("_check", "_passed", "_rules", "published_schema")
+
+    def __init__(
+        self,
+        published_schema: JsonObject,
+        passed: frozenset[str],
+        rules: Sequence[tuple[str, str, SchemaCheck]],
+        check: SchemaCheck,
+    ) -> None:
+        """`passed`: names let through. `rules`: argument, rule id, check. `check` judges what is left."""
+        self.published_schema = published_schema
+        """The tool's schema as clients see it: the very object it came in where no rule touches it."""
+        self._passed = passed
+        self._rules = tuple(rules)
+        self._check = check
+
+    @classmethod
+    def build(cls, tool_name: str, input_schema: JsonValue, extras: Extras, rules: Rules) -> ArgumentPolicy:
+        """Compile the rules for the tool with native `tool_name`. Never raises: what cannot be checked is refused on call.
+
+        An extra is let through although undeclared; it stays unpublished unless a rule names it. A rule for an
+        argument that is neither declared nor an extra does nothing, because that argument is dropped anyway.
+        """
+        schema = as_object(input_schema)
+        if schema is None:
+            schema = {"type": "object"}
+        declared = declared_names(schema)
+        extra = extra_names(tool_name, extras)
+        passed = declared | extra
+        checks: list[tuple[str, str, SchemaCheck]] = []
+        published: dict[str, list[JsonObject]] = {}
+        for key in (ANY_TOOL, tool_name):
+            for name, rule in rules.get(key, {}).items():
+                if name not in passed:
+                    continue
+                unusable = rule_problem(rule)
+                checks.append((name, f"arguments.{key}.{name}", _rule_check(name, rule, unusable)))
+                if unusable is None:
+                    published.setdefault(name, []).append(rule)
+        shown = narrow(schema, published) if published else schema
+        unseen = extra - declared_names(shown)
+        judged = narrow(shown, {name: [{}] for name in sorted(unseen)}) if unseen else shown
+        return cls(shown, passed, checks, SchemaCheck(judged))
+
+    def judge(self, arguments: JsonObject) -> Pass | Rewrite | Reject:
+        """Drop what is undeclared, then apply the value rules, then the published schema; the first refusal counts."""
+        kept = arguments
+        dropped: tuple[str, ...] = ()
+        if not arguments.keys() <= self._passed:
+            kept = {name: value for name, value in arguments.items() if name in self._passed}
+            dropped = tuple(name for name in arguments if name not in self._passed)
+        size = measure(kept)
+        for name, rule_id, check in self._rules:
+            if name in kept:
+                problem = check.find(kept[name], size, root=name)
+                if problem is not None:
+                    return Reject(rule_id, _reason(problem, dropped), dropped)
+        problem = self._check.find(kept, size)
+        if problem is not None:
+            return Reject(SCHEMA_RULE, _reason(problem, dropped), dropped)
+        return Rewrite(kept, dropped) if dropped else PASS
+
+
+def extra_names(tool_name: str, extras: Extras) -> frozenset[str]:
+    """The configured extras of one tool: its own and those of `*`, without `_meta`, which is never an argument."""
+    if isinstance(extras, Mapping):
+        names = {*extras.get(ANY_TOOL, ()), *extras.get(tool_name, ())}
+    else:
+        names = set(extras)
+    return frozenset(names - {"_meta"})
+
+
+def rule_uses_references(rule: JsonMapping) -> bool:
+    """Whether a value rule uses keywords that only mean something in a document of its own."""
+    stack: list[JsonValue] = [rule]
+    while stack:
+        item = stack.pop()
+        node = as_object(item)
+        if node is not None:
+            if not _RULE_KEYWORDS_REFUSED.isdisjoint(node):
+                return True
+            stack.extend(node.values())
+        elif isinstance(item, list):
+            stack.extend(item)  # pyright: ignore[reportUnknownArgumentType]  # JSON
+    return False
+
+
+def rule_problem(rule: JsonObject) -> str | None:
+    """What is wrong with a value rule as the end of a sentence, or `None`; for whoever checks a configuration."""
+    if rule_uses_references(rule):
+        return "may not use `$ref`, `$id`, `$anchor` or `$schema`; write the schema out"
+    return SchemaCheck(rule, asserts_formats=True).problem
+
+
+def _rule_check(name: str, rule: JsonObject, unusable: str | None) -> SchemaCheck:
+    """A rule that cannot be applied refuses every value: a typo must not open what it was meant to close."""
+    if unusable is None:
+        return SchemaCheck(rule, asserts_formats=True)
+    refusal = f"argument {name!r} cannot be accepted because its rule in the configuration {unusable}; tell the operator"
+    return SchemaCheck(rule, refusal=refusal)
+
+
+def _reason(problem: str, dropped: tuple[str, ...]) -> str:
+    if not dropped:
+        return sentence([problem])
+    shown = ", ".join(repr(name[:40]) for name in islice(dropped, 5))
+    note = f"Not declared by this tool and dropped: {shown}{' …' if len(dropped) > 5 else ''}"
+    room = MAX_REASON_LENGTH - len(note) - 4
+    return sentence([problem if len(problem) <= room else problem[: room - 1] + "…", note])

@@ -1,0 +1,263 @@
+"""`SchemaCheck`: one JSON Schema, compiled on first use, and the words for what does not fit.
+
+The only file that touches the validator. Schemas and values are both untrusted: nothing is fetched, regular
+expressions run in linear time (look-around: with a small backtrack limit), and schema and value are measured
+before they meet. Used by `policy.arguments` for whole tools and for single value rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.schemas import read_cost
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+MAX_VALUE_DEPTH = 64
+"""Nesting of arguments."""
+
+MAX_WORK = 100_000_000
+"""Schema cost times values in the arguments: about one second of checking in the worst case."""
+
+MAX_PATTERN_TEXT = 1_048_576
+"""Characters of text in arguments that meet a schema with patterns."""
+
+MAX_LARGE_PATTERN_TEXT = 65_536
+"""The same where a pattern needs a large automaton (`\\p{L}{1,200}`)."""
+
+MAX_REASON_LENGTH = 500
+"""Characters of a refusal: it is read by a model that has to try again, not a report."""
+
+_MAX_ERRORS = 3
+"""Problems named in one refusal, so that one retry can fix them together."""
+
+_MAX_LISTED_WORK = 1_000_000
+"""Above this work only the first problem is named, because the validator cannot list problems one by one."""
+
+_AUTOMATON_BYTES = (131_072, 4_194_304)
+"""Size limits of a compiled pattern: the usual one, and the one for patterns that only fit the second."""
+
+_BACKTRACKS = 10_000
+"""Steps a pattern with look-around or back-references may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSize:
+    """What is known of a value before it is checked."""
+
+    nodes: int
+    """Values in it, containers included."""
+    characters: int
+    """Characters of all strings."""
+    is_too_deep: bool = False
+
+
+def measure(value: JsonValue) -> ValueSize:
+    """Size of a decoded JSON value; stops at `MAX_VALUE_DEPTH`."""
+    nodes, characters, depth = 0, 0, 0
+    level: list[Any] = [value]
+    while level:
+        if depth > MAX_VALUE_DEPTH:
+            return ValueSize(nodes, characters, is_too_deep=True)
+        nodes += len(level)
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                characters += len(item)
+            elif isinstance(item, dict):
+                below.extend(cast("JsonObject", item).values())
+            elif isinstance(item, list):
+                below.extend(cast("list[Any]", item))
+        level = below
+        depth += 1
+    return ValueSize(nodes, characters)
+
+
+@dataclass(slots=True)
+class _Compiled:
+    validator: jsonschema_rs.Validator
+    cost: int
+    max_characters: int | None
+
+
+class SchemaCheck:
+    """One schema. Compiling is put off until the first `find`, and its failure is a reason like any other."""
+
+    __slots__ = ("_asserts_formats", "_compiled", "_problem", "_refusal", "_schema")
+
+    def __init__(self, schema: JsonObject, *, asserts_formats: bool = False, refusal: str | None = None) -> None:
+        """`schema` is kept, not copied. `format` is only a remark in 2020-12 unless `asserts_formats`.
+
+        With a `refusal`, every value is refused in these words: what stands in for a schema known to be unusable.
+        """
+        self._schema = schema
+        self._refusal = refusal
+        self._asserts_formats = asserts_formats
+        self._compiled: _Compiled | None = None
+        self._problem: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why this schema cannot be used (the end of a sentence that starts with it), or `None`. Compiles it."""
+        if self._compiled is None and self._problem is None:
+            self._compile()
+        return self._problem
+
+    def find(self, value: JsonValue, size: ValueSize, *, root: str = "") -> str | None:
+        """What is wrong with `value`, in words for a model, or `None`. `root` is the argument `value` is of, if it is one."""
+        compiled = self._compiled
+        if compiled is None:
+            if self._refusal is not None:
+                return self._refusal
+            if self.problem is not None:
+                return f"the schema {self._problem}, so its arguments cannot be checked; tell the operator of the server"
+            compiled = cast("_Compiled", self._compiled)
+        if size.is_too_deep:
+            return f"the arguments are nested deeper than {MAX_VALUE_DEPTH} levels"
+        if compiled.cost * size.nodes > MAX_WORK:
+            return f"the arguments have {size.nodes} values, too many to check against a schema this large"
+        if compiled.max_characters is not None and size.characters > compiled.max_characters:
+            return f"the arguments have more than {compiled.max_characters} characters, the most that this schema's patterns are run on"
+        try:
+            if compiled.validator.is_valid(value):
+                return None
+            return self._explain(compiled, value, size, root)
+        except ValueError as error:  # lone surrogates, numbers beyond any parser
+            return f"the arguments are not valid JSON ({type(error).__name__})"
+
+    def _explain(self, compiled: _Compiled, value: JsonValue, size: ValueSize, root: str) -> str:
+        import jsonschema_rs
+
+        if compiled.cost * size.nodes <= _MAX_LISTED_WORK:
+            errors = list(islice(compiled.validator.iter_errors(value), _MAX_ERRORS))
+        else:
+            try:
+                compiled.validator.validate(value)
+                errors = []
+            except jsonschema_rs.ValidationError as error:
+                errors = [error]
+        lines = dict.fromkeys(describe(error, value, root) for error in errors)
+        return "; ".join(lines) or "the arguments do not match the schema"
+
+    def _compile(self) -> None:
+        cost = read_cost(self._schema)
+        if cost.problem is not None:
+            self._problem = cost.problem
+            return
+        self._compiled, self._problem = _build(self._schema, cost.cost, cost.patterns, asserts_formats=self._asserts_formats)
+
+
+def _build(schema: JsonObject, cost: int, patterns: int, *, asserts_formats: bool) -> tuple[_Compiled | None, str | None]:
+    """The compiled schema, or why there is none. Schemas that name no dialect may turn out to be older ones."""
+    import jsonschema_rs as engine  # loaded on the first call: 40 ms that listing tools does not need
+
+    small, large = _AUTOMATON_BYTES
+    engines: list[tuple[Any, int]] = [
+        (engine.RegexOptions(size_limit=small), MAX_PATTERN_TEXT),
+        (engine.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=small), MAX_LARGE_PATTERN_TEXT),
+        (engine.RegexOptions(size_limit=large), MAX_LARGE_PATTERN_TEXT),
+        (engine.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=large), MAX_LARGE_PATTERN_TEXT),
+    ]
+    dialects: list[Any] = [engine.validator_for]
+    if "$schema" not in schema:
+        dialects = [engine.Draft202012Validator, engine.Draft7Validator, engine.Draft4Validator]
+    first: Exception | None = None
+    for dialect in dialects:
+        for options, max_characters in engines if patterns else engines[:1]:
+            try:
+                validator = dialect(schema, pattern_options=options, mask="the value", validate_formats=asserts_formats, offline=True)
+            except (ValueError, engine.ReferencingError) as error:  # ValidationError is a ValueError
+                first = first or error
+                continue
+            return _Compiled(validator, cost, max_characters if patterns else None), None
+    return None, _why_unusable(first)
+
+
+def _why_unusable(error: Exception | None) -> str:
+    text = str(getattr(error, "message", error)).splitlines()[0] if error else ""
+    if "retriev" in text.lower():
+        return "refers to another document, which is not fetched"
+    return f"is not a valid JSON Schema ({_cut(text, 160)})"
+
+
+# -- words ---------------------------------------------------------------------------------------------------------
+
+
+def describe(error: jsonschema_rs.ValidationError, value: JsonValue, root: str = "") -> str:
+    """One problem in words: which argument, what is wrong, what is expected. Never the value itself."""
+    path = _path(error.instance_path, root)
+    missing = getattr(error.kind, "property", None) if error.kind.name == "required" else None
+    if isinstance(missing, str):
+        inner = f"{path}.{missing}" if path else missing
+        return f"argument {_cut(inner, 120)!r} is required but missing"
+    subject = f"argument {_cut(path, 120)!r}" if path else "the arguments"
+    found = _shape(_at(value, error.instance_path))
+    match error.kind.name:
+        case "anyOf" | "oneOf":
+            said = _alternatives(error) or f"{error.message}"
+        case "type":
+            said = f"{error.message} but {found}"
+        case "falseSchema":
+            said = "is not allowed"
+        case "backtrackLimitExceeded" | "regexEngineFailure":
+            said = "the schema's pattern could not be run on this value within its limit"
+        case _:
+            said = error.message
+    said = said.removeprefix("the value ")
+    return f"{subject} {_cut(said, 240)}" if said[:3] in ("is ", "doe", "has") else f"{subject}: {_cut(said, 240)}"
+
+
+def _alternatives(error: jsonschema_rs.ValidationError) -> str:
+    context = cast("Sequence[Sequence[jsonschema_rs.ValidationError]] | None", getattr(error.kind, "context", None)) or ()
+    said = dict.fromkeys(_alternative(inner) for branch in context for inner in branch[:1])
+    return "fits none of the alternatives: " + "; ".join(islice(said, _MAX_ERRORS)) if said else ""
+
+
+def _alternative(error: jsonschema_rs.ValidationError) -> str:
+    path = _path(error.instance_path, "")
+    return f"{path}: {error.message}" if path else error.message
+
+
+def _path(parts: Sequence[str | int], root: str) -> str:
+    text = root
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _at(value: JsonValue, parts: Sequence[str | int]) -> JsonValue:
+    for part in parts:
+        if not isinstance(value, dict | list):
+            return None
+        value = cast("JsonMapping", value)[cast("str", part)]
+    return value
+
+
+def _shape(value: JsonValue) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case int() | float():
+            return "a number"
+        case list():
+            return "an array"
+        case _:
+            return "an object"
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def sentence(parts: Iterator[str] | Sequence[str]) -> str:
+    """Parts joined into sentences, cut to `MAX_REASON_LENGTH`."""
+    return _cut(" ".join(f"{part[:1].upper()}{part[1:]}." for part in parts if part), MAX_REASON_LENGTH)

@@ -1,0 +1,118 @@
+"""Whole-file writes that are either done or not done, and locks between processes.
+
+The only place that writes files in place of others; what is in them is the caller's affair. Everything here
+blocks: call it through a worker thread, or where nothing else runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gateway.errors import StorageError
+from gateway.json_types import JsonValue
+
+MAX_JSON_BYTES = 16_777_216
+"""A state file larger than this is refused: nothing here writes one, so it is not ours."""
+
+
+def write_atomic(path: Path, data: bytes, *, mode: int | None = 0o600) -> None:
+    """Replace the content of `path` so that a reader sees the old bytes or the new ones, also after a crash.
+
+    A symbolic link is followed, so a linked configuration stays linked. `mode=None` keeps the mode of the file that
+    was there. The folder must exist.
+
+    Raises:
+        StorageError: Naming the file.
+    """
+    target = Path(os.path.realpath(path))
+    temporary: str | None = None
+    try:
+        if mode is None:
+            mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
+        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(mode)
+        os.replace(temporary, target)
+        temporary = None
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise StorageError(f"Cannot write {str(path)!r}: {error.strerror or error}. Check the folder's permissions and space.") from None
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut, where the platform has folders that can be synced."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # some network file systems refuse; the rename itself is done
+    finally:
+        os.close(descriptor)
+
+
+def read_json(path: Path) -> JsonValue:
+    """The decoded content of a JSON file.
+
+    Raises:
+        FileNotFoundError: There is none.
+        StorageError: It cannot be read or is not JSON; the text names the file.
+    """
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise StorageError(f"{str(path)!r} is larger than {MAX_JSON_BYTES} bytes, so it is not a state file; move it away.")
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"Cannot read {str(path)!r}: {error.strerror or error}. Check its permissions.") from None
+    except (ValueError, RecursionError):
+        raise StorageError(f"{str(path)!r} is damaged: not JSON. Restore it from a backup, or move it away to start anew.") from None
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of `path` against other processes and threads; waits for it. Not re-entrant.
+
+    The lock is a file beside it (`<name>.lock`) that stays; the operating system frees it if the holder dies.
+
+    Raises:
+        StorageError: The lock file cannot be made.
+    """
+    lock_path = path.with_name(f"{path.name}.lock")
+    try:
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StorageError(f"Cannot write {str(lock_path)!r}: {error.strerror or error}. Check the folder's permissions.") from None
+    try:
+        _take_lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)  # which also lets go of the lock
+
+
+if os.name == "nt":
+    import msvcrt
+
+    def _take_lock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)  # pyright: ignore[reportAttributeAccessIssue]  # Windows only
+
+else:
+    import fcntl
+
+    def _take_lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)

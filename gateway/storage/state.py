@@ -1,0 +1,101 @@
+"""`StateFolder`: the private folder that holds what the gateway remembers.
+
+One per user by default and shared by every process of that user (each IDE window starts its own gateway), so
+whatever is created here is created race-free. Made by `app`; the files in it belong to the rooms that write them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from gateway.errors import StorageError
+from gateway.storage.files import locked, write_atomic
+
+FOLDER_NAME = "moongate"
+
+_ID = re.compile(r"^[0-9a-f]{32}$")
+
+
+def default_state_dir(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
+    """The user's state folder for the gateway, by the platform's rules; not created.
+
+    `$XDG_STATE_HOME/moongate` or `~/.local/state/moongate`; `~/Library/Application Support/moongate` on macOS;
+    `%LOCALAPPDATA%\\moongate` on Windows. A relative `XDG_STATE_HOME` is ignored, as its specification says.
+    """
+    env = os.environ if environ is None else environ
+    if platform == "win32":
+        local = env.get("LOCALAPPDATA")
+        return (Path(local) if local else _home(env) / "AppData" / "Local") / FOLDER_NAME
+    if platform == "darwin":
+        return _home(env) / "Library" / "Application Support" / FOLDER_NAME
+    given = env.get("XDG_STATE_HOME", "")
+    return (Path(given) if given.startswith("/") else _home(env) / ".local" / "state") / FOLDER_NAME
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    home = environ.get("HOME") or environ.get("USERPROFILE")
+    if home:
+        return Path(home)
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise StorageError("There is no home folder for the gateway's state; set `storage.dir` in the configuration.") from None
+
+
+class StateFolder:
+    """The folder itself. Nothing is touched until something is written."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` need not exist."""
+        self.path = path
+
+    def ensure(self) -> Path:
+        """Create the folder (mode 0700) and its parents where missing; returns it.
+
+        Raises:
+            StorageError: It cannot be created, or is a file.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"Cannot create the state folder {str(self.path)!r}: {error.strerror or error}. "
+                f"Set `storage.dir` to a folder that can be written."
+            ) from None
+        return self.path
+
+    def installation_id(self) -> str:
+        """A random id of this installation (32 hex digits), made on first use; every process gets the same one.
+
+        Raises:
+            StorageError: It cannot be read or written, or the file holds something else.
+        """
+        file = self.path / "installation-id"
+        found = _read_id(file)
+        if found is not None:
+            return found
+        self.ensure()
+        with locked(file):
+            found = _read_id(file)
+            if found is None:
+                found = secrets.token_hex(16)
+                write_atomic(file, f"{found}\n".encode())
+        return found
+
+
+def _read_id(file: Path) -> str | None:
+    try:
+        text = file.read_text("ascii").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    if not _ID.match(text):
+        raise StorageError(f"{str(file)!r} does not hold an installation id; delete it to get a new one.")
+    return text
