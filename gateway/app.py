@@ -90,7 +90,8 @@ class Gateway:
                 )
         entries = [self._entry(source, is_local=True) for source in self._local.values()]
         entries += [self._entry(source, is_local=False) for source in self._upstreams]
-        self.catalog = Catalog(entries, self.events, name_budget=NAME_BUDGET - len(config.server.client_prefix))
+        budget = NAME_BUDGET - len(config.server.client_prefix)
+        self.catalog = Catalog(entries, self.events, name_budget=budget, settled=self._wait_for_lists)
         await self.catalog.refresh()
         self._server = GatewayServer(
             self.catalog,
@@ -98,7 +99,6 @@ class Gateway:
             version=__version__,
             own_id=own_id,
             page_size=config.server.page_size,
-            ready=self._wait_for_lists,
             instructions=self._instructions,
         )
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
@@ -149,7 +149,7 @@ class Gateway:
 
     async def tools(self, patterns: Sequence[str]) -> Sequence[GuardedTool]:
         """The guarded tools matching `<source>/<glob>` patterns (`ToolBox` of agents and workflows)."""
-        await self._wait_for_lists()
+        await self.catalog.ready()
         return await self.catalog.tools(patterns)
 
     async def ready(self, timeout_seconds: float) -> None:

@@ -8,7 +8,7 @@ the same for two tools and for two thousand. Publishes no protocol: `server` doe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import cast
@@ -65,10 +65,16 @@ class _Shelf:
 class Catalog:
     """The merged view. `refresh` once after the sources are entered; `run` keeps it current."""
 
-    def __init__(self, entries: Sequence[CatalogEntry], events: EventStream, *, name_budget: int) -> None:
-        """`name_budget` is the longest exposed tool name. No side effects."""
+    def __init__(
+        self, entries: Sequence[CatalogEntry], events: EventStream, *, name_budget: int, settled: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`name_budget` is the longest exposed tool name; `settled` waits, bounded, for sources that are still starting.
+
+        No side effects.
+        """
         self._events = events
         self._budget = name_budget
+        self._settled = settled
         self._shelves = self._label_shelves(entries)
         self._tools: dict[str, GuardedTool] = {}
         self._merged: dict[Kind, list[JsonObject]] = {kind: [] for kind in CATALOG_KINDS}
@@ -256,6 +262,18 @@ class Catalog:
             and any(source == shelf.entry.source.id and fnmatchcase(tool.definition.name, glob) for source, glob in split)
         ]
 
+    async def ready(self) -> None:
+        """Wait, bounded, for sources that are still starting, then be current. Returns at once ever after."""
+        await self._settled()
+        await self.catch_up()
+
+    async def seek(self, exposed_name: str) -> GuardedTool:
+        """`find`, giving a source that is still starting its time before the name counts as unknown."""
+        tool = self._tools.get(exposed_name)
+        if tool is None:
+            await self.ready()
+        return tool or self.find(exposed_name)
+
     def find(self, exposed_name: str) -> GuardedTool:
         """The tool behind an exposed name.
 
@@ -313,6 +331,7 @@ class Catalog:
 
     async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
         """Read an exposed URI through the gate. Returns `ReadOutcome`; raises `NotFound`."""
+        await self.ready()
         shelf, native = self._locate(uri)
         source = cast("Source", shelf.entry.full)
         try:
@@ -326,6 +345,7 @@ class Catalog:
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
         """Render an exposed prompt through the gate. Returns `PromptOutcome`; raises `NotFound`."""
+        await self.ready()
         shelf, native = self._owner_of_prompt(name)
         source = cast("Source", shelf.entry.full)
         outcome = await shelf.gate.run("prompts/get", native, ctx, lambda c: source.get_prompt(native, arguments, c))
@@ -335,6 +355,7 @@ class Catalog:
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
         """Complete an argument of an exposed prompt or template. Raises `NotFound`."""
+        await self.ready()
         if ref.get("type") == "ref/prompt":
             shelf, native = self._owner_of_prompt(str(ref.get("name")))
             ref = {**ref, "name": native}
@@ -347,6 +368,7 @@ class Catalog:
 
     async def watch(self, uri: str) -> None:
         """Count a watch of an exposed URI; updates come through `subscribe_updates`. Raises `NotFound`."""
+        await self.ready()
         shelf, native = self._locate(uri)
         await cast("Source", shelf.entry.full).watch(native)
 

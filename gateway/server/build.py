@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -68,16 +68,15 @@ class GatewayServer:
         version: str,
         own_id: str,
         page_size: int,
-        ready: Callable[[], Awaitable[None]],
         instructions: Callable[[], str],
     ) -> None:
-        """`ready` waits for sources that are starting; `instructions` describes what is here now. No side effects."""
+        """`instructions` describes what is here now. No side effects."""
         self._catalog = catalog
         self._instructions = instructions
         self._stack = AsyncExitStack()
         self._clients = Clients(self._released)
         self._changes = Changes(catalog, self._clients)
-        self._lists = ListHandler(catalog, ready, page_size=page_size, own_id=own_id)
+        self._lists = ListHandler(catalog, page_size=page_size, own_id=own_id)
         self._reads = ReadHandler(catalog, self._clients)
         self.mcp = _Server(name, version=version, instructions=instructions(), get_tool_input_schema=catalog.input_schema)
         self._register()

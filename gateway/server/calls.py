@@ -38,7 +38,7 @@ class CallHandler:
         modern = is_modern(ctx)
         era = "modern" if modern else "legacy"
         try:
-            tool = self._catalog.find(params.name)
+            tool = await self._catalog.seek(params.name)
         except NotFound as error:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {error.name}") from None
         caller = WireCaller(ctx)

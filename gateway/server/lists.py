@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from mcp.shared.exceptions import MCPError
@@ -31,17 +31,16 @@ _WIRE_KEY: dict[Kind, str] = {"resources": "resources", "templates": "resourceTe
 
 
 class ListHandler:
-    """Serves the four listings. `ready` waits for starting sources and returns at once ever after."""
+    """Serves the four listings."""
 
-    def __init__(self, catalog: Catalog, ready: Callable[[], Awaitable[None]], *, page_size: int, own_id: str) -> None:
+    def __init__(self, catalog: Catalog, *, page_size: int, own_id: str) -> None:
         self._catalog = catalog
-        self._ready = ready
         self._page_size = page_size
         self._own_id = own_id
 
     async def tools(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
         """`tools/list`."""
-        await self._prepare()
+        await self._catalog.ready()
         return self._page(ctx, params, "tools", "name", self._catalog.wire_tools())
 
     async def resources(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
@@ -56,12 +55,8 @@ class ListHandler:
         """`prompts/list`."""
         return await self._kind(ctx, params, "prompts", "name")
 
-    async def _prepare(self) -> None:
-        await self._ready()
-        await self._catalog.catch_up()
-
     async def _kind(self, ctx: RequestContext, params: PaginatedRequestParams | None, kind: Kind, key: str) -> JsonObject:
-        await self._prepare()
+        await self._catalog.ready()
         return self._page(ctx, params, _WIRE_KEY[kind], key, self._catalog.wire(kind))
 
     def _page(

@@ -1,0 +1,98 @@
+"""Starts gateways and upstreams as real processes for tests, with deadlines, and ends them with everything they started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 20.0
+STOP_SECONDS = 10.0
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def child(*argv: str, env: dict[str, str] | None = None, stdout: int = subprocess.DEVNULL, log: Path | None = None) -> Generator[subprocess.Popen[bytes]]:
+    """A Python child in a process group of its own; the whole group is ended on leaving."""
+    with (log.open("wb") if log else open(os.devnull, "wb")) as stderr:  # noqa: PTH123  # a sink, not a file of ours
+        process = subprocess.Popen(
+            [sys.executable, *argv], cwd=ROOT, env={**os.environ, **(env or {})}, stdout=stdout, stderr=stderr, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def upstream_http(*options: str) -> Generator[str]:
+    """`tests.fakes.upstream` over HTTP; yields its URL."""
+    with child("-m", "tests.fakes.upstream", *options, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().decode().strip()
+        assert url, "the fake upstream did not start"
+        yield url
+
+
+def upstream_stdio(*options: str) -> dict[str, Any]:
+    """A `mcpServers` entry that starts `tests.fakes.upstream` over stdio."""
+    return {"command": sys.executable, "args": ["-m", "tests.fakes.upstream", "--stdio", *options], "cwd": str(ROOT)}
+
+
+def write_config(folder: Path, config: dict[str, Any], name: str = "gateway") -> Path:
+    """The configuration as a file, with its state beside it."""
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"storage": {"dir": str(folder / f"{name}-state")}, **config}))
+    return path
+
+
+@contextmanager
+def gateway_http(folder: Path, config: dict[str, Any], name: str = "gateway", env: dict[str, str] | None = None) -> Generator[str]:
+    """A gateway over HTTP, ready; yields its endpoint URL."""
+    port = free_port()
+    path = write_config(folder, config, name)
+    log = folder / f"{name}.log"
+    with child("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path), env=env, log=log) as process:
+        wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    """Until `url` answers 200, or fail with what the process said."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(OSError, urllib.error.HTTPError):
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    raise AssertionError(f"the gateway did not become ready: {log.read_text()[-2000:]}")
+
+
+def gateway_command(path: Path) -> tuple[str, list[str]]:
+    """What an IDE would start for a gateway over stdio."""
+    return sys.executable, ["-m", "gateway", "run", "--stdio", "--config", str(path)]

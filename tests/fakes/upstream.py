@@ -1,0 +1,307 @@
+"""A well-behaved remote MCP server for tests, as a real process: stdio or HTTP, both eras or the old one only.
+
+    python -m tests.fakes.upstream --stdio | --port 0  [--legacy] [--tools N]
+
+Over HTTP the first line on stdout is the endpoint's URL. Tools cover what a gateway has to carry: content kinds,
+progress, cancellation, logs, asks of every kind, changes of its own lists. `stats` tells what reached it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import socket
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import mcp_types as t
+import uvicorn
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.runner import serve_loop
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated, ToolsListChanged
+from mcp.shared.exceptions import MCPError
+from starlette.responses import JSONResponse
+
+warnings.simplefilter("ignore")  # legacy logging and sampling are deprecated and used on purpose
+
+PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\nnot really a picture").decode()
+NAME_FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+TEXT_ARG = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+NONE: dict[str, Any] = {"type": "object", "properties": {}}
+Ctx = Any
+
+
+def text(value: object) -> t.TextContent:
+    return t.TextContent(type="text", text=str(value))
+
+
+def ok(*blocks: Any, **more: Any) -> t.CallToolResult:
+    return t.CallToolResult(content=list(blocks), **more)
+
+
+class Upstream:
+    """The server's state and handlers."""
+
+    def __init__(self, extra_tools: int) -> None:
+        self.calls: Counter[str] = Counter()
+        self.cancelled: Counter[str] = Counter()
+        self.extra: list[str] = [f"extra_{n}" for n in range(extra_tools)]
+        self.bus = InMemorySubscriptionBus()
+        self.sessions: list[Any] = []
+        self.watched = "watched v1"
+        handlers: dict[str, tuple[dict[str, Any], Callable[[Ctx, dict[str, Any], t.CallToolRequestParams], Awaitable[Any]]]] = {
+            "echo": (TEXT_ARG, self.echo),
+            "add": ({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}, self.add),
+            "fail": (NONE, self.fail),
+            "raise_error": (NONE, self.raise_error),
+            "picture": (NONE, self.picture),
+            "rich": (NONE, self.rich),
+            "progress": (NONE, self.progress),
+            "hang": (NONE, self.hang),
+            "say": ({"type": "object", "properties": {"level": {"type": "string"}}}, self.say),
+            "ask_name": (NONE, self.ask_name),
+            "ask_model": (NONE, self.ask_model),
+            "big": ({"type": "object", "properties": {"bytes": {"type": "integer"}}, "required": ["bytes"]}, self.big),
+            "grow": (NONE, self.grow),
+            "touch": (NONE, self.touch),
+            "who": (NONE, self.who),
+            "stats": (NONE, self.stats),
+            "die": (NONE, self.die),
+        }
+        self.handlers = handlers
+
+    async def echo(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        return ok(text(args.get("text")), structured_content={"got": args}, _meta={"com.example/kept": 1})
+
+    async def add(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        return ok(text(args["a"] + args["b"]))
+
+    async def fail(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        return ok(text("it did not work"), is_error=True)
+
+    async def raise_error(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        raise MCPError(-32050, "the database said no")
+
+    async def picture(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        return ok(t.ImageContent(type="image", data=PIXEL, mime_type="image/png"))
+
+    async def rich(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        inner = t.TextResourceContents(uri="data://inner", mime_type="text/plain", text="inside")
+        link = t.ResourceLink(type="resource_link", uri="data://report", name="report", size=3)
+        return ok(t.EmbeddedResource(type="resource", resource=inner), link, t.AudioContent(type="audio", data=PIXEL, mime_type="audio/wav"))
+
+    async def progress(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        for done in (1, 2, 3):
+            await ctx.session.report_progress(done, 3, f"step {done}")
+        return ok(text("done"))
+
+    async def hang(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        try:
+            await ctx.session.report_progress(1, 2, "hanging")
+            await anyio.sleep_forever()
+        finally:
+            self.cancelled["hang"] += 1
+
+    async def say(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        await ctx.session.send_log_message(args.get("level", "warning"), {"said": "hello"}, "fake", related_request_id=ctx.request_id)
+        return ok(text("said"))
+
+    async def ask_name(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        form = t.ElicitRequestFormParams(message="Your name?", requested_schema=NAME_FORM)
+        if ctx.protocol_version >= "2026":
+            answer = (params.input_responses or {}).get("name")
+            if answer is None:
+                return t.InputRequiredResult(input_requests={"name": t.ElicitRequest(params=form)}, request_state="round-1")
+            assert params.request_state == "round-1"
+        else:
+            answer = await ctx.session.elicit_form(form.message, form.requested_schema, related_request_id=ctx.request_id)
+        return ok(text(f"{answer.action}: {(answer.content or {}).get('name')}"))
+
+    async def ask_model(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        messages = [t.SamplingMessage(role="user", content=text("Capital of France?"))]
+        if ctx.protocol_version >= "2026":
+            answer = (params.input_responses or {}).get("model")
+            if answer is None:
+                wanted = t.CreateMessageRequestParams(messages=messages, max_tokens=100_000)
+                return t.InputRequiredResult(input_requests={"model": t.CreateMessageRequest(params=wanted)})
+        else:
+            answer = await ctx.session.create_message(messages, max_tokens=100_000, related_request_id=ctx.request_id)
+        return ok(text(answer.content.text))
+
+    async def big(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        return ok(text("x" * args["bytes"]))
+
+    async def grow(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        self.extra.append(f"grown_{len(self.extra)}")
+        await self.bus.publish(ToolsListChanged())
+        for session in self.sessions:
+            await session.send_notification(t.ToolListChangedNotification())
+        return ok(text(self.extra[-1]))
+
+    async def touch(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        self.watched = "watched v2"
+        await self.bus.publish(ResourceUpdated(uri="data://watched"))
+        for session in self.sessions:
+            await session.send_resource_updated("data://watched")
+        return ok(text("touched"))
+
+    async def who(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        capabilities = ctx.session.client_capabilities
+        seen = {
+            "protocol": ctx.protocol_version,
+            "capabilities": sorted(capabilities.model_dump(exclude_none=True)) if capabilities else [],
+            "meta": sorted(k for k in (ctx.params.get("_meta") or {}) if not k.startswith("io.modelcontextprotocol/")),
+        }
+        return ok(text(seen), structured_content=seen)
+
+    async def stats(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        seen = {"calls": dict(self.calls), "cancelled": dict(self.cancelled)}
+        return ok(text(seen), structured_content=seen)
+
+    async def die(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        sys.stderr.write("fake upstream: told to die\n")
+        sys.stderr.flush()
+        import os
+
+        os._exit(3)
+
+    # -- protocol ----------------------------------------------------------------------------------------------
+
+    async def list_tools(self, ctx: Ctx, params: Any) -> t.ListToolsResult:
+        self.calls["tools/list"] += 1
+        tools = [t.Tool(name=name, description=f"Fake {name}", input_schema=schema) for name, (schema, _) in self.handlers.items()]
+        tools += [t.Tool(name=name, description="Extra", input_schema=TEXT_ARG) for name in self.extra]
+        start = int(params.cursor) if params is not None and params.cursor else 0
+        page = tools[start : start + 500]
+        return t.ListToolsResult(tools=page, next_cursor=str(start + 500) if start + 500 < len(tools) else None)
+
+    async def call_tool(self, ctx: Ctx, params: t.CallToolRequestParams) -> Any:
+        self.calls[params.name] += 1
+        if params.name in self.extra:
+            return await self.echo(ctx, params.arguments or {}, params)
+        if params.name not in self.handlers:
+            raise MCPError(-32602, f"Unknown tool: {params.name}")
+        return await self.handlers[params.name][1](ctx, params.arguments or {}, params)
+
+    async def list_resources(self, ctx: Ctx, params: Any) -> t.ListResourcesResult:
+        names = ("report", "watched")
+        return t.ListResourcesResult(resources=[t.Resource(uri=f"data://{n}", name=n, mime_type="text/plain") for n in names])
+
+    async def list_templates(self, ctx: Ctx, params: Any) -> t.ListResourceTemplatesResult:
+        row = t.ResourceTemplate(uri_template="data://item/{id}", name="item")
+        return t.ListResourceTemplatesResult(resource_templates=[row])
+
+    async def read(self, ctx: Ctx, params: t.ReadResourceRequestParams) -> t.ReadResourceResult:
+        uri = str(params.uri)
+        if uri == "data://report":
+            item: Any = t.BlobResourceContents(uri=uri, mime_type="application/pdf", blob=PIXEL)
+        elif uri == "data://watched" or uri.startswith("data://item/"):
+            item = t.TextResourceContents(uri=uri, mime_type="text/plain", text=self.watched if uri.endswith("watched") else uri)
+        else:
+            raise MCPError(-32602, "no such thing", {"uri": uri})
+        return t.ReadResourceResult(contents=[item])
+
+    async def list_prompts(self, ctx: Ctx, params: Any) -> t.ListPromptsResult:
+        return t.ListPromptsResult(prompts=[t.Prompt(name="greet", arguments=[t.PromptArgument(name="who", required=True)])])
+
+    async def get_prompt(self, ctx: Ctx, params: t.GetPromptRequestParams) -> t.GetPromptResult:
+        if params.name != "greet":
+            raise MCPError(-32602, f"Unknown prompt: {params.name}")
+        return t.GetPromptResult(messages=[t.PromptMessage(role="user", content=text(f"Greet {(params.arguments or {}).get('who')}."))])
+
+    async def complete(self, ctx: Ctx, params: Any) -> t.CompleteResult:
+        return t.CompleteResult(completion=t.Completion(values=[params.argument.value + "da"], total=1, has_more=False))
+
+    async def accept(self, ctx: Ctx, params: Any) -> t.EmptyResult:
+        return t.EmptyResult()
+
+    async def remember(self, ctx: Ctx, call_next: Any) -> Any:
+        """Keep the sessions that lists and updates are told to."""
+        if ctx.method == "notifications/initialized":
+            self.sessions.append(ctx.session)
+        return await call_next(ctx)
+
+
+class _Told(Server[Any]):
+    """Says over every transport that its lists may change."""
+
+    def create_initialization_options(self, notification_options: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return super().create_initialization_options(notification_options or NotificationOptions(True, True, True), *args, **kwargs)
+
+
+def build(extra_tools: int) -> Server[Any]:
+    """The SDK server over a fresh `Upstream`."""
+    up = Upstream(extra_tools)
+    server = _Told(
+        "fake-upstream",
+        version="1",
+        instructions="A fake for tests.",
+        get_tool_input_schema=lambda name: up.handlers[name][0] if name in up.handlers else None,
+        on_list_tools=up.list_tools,
+        on_call_tool=up.call_tool,
+        on_list_resources=up.list_resources,
+        on_list_resource_templates=up.list_templates,
+        on_read_resource=up.read,
+        on_list_prompts=up.list_prompts,
+        on_get_prompt=up.get_prompt,
+        on_completion=up.complete,
+        on_subscribe_resource=up.accept,
+        on_unsubscribe_resource=up.accept,
+        on_subscriptions_listen=ListenHandler(up.bus),
+    )
+    server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, up.accept)
+    server.middleware.append(up.remember)
+    return server
+
+
+def http_app(server: Server[Any], *, legacy: bool) -> Any:
+    """The ASGI application; a legacy one does not know the stateless era."""
+    app = server.streamable_http_app(host="127.0.0.1")
+    if not legacy:
+        return app
+
+    async def old(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and dict(scope["headers"]).get(b"mcp-protocol-version") == b"2026-07-28":
+            await JSONResponse({"error": "Bad Request: Unsupported protocol version"}, 400)(scope, receive, send)
+            return
+        await app(scope, receive, send)
+
+    return old
+
+
+async def over_stdio(server: Server[Any], legacy: bool) -> None:
+    async with stdio_server() as (read, write):
+        options = server.create_initialization_options()
+        if legacy:
+            await serve_loop(server, read, write, lifespan_state={}, init_options=options)
+        else:
+            await server.run(read, write, options)
+
+
+def main() -> None:
+    cli = argparse.ArgumentParser()
+    cli.add_argument("--stdio", action="store_true")
+    cli.add_argument("--port", type=int, default=0)
+    cli.add_argument("--legacy", action="store_true")
+    cli.add_argument("--tools", type=int, default=0)
+    options = cli.parse_args()
+    server = build(options.tools)
+    if options.stdio:
+        anyio.run(over_stdio, server, options.legacy)
+        return
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", options.port))
+    listener.listen(128)
+    sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp\n")
+    sys.stdout.flush()
+    uvicorn.Server(uvicorn.Config(http_app(server, legacy=options.legacy), log_level="error")).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

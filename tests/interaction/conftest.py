@@ -1,0 +1,47 @@
+"""The running parts the interaction suite shares: four upstreams, a gateway before them, and a second one before that."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.client.stdio import StdioServerParameters
+
+from tests.fakes.running import ROOT, gateway_command, gateway_http, upstream_http, upstream_stdio, write_config
+from tests.interaction.ways import Way
+
+RELAY: dict[str, Any] = {"sampling": {"mode": "relay", "maxRequests": None}}
+
+
+@dataclass(frozen=True)
+class House:
+    """Where everything is."""
+
+    front: str
+    second: str
+    stdio_config: Path
+
+    def target(self, way: Way) -> str | StdioServerParameters:
+        """What a client of `way` connects to."""
+        if way.front == "stdio":
+            command, args = gateway_command(self.stdio_config)
+            return StdioServerParameters(command=command, args=args, cwd=ROOT)
+        return self.front if way.front == "http" else self.second
+
+
+@pytest.fixture(scope="session")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+    folder = tmp_path_factory.mktemp("house")
+    with ExitStack() as stack:
+        new, old = stack.enter_context(upstream_http()), stack.enter_context(upstream_http("--legacy"))
+        over_http = {"new-http": {"type": "http", "url": new}, "old-http": {"type": "http", "url": old}}
+        servers = {**over_http, "new-stdio": upstream_stdio(), "old-stdio": upstream_stdio("--legacy")}
+        front = stack.enter_context(gateway_http(folder, {"mcpServers": servers, "policies": dict.fromkeys(servers, RELAY)}, "front"))
+        hub = {"mcpServers": {"hub": {"type": "http", "url": front}}, "policies": {"hub": RELAY}}
+        second = stack.enter_context(gateway_http(folder, hub, "second"))
+        stdio = write_config(folder, {"mcpServers": over_http, "policies": dict.fromkeys(over_http, RELAY)}, "stdio")
+        yield House(front, second, stdio)

@@ -1,0 +1,101 @@
+"""The ways a client can reach an upstream through the gateway, and the client that goes them.
+
+A way is the front (HTTP, stdio, or HTTP through a second gateway), the client's era, and the kind of upstream. Every
+behaviour of the interaction suite is checked on every way it applies to.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import mcp_types as t
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters
+
+Front = Literal["http", "two-hop", "stdio"]
+Era = Literal["legacy", "modern"]
+MODERN = "2026-07-28"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One path from client to upstream."""
+
+    front: Front
+    era: Era
+    upstream: str
+    """`new-http`, `old-http`, `new-stdio` or `old-stdio`: the server's era and transport."""
+
+    def __str__(self) -> str:
+        return f"{self.front}-{self.era}-{self.upstream}"
+
+    @property
+    def hops(self) -> int:
+        """Gateways on the way."""
+        return 2 if self.front == "two-hop" else 1
+
+    def name(self, native: str) -> str:
+        """The exposed name of the upstream's tool or prompt."""
+        return f"{self._prefix('__')}{native}"
+
+    def uri(self, native: str) -> str:
+        """The exposed URI of the upstream's resource."""
+        return f"{self._prefix('+')}{native}"
+
+    def _prefix(self, joint: str) -> str:
+        return f"hub{joint}{self.upstream}{joint}" if self.front == "two-hop" else f"{self.upstream}{joint}"
+
+
+def ways() -> list[Way]:
+    """All of them; stdio fronts are started per test, so they only face the HTTP upstreams."""
+    kinds = ("new-http", "old-http", "new-stdio", "old-stdio")
+    fronts: tuple[Front, ...] = ("http", "two-hop", "stdio")
+    eras: tuple[Era, ...] = ("legacy", "modern")
+    return [Way(f, e, u) for f in fronts for e in eras for u in kinds if f != "stdio" or u.endswith("http")]
+
+
+@dataclass
+class Heard:
+    """What the client was told or asked besides its results."""
+
+    logs: list[Any] = field(default_factory=lambda: list[Any]())
+    asked: list[Any] = field(default_factory=lambda: list[Any]())
+    messages: list[Any] = field(default_factory=lambda: list[Any]())
+
+
+@asynccontextmanager
+async def connected(way: Way, target: str | StdioServerParameters, *, capable: bool = True) -> AsyncGenerator[tuple[Client, Heard]]:
+    """A client of the way's era; a capable one answers elicitation and sampling."""
+    heard = Heard()
+
+    async def sample(ctx: Any, params: t.CreateMessageRequestParams) -> t.CreateMessageResult:
+        heard.asked.append(params)
+        return t.CreateMessageResult(role="assistant", content=t.TextContent(type="text", text="Paris"), model="fake")
+
+    async def elicit(ctx: Any, params: Any) -> t.ElicitResult:
+        heard.asked.append(params)
+        return t.ElicitResult(action="accept", content={"name": "Ada"})
+
+    async def log(params: Any) -> None:
+        heard.logs.append(params)
+
+    async def message(item: Any) -> None:
+        heard.messages.append(item)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        async with Client(
+            target,
+            mode="legacy" if way.era == "legacy" else MODERN,
+            cache=None,
+            sampling_callback=sample if capable else None,
+            elicitation_callback=elicit if capable else None,
+            logging_callback=log,
+            message_handler=message,
+            log_level="debug" if way.era == "modern" else None,
+        ) as client:
+            yield client, heard
