@@ -1,12 +1,10 @@
-"""Where files are found: the configuration, what ships with the package, and the gateway's own state.
+"""Where files are found: the configuration, and what ships with the package.
 
-Only computes paths and looks whether they exist; reads and writes nothing. Used by `load` and by the rooms
-that keep state.
+Only computes paths and looks whether they exist; reads and writes nothing. Used by `load` and the CLI.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -18,9 +16,6 @@ BundledKind = Literal["config", "agents", "skills"]
 
 CONFIG_VARIABLE = "MOONGATE_CONFIG"
 """Environment variable naming the configuration file."""
-
-STATE_VARIABLE = "MOONGATE_STATE"
-"""Environment variable naming the state folder; `storage.dir` of the configuration wins over it."""
 
 SEARCHED = ("gateway.json", "config/gateway.json")
 """Looked for in the working directory, in this order."""
@@ -51,19 +46,3 @@ def find_config(explicit: str | Path | None, environ: Mapping[str, str], *, work
             raise ConfigError(f"Configuration file {str(value)!r} (from {origin}) {kind}.", path=str(value))
     candidates = [*(here / name for name in SEARCHED), bundled("config") / "gateway.json"]
     return next((path.absolute() for path in candidates if path.is_file()), None)
-
-
-def state_dir(configured: str | None, environ: Mapping[str, str]) -> Path:
-    """The folder for the gateway's own state; it may not exist yet.
-
-    `configured` is `storage.dir` (already absolute); then `$MOONGATE_STATE`, then the platform's state folder.
-    """
-    chosen = configured or environ.get(STATE_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    home = Path(environ.get("HOME") or Path.home())
-    if sys.platform == "darwin":
-        return home / "Library" / "Application Support" / "moongate"
-    if sys.platform == "win32":
-        return Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "moongate"
-    return Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "moongate"

@@ -1,0 +1,126 @@
+"""`key=value` words as the arguments of a tool, typed by the tool's own schema. Pure; used by `call`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import click
+
+from gateway.config.suggest import did_you_mean
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+
+_TYPE_NAMES: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+
+
+def build_arguments(schema: JsonMapping, pairs: Sequence[str], args_json: str | None) -> JsonObject:
+    """The arguments of a call: `args_json` as the base, `key=value` over it, `key:=JSON` for exact values.
+
+    A key given several times becomes a list where the schema wants one.
+
+    Raises:
+        click.UsageError: A word that cannot become an argument, naming it.
+    """
+    arguments = _base(args_json)
+    properties = cast("dict[str, JsonMapping]", schema.get("properties") or {})
+    given: dict[str, list[str]] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.rstrip(":"):
+            raise click.UsageError(f"{pair!r} is not key=value; for JSON there are key:=JSON and --args-json.")
+        if key.endswith(":"):
+            arguments[key[:-1]] = _json(text, key[:-1])
+        else:
+            given.setdefault(key, []).append(text)
+    for key, texts in given.items():
+        arguments[key] = _typed(key, texts, properties.get(key))
+    return arguments
+
+
+def undeclared(schema: JsonMapping, arguments: JsonMapping) -> list[str]:
+    """A remark for each argument the schema does not declare; policy may drop those."""
+    properties = cast("dict[str, JsonMapping]", schema.get("properties") or {})
+    if schema.get("additionalProperties") not in (None, False) or not isinstance(properties, dict):
+        return []
+    return [f"argument {key!r} is not declared by the tool. {did_you_mean(key, properties)}".rstrip() for key in arguments if key not in properties]
+
+
+def _base(args_json: str | None) -> JsonObject:
+    if args_json is None:
+        return {}
+    value = _json(args_json, "--args-json")
+    if not isinstance(value, dict):
+        raise click.UsageError("--args-json must be a JSON object.")
+    return cast("JsonObject", value)
+
+
+def _json(text: str, name: str) -> JsonValue:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"{name}: not JSON: {error}") from None
+
+
+def _typed(key: str, texts: list[str], schema: JsonMapping | None) -> JsonValue:
+    types = _types(schema)
+    if "array" in types and (len(texts) > 1 or not texts[0].lstrip().startswith("[")):
+        items = cast("JsonMapping", (schema or {}).get("items") or {})
+        return [_value(key, text, _types(items)) for text in texts]
+    if len(texts) > 1:
+        raise click.UsageError(f"{key!r} is given {len(texts)} times, and the tool does not want a list there.")
+    return _value(key, texts[0], types)
+
+
+def _types(schema: JsonMapping | None) -> set[str]:
+    """The JSON types a schema admits; `{"string"}` where it does not say."""
+    if not isinstance(schema, Mapping):
+        return {"string"}
+    written = schema.get("type")
+    if isinstance(written, str):
+        return {written}
+    if isinstance(written, list):
+        return {str(item) for item in cast("list[JsonValue]", written)}
+    branches = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(branches, list):
+        return {kind for branch in cast("list[JsonMapping]", branches) for kind in _types(branch)}
+    fixed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(fixed, list):
+        return {_TYPE_NAMES.get(type(item), "null") for item in cast("list[JsonValue]", fixed)}
+    return {"string"}
+
+
+def _value(key: str, text: str, types: set[str]) -> JsonValue:
+    """`text` as the first of the wanted types that it can be; text last, because it can always be that."""
+    for kind in ("null", "boolean", "integer", "number", "object", "array"):
+        if kind in types:
+            value = _as_type(text, kind)
+            if value is not _NO:
+                return value
+    if "string" in types:
+        return text
+    wanted = " or ".join(sorted(types))
+    raise click.UsageError(f"{key!r} must be {wanted}, not {text!r}.")
+
+
+_NO = object()
+
+
+def _as_type(text: str, kind: str) -> JsonValue:
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return _NO
+    match kind:
+        case "null":
+            return None if value is None else _NO
+        case "boolean":
+            return value if isinstance(value, bool) else _NO
+        case "integer":
+            return value if isinstance(value, int) and not isinstance(value, bool) else _NO
+        case "number":
+            return value if isinstance(value, (int, float)) and not isinstance(value, bool) else _NO
+        case "object":
+            return cast("JsonObject", value) if isinstance(value, dict) else _NO
+        case _:
+            return cast("list[JsonValue]", value) if isinstance(value, list) else _NO

@@ -1,0 +1,134 @@
+"""`TerminalCaller`: the person at the terminal as the caller of a tool: progress, log lines, questions.
+
+Questions are put on stderr and answered on stdin; without a terminal nothing can be asked. Used by `call`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import anyio
+import anyio.to_thread
+import click
+
+from gateway.cli.output import clean, say
+from gateway.errors import AskUnavailable
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.tools.context import LogLevel, capability_of
+
+TERMINAL_CAPABILITIES: JsonObject = {"elicitation": {"form": {}, "url": {}}}
+"""What a person at a terminal can answer."""
+
+
+class TerminalCaller:
+    """Implements `Caller` on a terminal; `interactive` says whether there is one."""
+
+    def __init__(self, *, interactive: bool) -> None:
+        self._interactive = interactive
+        self._one_at_a_time = anyio.Lock()
+
+    @property
+    def capabilities(self) -> JsonObject:
+        """What to declare for this caller."""
+        return TERMINAL_CAPABILITIES if self._interactive else {}
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """One line per report."""
+        done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
+        say(f"  {done}  {message or ''}".rstrip())
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        """One line per message."""
+        text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+        say(f"  {level}{f' {logger}' if logger else ''}: {text}")
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        """Put a form or a link to the person; anything else, or no terminal, is refused."""
+        if request.get("method") != "elicitation/create" or not self._interactive:
+            raise AskUnavailable(
+                f"The tool asks for {request.get('method')!r}, which nobody can answer here; run it in a terminal.",
+                capability=capability_of(request),
+            )
+        params = cast("JsonMapping", request.get("params") or {})
+        async with self._one_at_a_time:
+            return await anyio.to_thread.run_sync(lambda: _ask_person(params), abandon_on_cancel=True)
+
+
+def _ask_person(params: JsonMapping) -> JsonObject:
+    say()
+    say(str(params.get("message", "")))
+    if params.get("mode") == "url":
+        say(f"Open this page yourself if you trust it: {params.get('url', '')}")
+        return {"action": _choose("Done there?", accept="yes", decline="no")}
+    schema = cast("JsonMapping", params.get("requestedSchema") or {})
+    fields = cast("dict[str, JsonMapping]", schema.get("properties") or {})
+    required = cast("list[str]", schema.get("required") or [])
+    action = _choose("Answer?", accept="yes", decline="no")
+    if action != "accept":
+        return {"action": action}
+    content: JsonObject = {}
+    for name, field in fields.items():
+        value = _ask_field(name, field, is_required=name in required)
+        if value is not None:
+            content[name] = value
+    return {"action": "accept", "content": content}
+
+
+def _choose(question: str, *, accept: str, decline: str) -> str:
+    answer = click.prompt(question, type=click.Choice([accept, decline, "cancel"]), default=accept, err=True)
+    return {accept: "accept", decline: "decline"}.get(answer, "cancel")
+
+
+def _ask_field(name: str, field: JsonMapping, *, is_required: bool) -> JsonValue:
+    """The value a person gives for one field of a form; `None` when an optional one is left empty."""
+    label = clean(str(field.get("title") or name))
+    if field.get("description"):
+        say(f"{label}: {field['description']}")
+    kind = field.get("type")
+    if kind == "boolean":
+        return click.confirm(label, default=bool(field.get("default", False)), err=True)
+    options = _options(field)
+    if options:
+        say("  " + ", ".join(f"{value}" if value == title else f"{value} ({title})" for value, title in options))
+    default = field.get("default")
+    while True:
+        shown = ",".join(map(str, cast("list[JsonValue]", default))) if isinstance(default, list) else default
+        text = str(click.prompt(label, default="" if shown is None else str(shown), show_default=shown is not None, err=True)).strip()
+        if not text and not is_required:
+            return None
+        try:
+            return _parse_field(text, field, [value for value, _ in options], is_required=is_required)
+        except ValueError as error:
+            say(str(error))
+
+
+def _options(field: JsonMapping) -> list[tuple[str, str]]:
+    """`(value, title)` of a choice, in all spellings of MCP's elicitation schemas."""
+    source = cast("JsonMapping", field.get("items") or {}) if field.get("type") == "array" else field
+    titled = cast("list[JsonMapping]", source.get("oneOf") or source.get("anyOf") or [])
+    if titled:
+        return [(str(option.get("const")), str(option.get("title", option.get("const")))) for option in titled]
+    values = [str(value) for value in cast("list[JsonValue]", source.get("enum") or [])]
+    titles = [str(title) for title in cast("list[JsonValue]", source.get("enumNames") or values)]
+    return list(zip(values, titles, strict=False))
+
+
+def _parse_field(text: str, field: JsonMapping, options: list[str], *, is_required: bool) -> JsonValue:
+    if not text and is_required:
+        raise ValueError("This one is required.")
+    match field.get("type"):
+        case "integer":
+            return int(text)
+        case "number":
+            return float(text)
+        case "array":
+            chosen = [part.strip() for part in text.split(",") if part.strip()]
+            unknown = [part for part in chosen if options and part not in options]
+            if unknown:
+                raise ValueError(f"{', '.join(unknown)}: not among the choices.")
+            return cast("list[JsonValue]", chosen)
+        case _:
+            if options and text not in options:
+                raise ValueError(f"{text!r} is not among the choices.")
+            return text

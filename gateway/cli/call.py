@@ -1,0 +1,98 @@
+"""`moongate call`: one tool call, against the running gateway or one started for it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.common import api_key_option, config_option, json_option, load, run_async, standalone_option, url_option
+from gateway.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from gateway.cli.hub import Target
+    from gateway.config.load import LoadedConfig
+
+CALL_TIMEOUT_SECONDS = 600.0
+"""Working time of one call from the command line; waiting for the person does not count."""
+
+_REFUSED = re.compile(r"Refused by [\w.*/-]+: ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    tool: str
+    pairs: tuple[str, ...]
+    args_json: str | None
+
+
+@click.command()
+@click.argument("tool")
+@click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--args-json", metavar="JSON", help="All arguments as one JSON object; `-` reads it from stdin.")
+@url_option
+@api_key_option
+@standalone_option
+@config_option
+@json_option
+@click.pass_context
+def call(ctx: click.Context, /, **_: object) -> None:
+    """Call a tool and print what it returns.
+
+    Values are read by the tool's own schema: `limit=5` becomes a number where the tool wants one; `key:=JSON`
+    passes JSON as it is. Asks of the tool are put to you when this runs in a terminal.
+    """
+    from gateway.cli.hub import Target
+
+    given = ctx.params
+    args_json: str | None = sys.stdin.read() if given["args_json"] == "-" else given["args_json"]
+    words = _Words(given["tool"], given["pairs"], args_json)
+    target = Target(given["url"], given["api_key"], given["standalone"])
+    loaded = load(given["config_path"])
+    result = run_async(lambda: _call(words, loaded, target))
+    _show(result, words.tool, as_json=given["as_json"])
+
+
+async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObject:
+    from gateway.cli.arguments import build_arguments, undeclared
+    from gateway.cli.asking import TerminalCaller
+    from gateway.cli.hub import Asker, open_hub, pick_tool
+    from gateway.cli.output import is_interactive, say
+    from gateway.errors import UpstreamTimeout
+    from gateway.tools.base import Complete
+    from gateway.tools.context import CallClock, CallContext
+    from gateway.tools.drive import drive
+
+    caller = TerminalCaller(interactive=is_interactive())
+    asker = Asker(caller, caller.capabilities)
+    async with open_hub(loaded, target, asker) as hub:
+        found = pick_tool(await hub.tools(), words.tool)
+        schema = found.tool.definition.input_schema
+        arguments = build_arguments(schema, words.pairs, words.args_json)
+        for remark in undeclared(schema, arguments):
+            say(remark)
+        clock = CallClock(CALL_TIMEOUT_SECONDS)
+        ctx = CallContext(client=asker.profile(), caller=caller, clocks=(clock,), wants_progress=True, log_level="warning")
+        with clock.scope:
+            outcome = await drive(found.tool, arguments, ctx)
+            return outcome.result if isinstance(outcome, Complete) else {"task": outcome.task}
+    raise UpstreamTimeout(f"Tool {words.tool!r} did not finish within {CALL_TIMEOUT_SECONDS:g} s.", server=found.source or "")
+
+
+def _show(result: JsonObject, tool: str, *, as_json: bool) -> None:
+    from gateway.cli.failures import CommandFailed
+    from gateway.cli.output import block_text, print_content, print_json
+
+    is_error = bool(result.get("isError"))
+    if as_json:
+        print_json(result)
+    elif "task" in result:
+        click.echo(f"task {result['task'].get('taskId')} started")
+    elif not is_error:
+        print_content(result)
+    if is_error:
+        text = "\n".join(block_text(block) for block in result.get("content") or []) or f"Tool {tool!r} failed."
+        raise CommandFailed(text, code="denied" if _REFUSED.match(text) else "tool-error")

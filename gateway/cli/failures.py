@@ -1,0 +1,104 @@
+"""From exceptions to exit codes: the one table. Used by `main`, and by commands that end with a code of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+import click
+
+from gateway.errors import (
+    Collision,
+    ConfigError,
+    GatewayError,
+    NotFound,
+    PolicyDenied,
+    StorageError,
+    UpstreamRefused,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from gateway.json_types import JsonObject
+
+Code = Literal["usage", "config-invalid", "needs-auth", "unreachable", "tool-error", "denied", "not-found"]
+
+EXIT_CODES: dict[Code, int] = {
+    "usage": 1,
+    "not-found": 1,
+    "config-invalid": 2,
+    "needs-auth": 3,
+    "unreachable": 4,
+    "tool-error": 5,
+    "denied": 6,
+}
+"""The stable exit code of every kind of failure."""
+
+
+class NeedsAuth(GatewayError):
+    """The running gateway wants an API key."""
+
+
+class CommandFailed(GatewayError):
+    """A command failed after it printed what it had to say; `code` decides the exit code."""
+
+    def __init__(self, message: str, *, code: Code) -> None:
+        super().__init__(message)
+        self.code: Code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a failed command ends."""
+
+    code: Code
+    message: str
+    details: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+    """Further keys of the JSON error, e.g. `path`."""
+    usage: str = ""
+    """Where to read on, for people."""
+
+    @property
+    def exit_code(self) -> int:
+        """The process's exit code."""
+        return EXIT_CODES[self.code]
+
+    def to_json(self) -> JsonObject:
+        """`{"code", "message", …}`."""
+        return {"code": self.code, "message": self.message, **self.details}
+
+
+def unwrap(error: BaseException) -> BaseException:
+    """The first real error inside exception groups, as task groups raise them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
+
+
+def outcome_of(error: BaseException) -> Outcome | None:
+    """The end a known error leads to; `None` for a programming mistake."""
+    text = str(error)
+    match error:
+        case click.ClickException():
+            ctx = getattr(error, "ctx", None)
+            usage = f"Try `{ctx.command_path} --help`." if isinstance(ctx, click.Context) else ""
+            return Outcome("usage", error.format_message(), usage=usage)
+        case CommandFailed():
+            return Outcome(error.code, text)
+        case NeedsAuth():
+            return Outcome("needs-auth", text)
+        case ConfigError():
+            return Outcome("config-invalid", text, {"path": error.path} if error.path else {})
+        case Collision() | StorageError():
+            return Outcome("config-invalid", text)
+        case NotFound():
+            return Outcome("not-found", text, {"kind": error.kind, "name": error.name})
+        case PolicyDenied():
+            return Outcome("denied", text, {"rule": error.rule})
+        case UpstreamUnavailable() | UpstreamTimeout():
+            return Outcome("unreachable", text, {"server": error.server})
+        case UpstreamRefused():
+            return Outcome("tool-error", text, {"server": error.server, "rpcCode": error.code})
+        case GatewayError():
+            return Outcome("tool-error", text)
+        case _:
+            return None

@@ -1,0 +1,115 @@
+"""The `moongate` command: finds the subcommand, runs it, and turns failures into exit codes.
+
+Not a place for work of its own. Exit codes: 0 ok, 1 usage, 2 configuration invalid, 3 needs authentication,
+4 unreachable, 5 tool error, 6 denied by policy; with `--json` a failure is one JSON line on stderr.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+
+import click
+
+from gateway import __version__
+from gateway.cli.failures import Outcome, outcome_of, unwrap
+
+COMMANDS: Mapping[str, str] = {
+    "run": "gateway.cli.run:run",
+    "list": "gateway.cli.listing:list_command",
+    "inspect": "gateway.cli.inspect:inspect",
+    "call": "gateway.cli.call:call",
+    "add": "gateway.cli.servers:add",
+    "remove": "gateway.cli.servers:remove",
+    "doctor": "gateway.cli.doctor:doctor",
+    "schema": "gateway.cli.schemas:schema",
+    "keys": "gateway.cli.keys:keys",
+}
+"""Command → where it is defined, in the order of `--help`."""
+
+
+class _Commands(click.Group):
+    """A group that imports a command when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        module, _, name = place.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            from gateway.config.suggest import did_you_mean
+
+            hint = did_you_mean(args[0], COMMANDS)
+            raise click.UsageError(f"There is no command {args[0]!r}. {hint}".rstrip(), ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False, invoke_without_command=True)
+@click.version_option(__version__, prog_name="moongate")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """One MCP endpoint for your agents, skills, workflows and every remote MCP server you use."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit the process with its code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    sys.exit(run_command(arguments))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; failures are reported on stderr.
+
+    This is the CLI's one boundary: every error of Moongate ends here as a line, never as a traceback.
+    """
+    try:
+        code = cli.main(args=list(arguments), prog_name="moongate", standalone_mode=False)
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        _silence_stdout()
+        return 0
+    except Exception as error:
+        outcome = outcome_of(unwrap(error))
+        if outcome is None:
+            raise
+        _report(outcome, as_json=_wants_json(arguments))
+        return outcome.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether `--json` was given; looked up in the words, because a usage error leaves nothing parsed."""
+    own = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
+    return "--json" in own
+
+
+def _report(outcome: Outcome, *, as_json: bool) -> None:
+    from gateway.cli.output import clean, json_line
+
+    if as_json:
+        click.echo(json_line({"error": outcome.to_json()}), err=True)
+        return
+    for line in outcome.message.splitlines():
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {clean(line)}", err=True)
+    if outcome.usage:
+        click.echo(outcome.usage, err=True)
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter from complaining about the closed pipe when it flushes at exit."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,142 @@
+"""What commands print: JSON lines, aligned tables, content blocks, and status lines on stderr.
+
+Text of servers and tools never reaches a terminal with its control characters. Colours only where stderr is a
+terminal. Used by the commands only.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Literal, cast
+
+import click
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.telemetry.logging import escape_controls
+
+Mark = Literal["ok", "warn", "fail"]
+
+_COLOURS: Mapping[Mark, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+MAX_CELL = 80
+"""Characters of one table cell; longer text is cut with an ellipsis, `--json` has all of it."""
+
+
+def clean(text: str) -> str:
+    """`text` with control and direction characters made visible; line breaks stay, tabs become spaces."""
+    return "\n".join(escape_controls(line.expandtabs(4)) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def json_line(value: JsonValue) -> str:
+    """`value` on one line, with nothing in it that a terminal acts on."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(f"\\u{ord(c):04x}" if _is_unsafe(c) else c for c in text)
+
+
+def print_json(value: JsonValue) -> None:
+    """The data of a command with `--json`: one line on stdout."""
+    click.echo(json_line(value))
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Aligned columns on stdout; nothing but the header for no rows."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(len(header), *(len(row[index]) for row in cells)) if cells else len(header) for index, header in enumerate(headers)]
+    for line in ([header.upper() for header in headers], *cells):
+        click.echo("  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True)).rstrip())
+
+
+def say(text: str = "") -> None:
+    """A line for people, on stderr."""
+    click.echo(clean(text), err=True)
+
+
+def say_mark(mark: Mark, text: str) -> None:
+    """A line that starts with its verdict, on stderr; rich decides about colours."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(Text.assemble((f"{mark:<4}", _COLOURS[mark]), f"  {clean(text)}"))
+
+
+def print_content(result: JsonMapping) -> None:
+    """A tool result for people, on stdout: texts as they are, one line for what a terminal cannot show."""
+    blocks = cast("list[JsonMapping]", result.get("content") or [])
+    shown = [block_text(block) for block in blocks]
+    structured = result.get("structuredContent")
+    if not shown and structured is not None:
+        shown = [json.dumps(structured, indent=2, ensure_ascii=False)]
+    for text in shown:
+        click.echo(clean(text))
+
+
+def block_text(block: JsonMapping) -> str:
+    """One content block as text."""
+    kind = block.get("type")
+    if kind == "text":
+        return str(block.get("text", ""))
+    if kind in ("image", "audio"):
+        return f"[{kind} {block.get('mimeType', '')}, {_decoded_size(block.get('data'))} bytes; use --json for the data]"
+    if kind == "resource_link":
+        return f"[{block.get('name', '')}: {block.get('uri', '')}]"
+    if kind == "resource":
+        inner = cast("JsonMapping", block.get("resource") or {})
+        if isinstance(inner.get("text"), str):
+            return f"[{inner.get('uri', '')}]\n{inner['text']}"
+        return f"[{inner.get('uri', '')} {inner.get('mimeType', '')}, {_decoded_size(inner.get('blob'))} bytes; use --json for the data]"
+    return json.dumps(dict(block), ensure_ascii=False)
+
+
+def source_line(source: JsonMapping) -> str:
+    """One source as one line: name, kind or transport, protocol, tools and milliseconds, or what is wrong."""
+    transport = str(source["kind"] if source["transport"] == "local" else source["transport"])
+    parts = [f"{source['name']!s:<14}", f"{transport:<8}"]
+    if source["state"] in ("down", "disabled", "starting"):
+        parts.append(f"{source['state']:<10}")
+    else:
+        count = int(source["tools"])
+        took = source.get("milliseconds")
+        parts += [f"{source['protocol_version'] or '-':<10}", f"{count} tool{'' if count == 1 else 's'}".ljust(9)]
+        parts.append(f"{took:.0f} ms" if isinstance(took, (int, float)) else "")
+    if source.get("error"):
+        parts.append(str(source["error"]))
+    return "  ".join(parts).rstrip()
+
+
+def first_line(text: JsonValue) -> str:
+    """The first line of a description, for a table."""
+    return str(text or "").strip().partition("\n")[0]
+
+
+def is_interactive() -> bool:
+    """Whether a person can be asked: stdin and stderr are a terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def masked(value: JsonValue, secrets: frozenset[str]) -> JsonValue:
+    """A copy of JSON data with every secret value replaced."""
+    if isinstance(value, str):
+        for secret in sorted(secrets, key=len, reverse=True):
+            value = value.replace(secret, "[secret]")
+        return value
+    if isinstance(value, list):
+        return [masked(item, secrets) for item in cast("list[JsonValue]", value)]
+    if isinstance(value, dict):
+        return {key: masked(item, secrets) for key, item in cast("JsonObject", value).items()}
+    return value
+
+
+def _is_unsafe(character: str) -> bool:
+    return escape_controls(character) != character
+
+
+def _cell(value: str) -> str:
+    text = escape_controls(value)
+    return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
+
+
+def _decoded_size(data: JsonValue) -> int:
+    return len(data.rstrip("=")) * 3 // 4 if isinstance(data, str) else 0

@@ -1,0 +1,189 @@
+"""`moongate add` and `moongate remove`: server entries in the configuration file, edited in place.
+
+Comments and layout of the file stay. Starts no server; `moongate doctor` tries them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from gateway.cli.common import config_option, json_option
+from gateway.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from gateway.config.load import LoadedConfig
+
+NEW_FILE = "gateway.json"
+"""Made in the working directory when no configuration of the user's own is found."""
+
+
+@click.command()
+@click.argument("name")
+@click.argument("target", nargs=-1, metavar="(URL | -- COMMAND [ARGS]...)")
+@click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="HTTP header; repeatable. Write secrets as ${VAR}.")
+@click.option("--env", "variables", multiple=True, metavar="KEY=VALUE", help="Environment variable of the program; repeatable.")
+@click.option("--sse", is_flag=True, help="The URL speaks the old HTTP+SSE transport.")
+@click.option("--replace", is_flag=True, help="Replace an entry of the same name.")
+@config_option
+@json_option
+def add(
+    name: str,
+    target: tuple[str, ...],
+    headers: tuple[str, ...],
+    variables: tuple[str, ...],
+    sse: bool,
+    replace: bool,
+    config_path: str | None,
+    as_json: bool,
+) -> None:
+    """Add a remote MCP server to the configuration.
+
+    \b
+    moongate add docs https://docs.example.com/mcp --header "Authorization=Bearer ${DOCS_TOKEN}"
+    moongate add files -- npx -y @modelcontextprotocol/server-filesystem .
+    """
+    _check_name(name)
+    entry = _entry(target, _pairs(headers, "--header"), _pairs(variables, "--env"), sse=sse)
+    file, text = _own_file(config_path)
+    _write_entry(file, text, name, entry, replace=replace, as_json=as_json)
+
+
+def _write_entry(file: Path, text: str, name: str, entry: JsonObject, *, replace: bool, as_json: bool) -> None:
+    from gateway.cli.output import print_json, say
+    from gateway.config.jsonc import insert_entry
+    from gateway.config.load import load_text
+    from gateway.errors import ConfigError
+    from gateway.storage.files import write_atomic
+
+    try:
+        edited = insert_entry(text, (_section(text, file), name), entry, replace=replace)
+        loaded = load_text(edited, file.absolute(), os.environ)
+        write_atomic(file, edited.encode())
+    except (ConfigError, OSError) as error:
+        if "exists already" in str(error):
+            raise ConfigError(f"{file}: server {name!r} exists already; add `--replace`.", path=f"mcpServers.{name}") from None
+        say(f"{file} was not changed. The entry to put in by hand:")
+        say(json.dumps({"mcpServers": {name: entry}}, indent=2, ensure_ascii=False))
+        raise ConfigError(str(error), path=getattr(error, "path", "")) from None
+    problem = _problem_of(loaded, name)
+    if as_json:
+        print_json({"added": name, "file": str(file), "entry": entry, "problem": problem})
+        return
+    click.echo(f"added {name} to {file}")
+    if problem:
+        say(f"It stays disabled for now: {problem}")
+    for key in _literal_secrets(entry):
+        say(f"{key} is written out in the file; `${{VAR}}` or `${{file:PATH}}` keeps it out.")
+
+
+@click.command()
+@click.argument("name")
+@config_option
+@json_option
+def remove(name: str, config_path: str | None, as_json: bool) -> None:
+    """Remove a remote MCP server from the configuration."""
+    from gateway.cli.output import print_json, say
+    from gateway.config.jsonc import parse, remove_entry
+    from gateway.config.load import read_text
+    from gateway.config.paths import find_config
+    from gateway.config.suggest import did_you_mean
+    from gateway.errors import NotFound
+    from gateway.storage.files import write_atomic
+
+    file = find_config(config_path, os.environ)
+    if file is None or _is_bundled(file):
+        raise NotFound("server", name, f"There is no configuration file of your own here, so no server {name!r} to remove.")
+    text = read_text(file)
+    document = parse(text, name=str(file))
+    section = _section(text, file)
+    servers = cast("JsonObject", document.get(section) or {})
+    if name not in servers:
+        raise NotFound("server", name, f"{file} has no server {name!r}. {did_you_mean(name, servers)}".rstrip())
+    write_atomic(file, remove_entry(text, (section, name)).encode())
+    if as_json:
+        print_json({"removed": name, "file": str(file)})
+        return
+    click.echo(f"removed {name} from {file}")
+    if name in (document.get("policies") or {}):
+        say(f"Its rules under policies.{name} are still there.")
+
+
+def _check_name(name: str) -> None:
+    from gateway.config.models import RESERVED_SOURCES, SOURCE_NAME_PATTERN
+
+    if name in RESERVED_SOURCES:
+        raise click.UsageError(f"The name {name!r} is reserved for Moongate's own sources; choose another.")
+    if not re.fullmatch(SOURCE_NAME_PATTERN, name):
+        raise click.UsageError(f"A server's name may only have letters, digits, '_' and '-', at most 40; not {name!r}.")
+
+
+def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for value in values:
+        match = re.match(r"([^=:\s]+)\s*(?:=|:)\s*(.*)", value, re.DOTALL)
+        if match is None:
+            raise click.UsageError(f"{option} needs KEY=VALUE, not {value!r}.")
+        pairs[match.group(1)] = match.group(2)
+    return pairs
+
+
+def _entry(target: tuple[str, ...], headers: dict[str, str], variables: dict[str, str], *, sse: bool) -> JsonObject:
+    """The server entry as it is written to the file."""
+    if not target:
+        raise click.UsageError("Say what to add: a URL, or `--` and the command that starts the server.")
+    if len(target) == 1 and re.match(r"https?://", target[0]):
+        if variables:
+            raise click.UsageError("--env belongs to a command; for a URL there is --header.")
+        entry: JsonObject = {"type": "sse" if sse else "http", "url": target[0]}
+        return {**entry, "headers": headers} if headers else entry
+    if headers or sse:
+        raise click.UsageError("--header and --sse belong to a URL; for a command there is --env.")
+    entry = {"command": target[0]}
+    if len(target) > 1:
+        entry["args"] = list(target[1:])
+    if variables:
+        entry["env"] = variables
+    return entry
+
+
+def _own_file(config_path: str | None) -> tuple[Path, str]:
+    """The user's configuration file with its text; a new one in the working directory where there is none."""
+    from gateway.config.load import read_text
+    from gateway.config.paths import find_config
+
+    if config_path is not None and not Path(config_path).exists():
+        return Path(config_path), "{\n}\n"
+    found = find_config(config_path, os.environ)
+    if found is None or _is_bundled(found):
+        return Path.cwd() / NEW_FILE, "{\n}\n"
+    return found, read_text(found)
+
+
+def _is_bundled(file: Path) -> bool:
+    """Whether a file came out of the package and not out of the working directory."""
+    from gateway.config.paths import SEARCHED, bundled
+
+    own = {(Path.cwd() / name).absolute() for name in SEARCHED}
+    return file == (bundled("config") / "gateway.json").absolute() and file not in own
+
+
+def _section(text: str, file: Path) -> str:
+    from gateway.config.jsonc import parse
+
+    document = parse(text, name=str(file))
+    return "servers" if isinstance(document, dict) and "servers" in document else "mcpServers"
+
+
+def _problem_of(loaded: LoadedConfig, name: str) -> str | None:
+    return next((f"{server.json_path}: {server.reason}" for server in loaded.disabled if server.name == name), None)
+
+
+def _literal_secrets(entry: JsonObject) -> list[str]:
+    pairs: dict[str, str] = {**entry.get("headers", {}), **entry.get("env", {})}
+    return [key for key, value in pairs.items() if re.search(r"auth|key|passw|secret|token", key, re.IGNORECASE) and "${" not in value]
