@@ -6,12 +6,15 @@ needs are not imported. Everything is entered in one exit stack, in dependency o
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -30,6 +33,9 @@ from gateway.telemetry.events import EventStream
 from gateway.tools.base import Source, SourceStatus, ToolSource
 from gateway.tools.guard import GuardedTool
 from gateway.upstream.source import UpstreamSource
+
+if TYPE_CHECKING:
+    import uvicorn
 
 logger = logging.getLogger(__name__)
 
@@ -201,10 +207,13 @@ class Gateway:
     # -- serving -----------------------------------------------------------------------------------------------
 
     async def serve_stdio(self) -> None:
-        """Serve one client over standard input and output until it closes them."""
+        """Serve one client over standard input and output until it closes them, or a signal stops us."""
         from gateway.server.stdio import serve_stdio
 
-        await serve_stdio(self._server)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_on_signals, lambda count: tasks.cancel_scope.cancel())
+            await serve_stdio(self._server)
+            tasks.cancel_scope.cancel()
 
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None]) -> None:
         """Serve over HTTP until stopped by signal or cancelled; `on_ready` gets the endpoint URL once it listens.
@@ -232,7 +241,7 @@ class Gateway:
             ready=self._settled.is_set,
             routes=build_routes(self.loaded.config.server.name, endpoint, self.sources),
         )
-        server = uvicorn.Server(
+        server = _quiet_server(
             uvicorn.Config(
                 app,
                 log_config=None,
@@ -250,9 +259,35 @@ class Gateway:
                     await anyio.sleep(0.005)
                 on_ready(endpoint)
 
+            def stop(count: int) -> None:
+                server.should_exit = True
+                server.force_exit = count > 1
+
             tasks.start_soon(announce)
+            tasks.start_soon(_on_signals, stop)
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
+
+
+async def _on_signals(stop: Callable[[int], None]) -> None:
+    """Call `stop` with 1, 2, … for each SIGINT or SIGTERM, until cancelled."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        count = 0
+        async for _ in signals:
+            count += 1
+            stop(count)
+
+
+def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:
+    """A uvicorn server that leaves signals to us: its own handling ends the process by re-raising them."""
+    import uvicorn
+
+    class Quiet(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Generator[None, None, None]:
+            yield
+
+    return Quiet(config)
 
 
 def _disabled(name: str, reason: str) -> SourceStatus:

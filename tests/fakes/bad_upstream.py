@@ -1,0 +1,44 @@
+"""Remote servers that misbehave, as real processes over stdio.
+
+    python -m tests.fakes.bad_upstream MODE
+
+`exit` leaves at once with a last word on stderr; `hang` never answers; `garbage` prints what is no JSON-RPC, then works;
+`no-newline` floods stdout without ever ending a line; `deaf` ignores SIGTERM and a closed standard input.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import time
+
+
+def main(mode: str) -> None:
+    """Misbehave as asked."""
+    match mode:
+        case "exit":
+            sys.stderr.write("cannot find my database\n")
+            sys.exit(7)
+        case "hang":
+            while True:
+                time.sleep(1)
+        case "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            while True:
+                time.sleep(1)
+        case "garbage":
+            os.write(1, b"Starting up...\n\xff\xfe{]\n\n" + b"y" * 100_000 + b"\n")
+            sys.argv = ["upstream", "--stdio"]
+            runpy.run_module("tests.fakes.upstream", run_name="__main__")
+        case "no-newline":
+            block = b"z" * 65_536
+            while True:
+                os.write(1, block)
+        case other:
+            raise SystemExit(f"unknown mode {other!r}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
