@@ -1,0 +1,299 @@
+"""The disk side of skills: find them under a root, list their files, read bytes without being led astray.
+
+A skill folder is written by others. So listing looks at links and kinds itself instead of following them, and
+reading opens one segment after the other below the configured root without following links, never blocks on a
+FIFO and never reads past the size that was listed. What a client says never reaches this module: callers look
+names up in the index and pass on what listing found. Blocking; call it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import cast
+
+from gateway.skills.models import MANIFEST, MAX_SKILL_BYTES, Diagnostic, Level, Stamp
+
+_UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
+"""Control characters, backslashes and undecodable bytes: no client could ask for such a file by name."""
+
+JUNK = (".git", "node_modules", "__pycache__", ".venv", ".DS_Store", "*.pyc", ".env*")
+"""Never part of a skill: caches, dependencies and secrets (the largest real skill carries 48 MB of them)."""
+
+MAX_ENTRIES = 20_000
+"""Directory entries looked at per skill; the rest is not served (the largest real skill has 1,104 files)."""
+
+MAX_DEPTH = 16
+"""Folders below a skill; deeper ones are not served (the deepest real one is 7)."""
+
+MAX_SEARCH_DEPTH = 6
+"""How deep below a root skills are looked for (Agent Skills client guide, scan bounds)."""
+
+MAX_SEARCH_FOLDERS = 20_000
+"""Folders looked at per root, so that a root set to `/` by mistake ends."""
+
+
+class Changed(Exception):
+    """A file is no longer what was listed. Internal to this room: the answer is to list again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A regular file of a skill."""
+
+    path: str
+    segments: tuple[str, ...]
+    stamp: Stamp
+
+
+@dataclass(slots=True)
+class Listing:
+    """All files of one skill, sorted by path, and what stood out."""
+
+    files: list[Found] = field(default_factory=lambda: cast("list[Found]", []))
+    problems: list[Diagnostic] = field(default_factory=lambda: cast("list[Diagnostic]", []))
+    manifest_name: str = MANIFEST
+    """Spelling of the top `SKILL.md` on disk."""
+    nested: list[tuple[str, ...]] = field(default_factory=lambda: cast("list[tuple[str, ...]]", []))
+    """Folders inside that have a `SKILL.md` of their own, as segments from the root."""
+
+
+def is_junk(name: str) -> bool:
+    """Whether an entry of that name is never served."""
+    return any(fnmatchcase(name, pattern) for pattern in JUNK)
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """The identity of a file's content, from its status."""
+    return (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+
+
+# -- finding skills ------------------------------------------------------------------------------------------------
+
+
+def find_skills(root: str, roots: tuple[str, ...], problems: list[Diagnostic]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Folders with a `SKILL.md`, in path order, as `(root, segments)`; does not look inside a skill.
+
+    A linked folder counts where it really is, so its root may be another one of `roots`; one that is in none of
+    them is skipped and reported. `roots` are real paths.
+    """
+    stack: list[tuple[str, ...]] = [()]
+    looked = 0
+    while stack:
+        segments = stack.pop()
+        looked += 1
+        if looked > MAX_SEARCH_FOLDERS:
+            problems.append(Diagnostic("too-many-folders", "warning", f"More than {MAX_SEARCH_FOLDERS} folders; the rest is not searched."))
+            return
+        folders: list[tuple[str, ...]] = []
+        is_skill = False
+        for entry in _entries(os.path.join(root, *segments)):
+            if entry.is_symlink():
+                linked = None if is_junk(entry.name) else _linked_skill(entry.path, roots, problems)
+                if linked is not None:
+                    yield linked
+                is_skill = is_skill or entry.name == MANIFEST
+            elif entry.is_dir():
+                folders.append((*segments, entry.name))
+            elif entry.name.lower() == MANIFEST.lower():
+                is_skill = True
+        if is_skill:
+            yield root, segments
+        elif len(segments) < MAX_SEARCH_DEPTH:
+            stack.extend(f for f in reversed(folders) if not f[-1].startswith(".") and not is_junk(f[-1]))
+
+
+def _linked_skill(path: str, roots: tuple[str, ...], problems: list[Diagnostic]) -> tuple[str, tuple[str, ...]] | None:
+    try:
+        real = os.path.realpath(path, strict=True)
+        if not os.path.isdir(real) or not any(name.lower() == MANIFEST.lower() for name in os.listdir(real)):
+            return None
+    except OSError:
+        return None
+    for root in roots:
+        segments = _inside(root, real)
+        if segments is not None:
+            return root, segments
+    name = os.path.basename(path)
+    problems.append(
+        Diagnostic("link-outside-roots", "error", f"{name!r} links to a skill outside the configured folders; add its folder as well.")
+    )
+    return None
+
+
+def _inside(folder: str, path: str) -> tuple[str, ...] | None:
+    """Segments of real `path` below real `folder`, or `None`."""
+    if path == folder:
+        return ()
+    prefix = folder.rstrip(os.sep) + os.sep
+    return tuple(path[len(prefix) :].split(os.sep)) if path.startswith(prefix) else None
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda e: e.name)
+    except OSError:
+        return []
+
+
+# -- listing one skill ---------------------------------------------------------------------------------------------
+
+
+class _Walk:
+    """One pass over a skill folder. Findings of level `error` mean that the skill is refused."""
+
+    def __init__(self, root: str, segments: tuple[str, ...]) -> None:
+        self.root = root
+        self.top = segments
+        self.listing = Listing()
+        self.seen = 0
+
+    def folder(self, path: str, segments: tuple[str, ...], parents: tuple[tuple[str, ...], ...]) -> None:
+        """Add the files of one folder; `path` is how clients see it, `segments` where it is."""
+        if len(parents) > MAX_DEPTH:
+            self.problem("too-deep", "warning", f"{path!r} is deeper than {MAX_DEPTH} folders; left out.")
+            return
+        spellings: dict[str, str] = {}
+        for entry in _entries(os.path.join(self.root, *segments)):
+            if is_junk(entry.name):
+                continue
+            self.seen += 1
+            if self.seen > MAX_ENTRIES:
+                return
+            if _UNNAMEABLE.search(entry.name):
+                self.problem("file-name", "warning", f"{entry.name!r} has characters that no client can name; left out.")
+                continue
+            folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", entry.name).casefold())
+            if folded in spellings:
+                text = f"{entry.name!r} and {spellings[folded]!r} are one name on some systems; rename one."
+                self.problem("path-collision", "error", text)
+            spellings[folded] = entry.name
+            name = MANIFEST if not path and folded == MANIFEST.casefold() else entry.name
+            self.entry(entry, f"{path}/{name}" if path else name, (*segments, entry.name), parents)
+
+    def entry(
+        self, entry: os.DirEntry[str], path: str, segments: tuple[str, ...], parents: tuple[tuple[str, ...], ...]
+    ) -> None:
+        """Add one entry by its kind."""
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:
+            return  # gone between listing and asking
+        if path == MANIFEST:
+            self.listing.manifest_name = entry.name
+        if stat.S_ISLNK(status.st_mode):
+            self.link(entry.path, path, parents)
+        elif stat.S_ISDIR(status.st_mode):
+            self.folder(path, segments, (*parents, segments))
+        elif stat.S_ISREG(status.st_mode):
+            if status.st_nlink > 1:
+                self.problem("hard-link", "warning", f"{path!r} has another name elsewhere (hard link); copy it instead.")
+            if path != MANIFEST and entry.name == MANIFEST:
+                self.listing.nested.append(segments[:-1])
+            self.listing.files.append(Found(path, segments, stamp_of(status)))
+        else:
+            self.problem("special-file", "error", f"{path!r} is not a regular file; remove it.")
+
+    def link(self, full: str, path: str, parents: tuple[tuple[str, ...], ...]) -> None:
+        """Serve what a link points at, if that is inside this skill; else the skill is refused."""
+        if path == MANIFEST:
+            self.problem("symlink-manifest", "error", f"{MANIFEST} is a link; put the file itself there.")
+            return
+        try:
+            target = os.readlink(full)
+            real = os.path.realpath(full, strict=True)
+            status = os.lstat(real)
+        except OSError:
+            self.problem("symlink-dangling", "error", f"{path!r} links to nothing; remove it.")
+            return
+        below = _inside(os.path.join(self.root, *self.top), real)
+        if os.path.isabs(target) or below is None or any(is_junk(part) for part in below):
+            self.problem("symlink-escape", "error", f"{path!r} links to {target!r}; links must be relative and stay in the skill.")
+            return
+        segments = (*self.top, *below)
+        if stat.S_ISDIR(status.st_mode):
+            if segments in parents:
+                self.problem("symlink-cycle", "error", f"{path!r} links to a folder that holds it; remove it.")
+                return
+            self.folder(path, segments, (*parents, segments))
+        elif stat.S_ISREG(status.st_mode):
+            self.listing.files.append(Found(path, segments, stamp_of(status)))
+        else:
+            self.problem("special-file", "error", f"{path!r} is not a regular file; remove it.")
+            return
+        self.problem("symlink-copied", "warning", f"{path!r} is a link; clients get a copy of its target.")
+
+    def problem(self, code: str, level: Level, message: str) -> None:
+        """Note a finding."""
+        self.listing.problems.append(Diagnostic(code, level, message))
+
+
+def list_files(root: str, segments: tuple[str, ...]) -> Listing:
+    """All files of the skill at `segments` below real `root`; reads none of them."""
+    walk = _Walk(root, segments)
+    walk.folder("", segments, (segments,))
+    if walk.seen > MAX_ENTRIES:
+        walk.problem("too-many-files", "warning", f"More than {MAX_ENTRIES} entries; the rest is not served.")
+    walk.listing.files.sort(key=lambda found: found.path)
+    return walk.listing
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_FOLDER_FLAGS = _FLAGS | getattr(os, "O_DIRECTORY", 0)
+
+
+def read_file(root: str, segments: tuple[str, ...], max_bytes: int = MAX_SKILL_BYTES) -> tuple[bytes, Stamp]:
+    """The bytes of a regular file below `root` with the stamp they have, reached without following any link.
+
+    Raises:
+        Changed: It is gone, no regular file any more, larger than `max_bytes`, or it changed while being read.
+    """
+    try:
+        handle = _open_below(root, segments)
+    except OSError as error:
+        raise Changed from error
+    try:
+        before = os.fstat(handle)
+        if not stat.S_ISREG(before.st_mode) or before.st_size > max_bytes:
+            raise Changed
+        chunks: list[bytes] = []
+        left = before.st_size + 1  # one more, to notice a file that grows
+        while left > 0 and (chunk := os.read(handle, min(left, 1 << 20))):
+            chunks.append(chunk)
+            left -= len(chunk)
+        data = b"".join(chunks)
+        if len(data) != before.st_size or stamp_of(os.fstat(handle)) != stamp_of(before):
+            raise Changed
+        return data, stamp_of(before)
+    except OSError as error:
+        raise Changed from error
+    finally:
+        os.close(handle)
+
+
+def _open_below(root: str, segments: tuple[str, ...]) -> int:
+    """Open a file one segment at a time, so that a folder swapped for a link is not followed either."""
+    if os.open not in os.supports_dir_fd:
+        path = root
+        for segment in segments:
+            path = os.path.join(path, segment)
+            if os.path.islink(path):
+                raise OSError
+        return os.open(path, _FLAGS | getattr(os, "O_BINARY", 0))
+    folder = os.open(root, _FOLDER_FLAGS)
+    try:
+        for segment in segments[:-1]:
+            inner = os.open(segment, _FOLDER_FLAGS, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(segments[-1], _FLAGS, dir_fd=folder)
+    finally:
+        os.close(folder)

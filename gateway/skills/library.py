@@ -1,0 +1,135 @@
+"""`SkillLibrary`: the live index over folders: built once, refreshed when the disk changed, read with care.
+
+The one holder of the current `SkillIndex`; tools, resources, prompts and the extension all ask it, so what they
+list and what they read agree. All disk work happens in worker threads. Knows nothing of MCP shapes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from gateway.errors import NotFound, SkillError
+from gateway.skills.files import Changed, read_file
+from gateway.skills.index import Key, SkillIndex, build_index
+from gateway.skills.models import Skill, SkillFile
+
+logger = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 3
+"""How often a read starts over when the file keeps changing under it."""
+
+REST_FACTOR = 20
+"""Looking for changes takes at most one part in this many of the time, however many skills there are."""
+
+OnSwap = Callable[[SkillIndex, SkillIndex], None]
+"""Called with the old and the new index, synchronously, after each change; must not block or raise."""
+
+
+class SkillLibrary:
+    """Skills below `paths`. Call `refresh` once before use; `watch` keeps it current without being asked."""
+
+    def __init__(self, paths: Sequence[Path], *, strict: bool = False, refresh_seconds: float = 5.0) -> None:
+        """No side effects. With `refresh_seconds` 0 every use looks at the disk."""
+        self._roots = tuple(str(path) for path in paths)
+        self._strict = strict
+        self._refresh_seconds = refresh_seconds
+        self._index = SkillIndex()
+        self._checked = float("-inf")
+        self._lock = anyio.Lock()
+        self._listeners: list[OnSwap] = []
+
+    @property
+    def index(self) -> SkillIndex:
+        """The table as last built; never touches the disk."""
+        return self._index
+
+    def subscribe(self, listener: OnSwap) -> None:
+        """Hear of every change."""
+        self._listeners.append(listener)
+
+    async def current(self) -> SkillIndex:
+        """The table, looked over again if the last look is older than `refresh_seconds`."""
+        if anyio.current_time() - self._checked >= self._refresh_seconds:
+            await self.refresh()
+        return self._index
+
+    async def refresh(self) -> SkillIndex:
+        """Look at every folder now. A pass of `stat` calls when nothing changed."""
+        asked = anyio.current_time()
+        async with self._lock:
+            if self._checked < asked:
+                started = anyio.current_time()
+                await self._build(None)
+                self._checked = started
+        return self._index
+
+    async def watch(self) -> None:
+        """Refresh every `refresh_seconds`, or less often where a look takes long; until cancelled."""
+        while True:
+            started = anyio.current_time()
+            await self.current()
+            took = anyio.current_time() - started
+            await anyio.sleep(max(self._refresh_seconds, took * REST_FACTOR))
+
+    async def recheck(self, skill: Skill) -> Skill:
+        """The skill as its folder is now; every other one stays as it was.
+
+        Raises:
+            NotFound: It is gone, or refused since.
+        """
+        async with self._lock:
+            await self._build(frozenset({skill.key}))
+        now = self._index.by_key.get(skill.key)
+        if now is None:
+            raise NotFound("skill", skill.id)
+        return now
+
+    async def read(self, skill: Skill, path: str) -> tuple[Skill, SkillFile, bytes]:
+        """The bytes of a file by its path in the index, with the skill and file they belong to.
+
+        The bytes always have the file's digest: where the disk moved on, the skill is indexed again first.
+
+        Raises:
+            NotFound: There is no such file, or not any more.
+            SkillError: The file changes faster than it can be read.
+        """
+        for _ in range(MAX_ATTEMPTS):
+            file = skill.files.get(path)
+            if file is None:
+                raise NotFound("resource", path)
+            data = await anyio.to_thread.run_sync(_read_verified, skill.key[0], file)
+            if data is not None:
+                return skill, file, data
+            skill = await self.recheck(skill)
+        raise SkillError(f"{path!r} of skill {skill.id!r} keeps changing; try again.", code="unstable")
+
+    async def _build(self, only: frozenset[Key] | None) -> None:
+        """Replace the index; the caller holds the lock."""
+        old = self._index
+        new = await anyio.to_thread.run_sync(
+            partial(build_index, self._roots, strict=self._strict, previous=old, only=only)
+        )
+        if new is old:
+            return
+        self._index = new
+        if new.reports != old.reports or new.trouble != old.trouble:
+            refused = sum(r.verdict == "rejected" for r in new.reports) + len(new.trouble)
+            logger.info("skills indexed served=%d listed=%d refused=%d", len(new.skills), len(new.listed), refused)
+        for listener in self._listeners:
+            listener(old, new)
+
+
+def _read_verified(root: str, file: SkillFile) -> bytes | None:
+    """The bytes behind an indexed file, or `None` when they are not the indexed ones any more."""
+    try:
+        data, _ = read_file(root, file.segments, file.size)
+    except Changed:
+        return None
+    return data if f"sha256:{hashlib.sha256(data).hexdigest()}" == file.digest else None

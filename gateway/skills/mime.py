@@ -1,0 +1,70 @@
+"""MIME types of skill files by extension: a fixed table, so that every machine says the same.
+
+Knows nothing of contents except whether they are text; that decides where the extension says nothing.
+"""
+
+from __future__ import annotations
+
+MARKDOWN = "text/markdown"
+
+SCRIPT_SUFFIXES = frozenset({"bash", "bat", "cjs", "js", "mjs", "php", "pl", "ps1", "py", "r", "rb", "sh", "ts", "zsh"})
+"""Files that count as scripts even without a `#!` line."""
+
+_TYPES = {
+    "bash": "application/x-sh",
+    "bmp": "image/bmp",
+    "c": "text/x-c",
+    "cjs": "text/javascript",
+    "css": "text/css",
+    "csv": "text/csv",
+    "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    "gif": "image/gif",
+    "gz": "application/gzip",
+    "html": "text/html",
+    "ico": "image/vnd.microsoft.icon",
+    "jpeg": "image/jpeg",
+    "jpg": "image/jpeg",
+    "js": "text/javascript",
+    "json": "application/json",
+    "jsonl": "application/jsonl",
+    "md": MARKDOWN,
+    "mjs": "text/javascript",
+    "mp3": "audio/mpeg",
+    "mp4": "video/mp4",
+    "otf": "font/otf",
+    "pdf": "application/pdf",
+    "png": "image/png",
+    "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    "py": "text/x-python",
+    "sh": "application/x-sh",
+    "sql": "application/sql",
+    "svg": "image/svg+xml",
+    "tar": "application/x-tar",
+    "toml": "application/toml",
+    "ts": "text/x-typescript",
+    "tsv": "text/tab-separated-values",
+    "ttf": "font/ttf",
+    "txt": "text/plain",
+    "wasm": "application/wasm",
+    "wav": "audio/wav",
+    "webp": "image/webp",
+    "woff": "font/woff",
+    "woff2": "font/woff2",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "xml": "application/xml",
+    "yaml": "application/yaml",
+    "yml": "application/yaml",
+    "zip": "application/zip",
+    "zsh": "application/x-sh",
+}
+
+
+def suffix_of(path: str) -> str:
+    """The last extension in lower case, without its dot; `""` where there is none."""
+    name = path.rsplit("/", 1)[-1]
+    return name.rpartition(".")[2].lower() if "." in name.lstrip(".") else ""
+
+
+def mime_type_of(path: str, *, is_text: bool) -> str:
+    """The MIME type to publish a file under."""
+    return _TYPES.get(suffix_of(path)) or ("text/plain" if is_text else "application/octet-stream")

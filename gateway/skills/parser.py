@@ -1,0 +1,262 @@
+"""Parses `SKILL.md`: tolerant, with a coded diagnostic for everything that is not by the book.
+
+The table of behaviour: a finding of level `error` refuses the skill; a `warning` lets it through (in strict mode
+it refuses too); `info` is only said. What YAML 1.2 cannot read is tried once more line by line, and a skill
+rescued so is served by the tools only, because hosts compare the frontmatter they parse themselves. Nothing in
+a skill is ever run or expanded here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import cast
+
+from gateway.config.documents import DocumentError, Frontmatter, load_yaml, split_frontmatter
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.skills.models import MANIFEST, Diagnostic, Level, SkillDocument
+
+MAX_FRONTMATTER_BYTES = 65_536
+"""Larger frontmatter is refused unread (the largest real one seen is 9.6 KB)."""
+
+LARGE_MANIFEST_BYTES = 50_000
+"""A `SKILL.md` from here on costs a model more than 10,000 tokens: worth a warning."""
+
+MAX_NAME_CHARS = 64
+MAX_DESCRIPTION_CHARS = 1024
+MAX_COMPATIBILITY_CHARS = 500
+"""Limits of the Agent Skills specification, in characters."""
+
+NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+"""A legal name; ASCII only, because every client but one reads the rule so."""
+
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Characters with no business in a text for people: C0 and C1 controls (tab, line feed excepted) and surrogates.
+Carriage returns are dealt with before it is applied."""
+
+HIDDEN = re.compile("[\u200b\u2060\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
+"""Characters that hide or reorder text: zero-width, bidirectional overrides, tags."""
+
+KNOWN_KEYS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
+"""Fields of the Agent Skills specification."""
+
+EXECUTABLE_KEYS = frozenset({"hooks", "model", "context", "agent", "shell", "allowed-tools"})
+"""Fields by which some hosts run things or widen permissions; data only here."""
+
+_CONTROLS_TEXT = "There are control characters; remove them. Served by tools only."
+_COMMAND = re.compile(r"!`[^`\n]+`")
+_TOP_LEVEL = re.compile(r"(?P<key>[A-Za-z0-9_][A-Za-z0-9_ .-]*?)[ \t]*:(?:[ \t]+(?P<value>.*))?$")
+_LINE_PREFIX = re.compile(r"^Line \d+: ")
+
+
+def parse_skill(data: bytes, *, directory: str, file_name: str = MANIFEST) -> SkillDocument:
+    """Parse the bytes of a `SKILL.md`; never raises, the diagnostics say what is wrong.
+
+    `directory` is the folder's own name, `file_name` the spelling found on disk.
+    """
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        return _refused(_error("not-utf8", f"{file_name} is not UTF-8; save it as UTF-8 without changes.", line))
+    try:
+        parts = split_frontmatter(text)
+    except DocumentError as error:
+        return _refused(_error(error.code, str(error), error.line or None))
+    if len(parts.header.encode()) > MAX_FRONTMATTER_BYTES:
+        return _refused(_error("frontmatter-too-large", f"The frontmatter is larger than {MAX_FRONTMATTER_BYTES} bytes."))
+    try:
+        frontmatter, findings = _read_frontmatter(parts.header)
+    except DocumentError as error:
+        return _refused(_from_document(error))
+    findings += _check_file(text, len(data), file_name, parts)
+    findings += _check_name(frontmatter, directory, parts.header)
+    findings += _check_description(frontmatter, parts.header)
+    findings += _check_optional(frontmatter, parts)
+    if not _is_json(frontmatter):
+        findings.append(_warning("not-json", "A value is infinite or not a number, which JSON cannot carry; served by tools only."))
+    name, description = frontmatter.get("name"), frontmatter.get("description")
+    codes = {d.code for d in findings}
+    return SkillDocument(
+        frontmatter=frontmatter,
+        name=name if isinstance(name, str) else "",
+        description=description if isinstance(description, str) else "",
+        body=parts.body,
+        body_start=len(text) - len(parts.body),
+        conformant=not codes & {"yaml-repaired", "name-missing", "name-illegal", "control-characters", "not-json"},
+        diagnostics=tuple(dict.fromkeys(findings)),
+    )
+
+
+def _read_frontmatter(header: str) -> tuple[JsonObject, list[Diagnostic]]:
+    """The mapping, read by YAML's rules or else rescued line by line.
+
+    Raises:
+        DocumentError: Neither works, or it uses what is refused (aliases, anchors, tags, repeated keys, depth).
+    """
+    try:
+        value = load_yaml(header)
+    except DocumentError as error:
+        if error.code != "yaml-syntax":
+            raise
+        rescued = _rescue(header)
+        if not rescued.get("description"):
+            raise
+        finding = _from_document(error, "yaml-repaired", "warning")
+        return rescued, [finding]
+    if value is None:
+        return {}, []
+    if not isinstance(value, dict):
+        raise DocumentError("The frontmatter must be `key: value` lines.", code="frontmatter-not-mapping", line=1)
+    return cast("JsonObject", value), []
+
+
+def _rescue(header: str) -> JsonObject:
+    """Read top-level `key: value` blocks one at a time; a block that is no YAML counts as plain text.
+
+    Raises:
+        DocumentError: A block uses what is refused.
+    """
+    blocks: list[tuple[str, list[str]]] = []
+    for line in header.splitlines():
+        match = _TOP_LEVEL.match(line)
+        if match:
+            blocks.append((match["key"], [match["value"] or ""]))
+        elif blocks and (not line.strip() or line[0] in " \t-"):
+            blocks[-1][1].append(line)
+    result: JsonObject = {}
+    for key, lines in blocks:
+        if key in result:
+            raise DocumentError(f"Key {key!r} is written twice.", code="yaml-duplicate-key")
+        result[key] = _rescue_value("\n".join(lines))
+    return result
+
+
+def _rescue_value(text: str) -> JsonValue:
+    try:
+        loaded = load_yaml(f"value: {text}")
+    except DocumentError as error:
+        if error.code != "yaml-syntax":
+            raise
+    else:
+        if isinstance(loaded, dict) and len(cast("JsonObject", loaded)) == 1:
+            return cast("JsonObject", loaded)["value"]
+    plain = " ".join(text.split())
+    return plain[1:-1] if len(plain) > 1 and plain[0] == plain[-1] and plain[0] in "'\"" else plain
+
+
+def _check_file(text: str, size: int, file_name: str, parts: Frontmatter) -> list[Diagnostic]:
+    found: list[Diagnostic] = []
+    if file_name != MANIFEST:
+        found.append(_warning("file-name-case", f"The file is called {file_name!r}; rename it to {MANIFEST!r}."))
+    if text.startswith("\ufeff"):
+        found.append(_warning("bom", "The file starts with a byte order mark; save it without one.", 1))
+    if size > LARGE_MANIFEST_BYTES:
+        found.append(_warning("large-manifest", f"{MANIFEST} has {size} bytes; move detail into files under `references/`."))
+    if controls := CONTROLS.search(text.replace("\r", "\n")):
+        line = _line_of(text, controls.start())
+        found.append(_warning("control-characters", _CONTROLS_TEXT, line))
+    if hidden := HIDDEN.search(text):
+        line = _line_of(text, hidden.start())
+        found.append(_warning("hidden-characters", f"U+{ord(hidden[0]):04X} hides or reorders text; remove it.", line))
+    if command := _COMMAND.search(parts.body):
+        line = parts.body_line + parts.body.count("\n", 0, command.start())
+        found.append(_info("executable-frontmatter", f"{command[0]} is text here: nothing is run when a skill is loaded.", line))
+    return found
+
+
+def _check_name(frontmatter: JsonMapping, directory: str, header: str) -> list[Diagnostic]:
+    name, line = frontmatter.get("name"), _key_line(header, "name")
+    if name is None or name == "":
+        return [_warning("name-missing", "There is no `name`; add one. Served by tools only, under the folder's name.", line)]
+    if not isinstance(name, str) or len(name) > MAX_NAME_CHARS or not NAME.fullmatch(name):
+        rule = f"1 to {MAX_NAME_CHARS} lower-case letters, digits and single hyphens"
+        return [_warning("name-illegal", f"`name` {str(name)[:80]!r} must be {rule}. Served by tools only.", line)]
+    if name != directory:
+        return [_warning("name-not-directory", f"`name` is {name!r} but the folder is {directory!r}; use one name.", line)]
+    return []
+
+
+def _check_description(frontmatter: JsonMapping, header: str) -> list[Diagnostic]:
+    description, line = frontmatter.get("description"), _key_line(header, "description")
+    if not isinstance(description, str) or not description.strip():
+        return [_error("description-missing", "There is no `description` text; say what the skill does and when to use it.", line)]
+    if CONTROLS.search(description.replace("\r", "\n")):
+        return [_warning("control-characters", _CONTROLS_TEXT, line)]
+    if len(description) > MAX_DESCRIPTION_CHARS:
+        size = len(description)
+        return [_warning("description-too-long", f"`description` has {size} characters, {MAX_DESCRIPTION_CHARS} are allowed.", line)]
+    return []
+
+
+def _check_optional(frontmatter: JsonMapping, parts: Frontmatter) -> list[Diagnostic]:
+    found: list[Diagnostic] = []
+    for key in frontmatter:
+        line = _key_line(parts.header, key)
+        if key in EXECUTABLE_KEYS:
+            found.append(_info("executable-frontmatter", f"`{key}` is data only: it grants and runs nothing.", line))
+        elif key not in KNOWN_KEYS:
+            found.append(_info("unknown-key", f"`{key}` is not a field of the Agent Skills format; kept as it is.", line))
+    line = _key_line(parts.header, "metadata")
+    metadata = frontmatter.get("metadata", {})
+    if not isinstance(metadata, dict):
+        found.append(_warning("metadata-type", "`metadata` must map names to texts.", line))
+    elif not all(isinstance(v, str) for v in cast("JsonObject", metadata).values()):
+        found.append(_warning("metadata-type", "Every value of `metadata` must be text; put it in quotes.", line))
+    found += [
+        _warning(f"{key}-type", f"`{key}` must be one text.", _key_line(parts.header, key))
+        for key in ("allowed-tools", "license")
+        if not isinstance(frontmatter.get(key, ""), str)
+    ]
+    compatibility = frontmatter.get("compatibility", "any")
+    if not isinstance(compatibility, str) or not 1 <= len(compatibility) <= MAX_COMPATIBILITY_CHARS:
+        line = _key_line(parts.header, "compatibility")
+        found.append(_warning("compatibility-type", f"`compatibility` must be a text of 1 to {MAX_COMPATIBILITY_CHARS} characters.", line))
+    return found
+
+
+def _is_json(value: JsonValue) -> bool:
+    match value:
+        case float():
+            return math.isfinite(value)
+        case dict():
+            return all(_is_json(v) for v in cast("JsonObject", value).values())
+        case list():
+            return all(_is_json(v) for v in cast("list[JsonValue]", value))
+        case _:
+            return True
+
+
+def _key_line(header: str, key: str) -> int | None:
+    for number, line in enumerate(header.splitlines(), start=2):
+        if line.startswith(key) and line[len(key) :].lstrip().startswith(":"):
+            return number
+    return None
+
+
+def _line_of(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def _from_document(error: DocumentError, code: str = "", level: Level = "error") -> Diagnostic:
+    """A diagnostic whose line counts from the top of the file, not of the frontmatter."""
+    message = " ".join(_LINE_PREFIX.sub("", str(error)).split())
+    if code == "yaml-repaired":
+        message = f"Not valid YAML ({message}); read line by line, served by tools only. Quote the value."
+    return Diagnostic(code or error.code, level, message, error.line + 1 if error.line else None)
+
+
+def _refused(finding: Diagnostic) -> SkillDocument:
+    return SkillDocument({}, "", "", "", 0, conformant=False, diagnostics=(finding,))
+
+
+def _error(code: str, message: str, line: int | None = None) -> Diagnostic:
+    return Diagnostic(code, "error", message, line)
+
+
+def _warning(code: str, message: str, line: int | None = None) -> Diagnostic:
+    return Diagnostic(code, "warning", message, line)
+
+
+def _info(code: str, message: str, line: int | None = None) -> Diagnostic:
+    return Diagnostic(code, "info", message, line)

@@ -1,0 +1,378 @@
+"""`search_skills`, `load_skill`, `read_skill_resource`: skills for clients that have tools only.
+
+Names and arguments are those of Microsoft's agent framework, so prompts written for it carry over. What a caller
+gets wrong is an error result that says what to write instead. Nothing here runs a script or follows a command in
+a skill. `source` makes the three and renews `load_skill` when its catalogue changes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Literal, cast
+
+from gateway.errors import NotFound, SkillError, ToolFailed
+from gateway.json_types import JsonObject
+from gateway.skills.index import SCHEME, SkillIndex, file_uri
+from gateway.skills.library import SkillLibrary
+from gateway.skills.models import Skill, SkillFile
+from gateway.skills.render import catalogue, describe_file, escape, file_wire, load, one_line
+from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
+from gateway.tools.context import CallContext
+
+MAX_RESULTS = 50
+DEFAULT_RESULTS = 10
+"""Skills per page of a search."""
+
+RESULT_DESCRIPTION_CHARS = 400
+"""Characters of a description in search results."""
+
+MAX_READ = 200_000
+DEFAULT_READ = 50_000
+"""Characters (of text) or bytes (of anything else) of one read."""
+
+MAX_LISTED = 1_000
+"""Entries of one folder listing."""
+
+_ANNOTATIONS: JsonObject = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
+_STRING: JsonObject = {"type": "string"}
+_COUNT: JsonObject = {"type": "integer", "minimum": 0}
+_FILE: JsonObject = {
+    "type": "object",
+    "properties": {"path": _STRING, "size": _COUNT, "mimeType": _STRING, "digest": _STRING, "script": {"type": "boolean"}},
+    "required": ["path"],
+}
+_SKILL_NAME: JsonObject = {**_STRING, "minLength": 1, "description": "Name of the skill; its skill:// URI where names are shared."}
+
+
+class SearchSkills:
+    """`search_skills(query?, limit?, cursor?)`."""
+
+    def __init__(self, library: SkillLibrary) -> None:
+        self._library = library
+        self.definition = ToolDefinition(
+            name="search_skills",
+            title="Search skills",
+            description=(
+                "Find skills: tested instructions for particular kinds of work. Search before you start a task that a "
+                "skill may cover, then load the best match with load_skill. Without a query, lists all skills."
+            ),
+            input_schema={
+                "type": "object",
+                "properties": {
+                    "query": {**_STRING, "description": "What the task is about, in a few words."},
+                    "limit": {"type": "integer", "minimum": 1, "maximum": MAX_RESULTS, "default": DEFAULT_RESULTS},
+                    "cursor": {**_STRING, "description": "`nextCursor` of the page before, with the same query."},
+                },
+                "additionalProperties": False,
+            },
+            output_schema={
+                "type": "object",
+                "properties": {
+                    "skills": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "properties": {
+                                "name": _STRING,
+                                "skill": {**_STRING, "description": "What to pass as skill_name."},
+                                "description": _STRING,
+                                "origin": _STRING,
+                                "uri": _STRING,
+                            },
+                            "required": ["name", "skill", "description", "origin"],
+                        },
+                    },
+                    "total": _COUNT,
+                    "nextCursor": _STRING,
+                },
+                "required": ["skills", "total"],
+            },
+            annotations=_ANNOTATIONS,
+        )
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """One page of matches, best first; all skills by name without a query."""
+        index = await self._library.current()
+        query = str(arguments.get("query") or "").strip()
+        limit = min(MAX_RESULTS, max(1, int(arguments.get("limit") or DEFAULT_RESULTS)))
+        ranked = index.search.rank(query) if query else [(0.0, skill) for skill in index.for_models]
+        start = _after(str(arguments.get("cursor") or ""), query)
+        rest = [(score, skill) for score, skill in ranked if start is None or (-score, skill.id) > start]
+        page = rest[:limit]
+        structured: JsonObject = {"skills": [_result(index, skill) for _, skill in page], "total": len(ranked)}
+        lines = [_headline(query, len(ranked), len(index.for_models))]
+        lines += [f"- {r['skill']}: {r['description']} (from {r['origin']})" for r in structured["skills"]]
+        if len(rest) > limit:
+            structured["nextCursor"] = _cursor(query, *page[-1])
+            lines.append(f"{len(rest) - limit} more: search again with the same query and cursor {structured['nextCursor']!r}.")
+        if page:
+            lines.append('Load one with load_skill(skill_name="…") before you act on it.')
+        return Complete.text("\n".join(lines), structured=structured)
+
+
+class LoadSkill:
+    """`load_skill(skill_name)`. Its description carries the catalogue of the index it was made for."""
+
+    def __init__(self, library: SkillLibrary, index: SkillIndex) -> None:
+        self._library = library
+        self.definition = ToolDefinition(
+            name="load_skill",
+            title="Load a skill",
+            description=(
+                "Get the instructions of a skill, and the list of its files. When a task matches a skill, load it before "
+                f"you act and follow it.\n{catalogue(index)}"
+            ),
+            input_schema={
+                "type": "object",
+                "properties": {"skill_name": _SKILL_NAME},
+                "required": ["skill_name"],
+                "additionalProperties": False,
+            },
+            output_schema={
+                "type": "object",
+                "properties": {
+                    "name": _STRING,
+                    "skill": {**_STRING, "description": "What to pass as skill_name."},
+                    "description": _STRING,
+                    "origin": _STRING,
+                    "uri": _STRING,
+                    "digest": {**_STRING, "description": "sha256 of SKILL.md."},
+                    "body": {**_STRING, "description": "The instructions, Markdown."},
+                    "files": {"type": "array", "items": _FILE},
+                    "filesOmitted": _COUNT,
+                    "nextOffset": {**_COUNT, "description": "Where read_skill_resource of SKILL.md goes on; absent when complete."},
+                },
+                "required": ["name", "skill", "description", "origin", "digest", "body", "files", "filesOmitted"],
+            },
+            annotations=_ANNOTATIONS,
+        )
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """The skill as its folder is at this moment."""
+        index = await self._library.current()
+        skill = await self._library.recheck(find_skill(index, str(arguments.get("skill_name") or "")))
+        loaded = load(self._library.index, skill)
+        return Complete.text(loaded.text, structured=loaded.structured)
+
+
+class ReadSkillResource:
+    """`read_skill_resource(skill_name, resource_name, offset?, length?)`."""
+
+    def __init__(self, library: SkillLibrary) -> None:
+        self._library = library
+        self.definition = ToolDefinition(
+            name="read_skill_resource",
+            title="Read a file of a skill",
+            description=(
+                "Read a file that a loaded skill refers to, or list a folder of it. Text comes as it is; anything else as "
+                "base64. Scripts are given as text: this does not run them."
+            ),
+            input_schema={
+                "type": "object",
+                "properties": {
+                    "skill_name": _SKILL_NAME,
+                    "resource_name": {**_STRING, "description": 'Path of the file or folder in the skill; "." is the skill itself.'},
+                    "offset": {**_COUNT, "default": 0, "description": "Where to start: characters of text, else bytes."},
+                    "length": {"type": "integer", "minimum": 1, "maximum": MAX_READ, "default": DEFAULT_READ},
+                },
+                "required": ["skill_name", "resource_name"],
+                "additionalProperties": False,
+            },
+            output_schema={
+                "type": "object",
+                "properties": {
+                    "skill": _STRING,
+                    "path": _STRING,
+                    "kind": {"enum": ["text", "blob", "folder"]},
+                    "uri": _STRING,
+                    "mimeType": _STRING,
+                    "size": {**_COUNT, "description": "Bytes of the whole file."},
+                    "digest": {**_STRING, "description": "sha256 of the whole file."},
+                    "text": _STRING,
+                    "blob": {**_STRING, "description": "base64"},
+                    "offset": _COUNT,
+                    "nextOffset": {**_COUNT, "description": "Where the next read goes on; absent at the end."},
+                    "entries": {"type": "array", "items": _FILE, "description": "Of a folder; folders end in `/`."},
+                    "entriesOmitted": _COUNT,
+                },
+                "required": ["skill", "path", "kind"],
+            },
+            annotations=_ANNOTATIONS,
+        )
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """One piece of a file, or a folder listing."""
+        index = await self._library.current()
+        skill = find_skill(index, str(arguments.get("skill_name") or ""))
+        wanted = str(arguments.get("resource_name") or ".")
+        path = _resource_path(skill, wanted)
+        if path is None:
+            skill = await self._library.recheck(skill)  # it may have been added just now
+            path = _resource_path(skill, wanted)
+        if path is None:
+            raise ToolFailed(_unknown_file(skill, wanted))
+        handle = self._library.index.handle(skill)
+        if path not in skill.files:
+            return _list_folder(skill, handle, path)
+        try:
+            skill, file, data = await self._library.read(skill, path)
+        except (NotFound, SkillError) as error:
+            raise ToolFailed(f"{path!r} of skill {handle!r} cannot be read: {error}") from None
+        offset = max(0, int(arguments.get("offset") or 0))
+        length = min(MAX_READ, max(1, int(arguments.get("length") or DEFAULT_READ)))
+        return _piece(skill, handle, file, data, offset, length)
+
+
+# -- finding what was asked for ------------------------------------------------------------------------------------
+
+
+def find_skill(index: SkillIndex, name: str) -> Skill:
+    """The one skill that `name` means.
+
+    Raises:
+        ToolFailed: None or several; the text names the candidates.
+    """
+    found = index.named(name)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        candidates = ", ".join(f"{SCHEME}{skill.id} (from {skill.origin})" for skill in found)
+        raise ToolFailed(f"{len(found)} skills are called {name!r}; pass one of these as skill_name: {candidates}.")
+    if not name.strip():
+        raise ToolFailed("skill_name is empty; pass the name of a skill. search_skills finds it.")
+    near = _near(name, [index.handle(s) for s in index.for_models])
+    hint = f"Did you mean {near}?" if near else "Find its name with search_skills."
+    raise ToolFailed(f"There is no skill {one_line(name, 100)!r}. {hint}")
+
+
+def _resource_path(skill: Skill, wanted: str) -> str | None:
+    """The path of a file or folder in the skill's own table, or `None`. Never touches the disk."""
+    if skill.root_uri and wanted.startswith(f"{skill.root_uri}/"):
+        for path in skill.files:
+            if file_uri(skill.root_uri, path) == wanted:
+                return path
+    plain = wanted.removeprefix("./").rstrip("/")
+    if plain in ("", "."):
+        return ""
+    if plain in skill.files or any(path.startswith(f"{plain}/") for path in skill.files):
+        return plain
+    folded = plain.casefold()
+    return next((path for path in skill.files if path.casefold() == folded), None)
+
+
+def _unknown_file(skill: Skill, wanted: str) -> str:
+    near = _near(wanted, skill.files)
+    hint = f"Did you mean {near}?" if near else 'List its files with resource_name ".".'
+    return f"Skill {skill.name!r} has no file {one_line(wanted, 200)!r}. {hint}"
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """Up to three known names like `name`, for an error text."""
+    folded = {k.casefold(): k for k in known}
+    wanted = name.strip().casefold()[:200]
+    matches = difflib.get_close_matches(wanted, folded, n=3, cutoff=0.6)
+    if wanted:
+        matches += [k for k in folded if k not in matches and (wanted in k or k.rsplit("/", 1)[-1] == wanted.rsplit("/", 1)[-1])]
+    return " or ".join(repr(folded[m]) for m in matches[:3])
+
+
+# -- results -------------------------------------------------------------------------------------------------------
+
+
+def _result(index: SkillIndex, skill: Skill) -> JsonObject:
+    wire: JsonObject = {
+        "name": skill.name,
+        "skill": index.handle(skill),
+        "description": one_line(skill.document.description, RESULT_DESCRIPTION_CHARS),
+        "origin": skill.origin,
+    }
+    return {**wire, "uri": skill.uri} if skill.uri else wire
+
+
+def _headline(query: str, matches: int, total: int) -> str:
+    if not query:
+        return f"{total} skills:"
+    if not matches:
+        return f"No skill matches {one_line(query, 200)!r}. Try other words, or no query to list all {total}."
+    return f"{matches} of {total} skills match {one_line(query, 200)!r}, best first:"
+
+
+def _piece(skill: Skill, handle: str, file: SkillFile, data: bytes, offset: int, length: int) -> Complete:
+    kind: Literal["text", "blob"] = "text" if file.is_text else "blob"
+    whole: str | bytes = data.decode("utf-8") if file.is_text else data
+    piece = whole[offset : offset + length]
+    structured: JsonObject = {
+        "skill": handle,
+        "path": file.path,
+        "kind": kind,
+        "mimeType": file.mime_type,
+        "size": file.size,
+        "digest": file.digest,
+        "offset": offset,
+    }
+    if skill.root_uri:
+        structured["uri"] = file_uri(skill.root_uri, file.path)
+    end = offset + len(piece)
+    if isinstance(piece, str):
+        structured["text"] = piece
+        content: list[JsonObject] = [{"type": "text", "text": piece}]
+    else:
+        blob = base64.b64encode(piece).decode()
+        structured["blob"] = blob
+        is_image = file.mime_type.startswith("image/") and len(piece) == len(whole)
+        block: JsonObject = {"type": "image", "data": blob, "mimeType": file.mime_type}
+        content = [block if is_image else {"type": "text", "text": f"{file.path} ({describe_file(file)}), base64:\n{blob}"}]
+    if end < len(whole):
+        structured["nextOffset"] = end
+        unit = "characters" if file.is_text else "bytes"
+        note = f"{offset} to {end} of {len(whole)} {unit}. Go on with offset={end}."
+        content.append({"type": "text", "text": note})
+    return Complete({"content": content, "structuredContent": structured})
+
+
+def _list_folder(skill: Skill, handle: str, path: str) -> Complete:
+    prefix = f"{path}/" if path else ""
+    below = [p for p in skill.files if p.startswith(prefix)]
+    names = sorted({p[len(prefix) :].partition("/")[0] + ("/" if "/" in p[len(prefix) :] else "") for p in below})
+    entries: list[JsonObject] = []
+    lines = [f"{escape(path) or 'The skill'} holds {len(names)} entries:"]
+    for name in names[:MAX_LISTED]:
+        file = skill.files.get(prefix + name)
+        entries.append({"path": prefix + name} if file is None else file_wire(file))
+        lines.append(f"- {escape(prefix + name)}" + ("" if file is None else f" ({describe_file(file)})"))
+    structured: JsonObject = {"skill": handle, "path": path or ".", "kind": "folder", "entries": entries}
+    if len(names) > MAX_LISTED:
+        structured["entriesOmitted"] = len(names) - MAX_LISTED
+        lines.append(f"- and {len(names) - MAX_LISTED} more")
+    return Complete.text("\n".join(lines), structured=structured)
+
+
+# -- cursors -------------------------------------------------------------------------------------------------------
+
+
+def _cursor(query: str, score: float, skill: Skill) -> str:
+    """Continue after this result. Names the result, not a position, so pages survive changes."""
+    token = json.dumps([_query_mark(query), score, skill.id])
+    return base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
+
+
+def _after(cursor: str, query: str) -> tuple[float, str] | None:
+    if not cursor:
+        return None
+    try:
+        token = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        mark, score, skill_id = cast("tuple[str, float, str]", token)
+        if mark == _query_mark(query):
+            return -float(score), str(skill_id)
+    except (binascii.Error, UnicodeDecodeError, ValueError, TypeError):
+        pass
+    raise ToolFailed("This cursor is not from a search with this query; leave it out to start again.")
+
+
+def _query_mark(query: str) -> str:
+    return hashlib.sha256(query.encode()).hexdigest()[:8]
