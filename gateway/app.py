@@ -37,6 +37,8 @@ from gateway.upstream.source import UpstreamSource
 if TYPE_CHECKING:
     import uvicorn
 
+    from gateway.skills.source import SkillSource
+
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 2
@@ -56,6 +58,7 @@ class Gateway:
         self._server: GatewayServer
         self._upstreams: list[UpstreamSource] = []
         self._local: dict[str, ToolSource] = {}
+        self._skills: SkillSource | None = None
         self._stack = AsyncExitStack()
         self._settled = anyio.Event()
         self._list_deadline = 0.0
@@ -107,6 +110,10 @@ class Gateway:
             page_size=config.server.page_size,
             instructions=self._instructions,
         )
+        if self._skills is not None:
+            from gateway.server.skills import bind_skills
+
+            bind_skills(self._server.mcp, self._skills.extension)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(self.catalog.run)
@@ -125,7 +132,8 @@ class Gateway:
         if skill_paths:
             from gateway.skills.source import SkillSource
 
-            self._local["skill"] = await self._stack.enter_async_context(SkillSource(skill_paths))
+            self._skills = await self._stack.enter_async_context(SkillSource(skill_paths))
+            self._local["skill"] = self._skills
         if expose.functions:
             from gateway.tools.functions_source import FunctionSource
 
@@ -200,8 +208,7 @@ class Gateway:
 
     def _instructions(self) -> str:
         notes = {u.id: text for u in self._upstreams if (text := u.instructions)}
-        skills = self._local.get("skill")
-        count = len(getattr(skills, "entries", ())) if skills is not None else 0
+        count = len(self._skills.entries) if self._skills is not None else 0
         return build_instructions(self.loaded.config.server.instructions, self.sources(), notes, count)
 
     # -- serving -----------------------------------------------------------------------------------------------

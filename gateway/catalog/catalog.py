@@ -91,7 +91,8 @@ class Catalog:
         shelves: list[_Shelf] = []
         labels: set[str] = {""}
         for entry in entries:
-            label = uri_label(entry.prefix) if entry.prefix else ""
+            # Our own URIs are served as they are: skill digests and entries name them (SEP-2640).
+            label = uri_label(entry.prefix) if entry.prefix and not entry.is_local else ""
             while label and label in labels:
                 label += "-2"
             labels.add(label)

@@ -1,0 +1,56 @@
+"""The extension `io.modelcontextprotocol/skills` (SEP-2640): binds its three methods to the skills room's payloads.
+
+Legacy clients never see the capability (the SDK drops `extensions` from a handshake); they have the same skills as
+resources, prompts and tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, PaginatedRequestParams, RequestParams
+
+from gateway.errors import NotFound
+from gateway.json_types import JsonObject
+from gateway.server.clients import RequestContext
+from gateway.skills.extension import CAPABILITY, EXTENSION_ID, SkillsExtension
+
+
+class SkillParams(RequestParams):
+    """Parameters of `skills/get`."""
+
+    uri: str
+
+
+class DirectoryParams(PaginatedRequestParams):
+    """Parameters of `resources/directory/read`."""
+
+    uri: str
+
+
+def bind_skills(server: Server[Any], extension: SkillsExtension) -> None:
+    """Declare the extension and serve its methods."""
+
+    async def list_skills(ctx: RequestContext, params: PaginatedRequestParams) -> JsonObject:
+        return await _answer(extension.list_page(params.cursor))
+
+    async def get_skill(ctx: RequestContext, params: SkillParams) -> JsonObject:
+        return await _answer(extension.get(params.uri))
+
+    async def read_directory(ctx: RequestContext, params: DirectoryParams) -> JsonObject:
+        return await _answer(extension.directory(params.uri, params.cursor))
+
+    server.extensions[EXTENSION_ID] = dict(CAPABILITY)
+    server.add_request_handler("skills/list", PaginatedRequestParams, list_skills)
+    server.add_request_handler("skills/get", SkillParams, get_skill)
+    server.add_request_handler("resources/directory/read", DirectoryParams, read_directory)
+
+
+async def _answer(work: Awaitable[JsonObject]) -> JsonObject:
+    try:
+        return {**await work, "resultType": "complete"}
+    except NotFound as error:
+        raise MCPError(INVALID_PARAMS, str(error), {"uri": error.name}) from None
