@@ -99,11 +99,16 @@ def source_line(source: JsonMapping) -> str:
     else:
         count = int(source["tools"])
         took = source.get("milliseconds")
-        parts += [f"{source['protocol_version'] or '-':<10}", f"{count} tool{'' if count == 1 else 's'}".ljust(9)]
+        parts += [f"{source['protocolVersion'] or '-':<10}", f"{count} tool{'' if count == 1 else 's'}".ljust(9)]
         parts.append(f"{took:.0f} ms" if isinstance(took, (int, float)) else "")
     if source.get("error"):
         parts.append(str(source["error"]))
     return "  ".join(parts).rstrip()
+
+
+def camel_keys(fields: JsonMapping) -> JsonObject:
+    """The same fields under camelCase names, as all our JSON spells them."""
+    return {_camel(key): value for key, value in fields.items()}
 
 
 def first_line(text: JsonValue) -> str:
@@ -127,6 +132,11 @@ def masked(value: JsonValue, secrets: frozenset[str]) -> JsonValue:
     if isinstance(value, dict):
         return {key: masked(item, secrets) for key, item in cast("JsonObject", value).items()}
     return value
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
 
 
 def _is_unsafe(character: str) -> bool:

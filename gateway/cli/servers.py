@@ -64,7 +64,7 @@ def _write_entry(file: Path, text: str, name: str, entry: JsonObject, *, replace
     try:
         edited = insert_entry(text, (_section(text, file), name), entry, replace=replace)
         loaded = load_text(edited, file.absolute(), os.environ)
-        write_atomic(file, edited.encode())
+        write_atomic(file, edited.encode(), mode=None)
     except (ConfigError, OSError) as error:
         if "exists already" in str(error):
             raise ConfigError(f"{file}: server {name!r} exists already; add `--replace`.", path=f"mcpServers.{name}") from None
@@ -105,7 +105,7 @@ def remove(name: str, config_path: str | None, as_json: bool) -> None:
     servers = cast("JsonObject", document.get(section) or {})
     if name not in servers:
         raise NotFound("server", name, f"{file} has no server {name!r}. {did_you_mean(name, servers)}".rstrip())
-    write_atomic(file, remove_entry(text, (section, name)).encode())
+    write_atomic(file, remove_entry(text, (section, name)).encode(), mode=None)
     if as_json:
         print_json({"removed": name, "file": str(file)})
         return

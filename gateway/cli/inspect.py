@@ -1,0 +1,107 @@
+"""`moongate inspect`: everything about one tool, server, prompt or resource, as published after policy."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from gateway.cli.common import api_key_option, config_option, json_option, load, run_async, standalone_option, url_option
+from gateway.json_types import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from gateway.cli.hub import Hub, HubTool, Target
+    from gateway.config.load import LoadedConfig
+    from gateway.tools.base import Kind
+
+
+_READABLE: tuple[tuple[Kind, str, str], ...] = (
+    ("resources", "uri", "resource"),
+    ("templates", "uriTemplate", "template"),
+    ("prompts", "name", "prompt"),
+)
+
+
+@click.command()
+@click.argument("name")
+@url_option
+@api_key_option
+@standalone_option
+@config_option
+@json_option
+def inspect(name: str, url: str | None, api_key: str | None, standalone: bool, config_path: str | None, as_json: bool) -> None:
+    """Show one thing: a tool's schema as published, a server's health and rules, a prompt or a resource."""
+    from gateway.cli.hub import Target
+    from gateway.cli.output import masked, print_json
+
+    loaded = load(config_path)
+    found = run_async(lambda: _find(name, loaded, Target(url, api_key, standalone)))
+    shown = cast("JsonObject", masked(found, loaded.secrets))
+    print_json(shown) if as_json else _print(shown)
+
+
+async def _find(name: str, loaded: LoadedConfig, target: Target) -> JsonObject:
+    from gateway.cli.hub import open_hub
+    from gateway.cli.output import camel_keys
+
+    async with open_hub(loaded, target) as hub:
+        sources = [camel_keys(source) for source in await hub.sources()]
+        tools = await hub.tools()
+        for source in sources:
+            if source["name"] == name:
+                return _source(source, tools, loaded)
+        other = await _resource_or_prompt(name, hub)
+        return other if other is not None else _tool(name, tools, sources, loaded)
+
+
+def _source(source: JsonObject, tools: list[HubTool], loaded: LoadedConfig) -> JsonObject:
+    name = str(source["name"])
+    entry = loaded.config.mcp_servers.get(name)
+    return {
+        **source,
+        "entry": entry.model_dump(by_alias=True) if entry is not None else None,
+        "policy": _policy(name, loaded),
+        "toolNames": [tool.name for tool in tools if tool.source == name],
+    }
+
+
+async def _resource_or_prompt(name: str, hub: Hub) -> JsonObject | None:
+    for kind, key, label in _READABLE:
+        for wire in await hub.listing(kind):
+            if wire[key] == name:
+                return {"kind": label, "name": name, "definition": wire}
+    return None
+
+
+def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: LoadedConfig) -> JsonObject:
+    from gateway.cli.hub import pick_tool
+
+    found = pick_tool(tools, name)
+    state = next((source["state"] for source in sources if source["name"] == found.source), None)
+    return {
+        "kind": found.source if found.source in ("agent", "workflow") else "tool",
+        "name": found.name,
+        "source": found.source,
+        "state": state,
+        "definition": found.wire,
+        "policy": _policy(found.source, loaded) if found.source else None,
+    }
+
+
+def _policy(source: str, loaded: LoadedConfig) -> JsonObject:
+    return loaded.config.policy(source).model_dump(by_alias=True, mode="json")
+
+
+def _print(found: JsonMapping) -> None:
+    from gateway.cli.output import clean
+
+    for key, value in found.items():
+        if value is None or value == []:
+            continue
+        if isinstance(value, (dict, list)):
+            click.echo(f"{key}:")
+            text = json.dumps(value, indent=2, ensure_ascii=False)
+            click.echo(clean("\n".join(f"  {line}" for line in text.splitlines())))
+        else:
+            click.echo(clean(f"{key}: {value}"))

@@ -1,0 +1,95 @@
+"""`moongate keys`: the API keys that let clients in."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.common import config_option, json_option, load
+from gateway.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from gateway.auth.keys import KeyInfo, KeyStore
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def keys() -> None:
+    """API keys of the HTTP endpoint; with at least one, nobody gets in without."""
+
+
+@keys.command("add")
+@click.argument("name")
+@click.option("--expires-days", type=float, metavar="DAYS", help="Days until it stops working. Default: never.")
+@config_option
+@json_option
+def add_key(name: str, expires_days: float | None, config_path: str | None, as_json: bool) -> None:
+    """Make a key for NAME and print it once."""
+    from gateway.cli.output import print_json, say
+
+    store = _store(config_path)
+    try:
+        made = store.add(name, expires_days=expires_days)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if as_json:
+        print_json({"id": made.id, "name": name, "key": made.token})
+        return
+    click.echo(made.token)
+    say(f"Key {made.id} for {name!r}. It is shown this once; clients send it as `Authorization: Bearer <key>`.")
+
+
+@keys.command("list")
+@config_option
+@json_option
+def list_keys(config_path: str | None, as_json: bool) -> None:
+    """Show which keys exist; never the keys themselves."""
+    from gateway.cli.output import print_json, print_table
+
+    infos = [_as_json(info) for info in _store(config_path).list()]
+    if as_json:
+        print_json({"keys": infos})
+        return
+    print_table(("id", "name", "created", "expires"), [[str(info[key] or "never") for key in ("id", "name", "created", "expires")] for info in infos])
+
+
+@keys.command("revoke")
+@click.argument("key_id", metavar="ID")
+@config_option
+@json_option
+def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
+    """Make a key stop working, at once and in every running gateway of this user."""
+    from gateway.cli.output import print_json
+    from gateway.config.suggest import did_you_mean
+    from gateway.errors import NotFound
+
+    store = _store(config_path)
+    try:
+        info = store.revoke(key_id)
+    except NotFound:
+        known = store.list()
+        named = next((info.id for info in known if info.name == key_id), None)
+        hint = f"The key for {key_id!r} has the id {named}." if named else did_you_mean(key_id, [info.id for info in known])
+        raise NotFound("key", key_id, f"There is no key {key_id!r}. {hint}".rstrip()) from None
+    if as_json:
+        print_json({"revoked": info.id, "name": info.name})
+        return
+    click.echo(f"revoked {info.id} ({info.name})")
+
+
+def _store(config_path: str | None) -> KeyStore:
+    from gateway.auth.keys import KeyStore
+    from gateway.storage.state import default_state_dir
+
+    configured = load(config_path).config.storage.dir
+    return KeyStore((Path(configured) if configured else default_state_dir()) / "keys.json")
+
+
+def _as_json(info: KeyInfo) -> JsonObject:
+    return {"id": info.id, "name": info.name, "created": _moment(info.created_at), "expires": info.expires_at and _moment(info.expires_at)}
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -1,0 +1,137 @@
+"""`moongate list`: what the gateway serves, kind by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast, get_args
+
+import click
+
+from gateway.cli.common import api_key_option, config_option, json_option, load, run_async, standalone_option, url_option
+from gateway.json_types import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from gateway.cli.hub import Hub, Target
+    from gateway.config.load import LoadedConfig
+
+ListKind = Literal["sources", "servers", "tools", "agents", "skills", "workflows", "prompts", "resources"]
+KINDS = cast("tuple[ListKind, ...]", get_args(ListKind))
+
+_OF_FILES: dict[ListKind, str] = {"agents": "agent", "workflows": "workflow"}
+"""Kinds that come from files only: no server is started or asked for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    header: str
+    keys: tuple[str, ...]
+    """The first one that has a value is shown."""
+
+
+_COLUMNS: dict[ListKind, tuple[_Column, ...]] = {
+    "tools": (_Column("name", ("name",)), _Column("source", ("source",)), _Column("description", ("description", "title"))),
+    "agents": (_Column("name", ("name",)), _Column("description", ("description",))),
+    "workflows": (_Column("name", ("name",)), _Column("description", ("description",))),
+    "skills": (_Column("name", ("name",)), _Column("uri", ("uri",)), _Column("description", ("description",))),
+    "prompts": (_Column("name", ("name",)), _Column("description", ("description", "title"))),
+    "resources": (_Column("uri", ("uri", "uriTemplate")), _Column("type", ("mimeType",)), _Column("name", ("title", "name"))),
+}
+
+
+@click.command("list")
+@click.argument("kind", type=click.Choice(KINDS), default="sources")
+@url_option
+@api_key_option
+@standalone_option
+@config_option
+@json_option
+def list_command(kind: ListKind, url: str | None, api_key: str | None, standalone: bool, config_path: str | None, as_json: bool) -> None:
+    """List what is served: sources (the default), or one kind of thing.
+
+    Asks the running gateway; where none runs, the configured sources are started for it.
+    """
+    from gateway.cli.hub import Target
+    from gateway.cli.output import print_json
+
+    loaded = load(config_path)
+    items = run_async(lambda: _items(kind, loaded, Target(url, api_key, standalone)))
+    if as_json:
+        print_json({kind: items})
+    elif kind in ("sources", "servers"):
+        _print_sources(items)
+    else:
+        _print_items(kind, items)
+
+
+async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> list[JsonObject]:
+    from gateway.cli.hub import open_hub, open_own
+    from gateway.cli.output import camel_keys
+
+    if kind == "skills":
+        return await _skills(loaded)
+    if kind in _OF_FILES:
+        async with open_own(without_servers(loaded)) as own:
+            return [{**tool.wire, "source": tool.source} for tool in await own.tools() if tool.source == _OF_FILES[kind]]
+    async with open_hub(loaded, target) as hub:
+        if kind in ("sources", "servers"):
+            sources = [camel_keys(source) for source in await hub.sources()]
+            return [source for source in sources if kind == "sources" or source["kind"] == "server"]
+        if kind == "tools":
+            return [{**tool.wire, "source": tool.source} for tool in await hub.tools()]
+        return await _resources(hub) if kind == "resources" else await hub.listing("prompts")
+
+
+async def _resources(hub: Hub) -> list[JsonObject]:
+    """Resources, then templates."""
+    return [*await hub.listing("resources"), *await hub.listing("templates")]
+
+
+async def _skills(loaded: LoadedConfig) -> list[JsonObject]:
+    from pathlib import Path
+
+    if not loaded.config.expose.skills:
+        return []
+    from gateway.skills.source import SkillSource
+
+    async with SkillSource([Path(folder) for folder in loaded.config.expose.skills]) as source:
+        return [_skill(entry) for entry in source.entries]
+
+
+def _skill(entry: JsonMapping) -> JsonObject:
+    frontmatter = cast("JsonMapping", entry["frontmatter"])
+    return {"name": frontmatter.get("name"), "description": frontmatter.get("description"), "uri": entry["uri"]}
+
+
+def without_servers(loaded: LoadedConfig) -> LoadedConfig:
+    """The same configuration with our own sources only."""
+    from dataclasses import replace
+
+    return replace(loaded, config=loaded.config.model_copy(update={"mcp_servers": {}}))
+
+
+def _print_sources(sources: Sequence[JsonMapping]) -> None:
+    from gateway.cli.output import print_table
+
+    rows = [
+        [
+            str(source["name"]),
+            str(source["kind"]),
+            str(source["transport"]),
+            str(source["protocolVersion"] or "-"),
+            str(source["state"]),
+            str(source["tools"]),
+            f"{source['milliseconds']:.0f}" if source["milliseconds"] is not None else "-",
+            str(source["error"] or ""),
+        ]
+        for source in sources
+    ]
+    print_table(("name", "kind", "transport", "protocol", "state", "tools", "ms", "problem"), rows)
+
+
+def _print_items(kind: ListKind, items: Sequence[JsonMapping]) -> None:
+    from gateway.cli.output import first_line, print_table
+
+    columns = _COLUMNS[kind]
+    rows = [[first_line(next((item[key] for key in column.keys if item.get(key)), "")) for column in columns] for item in items]
+    print_table([column.header for column in columns], rows)

@@ -1,0 +1,137 @@
+"""`moongate run`: serve, over HTTP or standard input and output, and say on stderr what is served where.
+
+Starts and stops the gateway; serving itself is `app`'s. SIGINT and SIGTERM end it with exit code 0 once every child
+process is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.common import config_option, load
+from gateway.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+    from gateway.config.load import LoadedConfig
+
+ANNOUNCE_TIMEOUT_SECONDS = 10.0
+"""Sources that need longer are announced as `starting`; they keep trying."""
+
+
+@click.command()
+@click.option("--stdio", is_flag=True, help="Serve one client over standard input and output, as IDEs start servers.")
+@click.option("--http", "address", metavar="HOST:PORT", help="Serve over HTTP there. Default: server.http of the configuration.")
+@click.option("--json", "as_json", is_flag=True, help="Print the endpoint and sources as one JSON line each on stderr.")
+@config_option
+def run(stdio: bool, address: str | None, as_json: bool, config_path: str | None) -> None:
+    """Start the gateway (over HTTP unless --stdio is given)."""
+    if stdio and address is not None:
+        raise click.UsageError("--stdio and --http exclude each other; start two gateways for both.")
+    from gateway.cli.common import configure_log, run_async
+
+    loaded = load(config_path)
+    http = loaded.config.server.http
+    host, port = _parse_address(address, http.host, http.port) if address is not None else (http.host, http.port)
+    configure_log(loaded)
+    announcer = _Announcer(loaded, as_json=as_json)
+    if stdio:
+        run_async(lambda: _serve(loaded, announcer, None))
+    else:
+        run_async(lambda: _serve(loaded, announcer, (host, port)))
+
+
+def _parse_address(text: str, host: str, port: int) -> tuple[str, int]:
+    """`HOST:PORT`, `:PORT`, `PORT`, `HOST` or `[IPv6]:PORT`; what is missing comes from the configuration."""
+    written_host, colon, written_port = text.rpartition(":")
+    if not colon:
+        written_host, written_port = ("", text) if text.isdigit() else (text, "")
+    elif text.startswith("[") and text.endswith("]"):
+        written_host, written_port = text, ""
+    if ":" in written_host and not (written_host.startswith("[") and written_host.endswith("]")):
+        raise click.UsageError(f"--http {text!r}: write an IPv6 address in brackets, like [::1]:8765.")
+    if written_port and not (written_port.isdigit() and int(written_port) <= 65535):
+        raise click.UsageError(f"--http {text!r} is not HOST:PORT with a port from 0 to 65535.")
+    return written_host.strip("[]") or host, int(written_port) if written_port else port
+
+
+async def _serve(loaded: LoadedConfig, announcer: _Announcer, address: tuple[str, int] | None) -> None:
+    """Serve until the client leaves or a signal comes; every resource is released on the way out."""
+    import anyio
+
+    from gateway.app import Gateway
+
+    with contextlib.ExitStack() as leaving:
+        async with Gateway.from_config(loaded) as gateway, anyio.create_task_group() as tasks:
+
+            def announce(url: str | None) -> None:
+                tasks.start_soon(announcer.announce, gateway, url)
+
+            if address is None:
+                announce(None)
+                await gateway.serve_stdio()
+            else:
+                await gateway.serve_http(*address, on_ready=announce)
+            # Serving heard the signals; a second one must not cut off the end of the child processes.
+            leaving.enter_context(anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM))
+            tasks.cancel_scope.cancel()
+
+
+class _Announcer:
+    """Says what is served, once, when the sources have settled."""
+
+    def __init__(self, loaded: LoadedConfig, *, as_json: bool) -> None:
+        self._loaded = loaded
+        self._as_json = as_json
+
+    async def announce(self, gateway: Gateway, url: str | None) -> None:
+        """The notes on the configuration, one line per source, then the endpoint and what to paste into an IDE."""
+        from dataclasses import asdict
+
+        import anyio
+
+        from gateway.cli.output import camel_keys, json_line, say, source_line
+
+        await gateway.ready(ANNOUNCE_TIMEOUT_SECONDS)
+        sources = [camel_keys(asdict(source)) for source in gateway.sources()]
+        has_keys = url is not None and bool(await anyio.to_thread.run_sync(gateway.keys.list))
+        snippet = paste_snippet(self._loaded, url, has_keys=has_keys)
+        if self._as_json:
+            say(json_line({"endpoint": url, "sources": sources, "notes": self._loaded.notes, "snippet": snippet}))
+            return
+        for note in self._loaded.notes:
+            say(f"note: {note}")
+        for source in sources:
+            say(source_line(source))
+        say()
+        say(f"{self._loaded.config.server.name} serves {url or 'standard input and output'}  (configuration: {self._loaded.path or 'none'})")
+        say("For your IDE:")
+        say(json.dumps(snippet, indent=2))
+
+
+def paste_snippet(loaded: LoadedConfig, url: str | None, *, has_keys: bool) -> JsonObject:
+    """The `mcpServers` object that connects a host to this gateway: by `url`, else by command."""
+    if url is not None:
+        entry: JsonObject = {"type": "http", "url": url}
+        if has_keys:
+            entry["headers"] = {"Authorization": "Bearer <API key>"}
+    else:
+        command, *args = own_command()
+        entry = {"command": command, "args": [*args, "run", "--stdio", *(["--config", str(loaded.path)] if loaded.path else [])]}
+    return {"mcpServers": {loaded.config.server.name: entry}}
+
+
+def own_command() -> list[str]:
+    """The command that starts this program from anywhere; a host's PATH rarely has its environment."""
+    program = Path(sys.argv[0])
+    if program.stem == "moongate" and program.exists() and os.access(program, os.X_OK):
+        return [str(program.absolute())]
+    return [sys.executable, "-m", "gateway"]
