@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 MAX_VALUE_DEPTH = 64
 """Nesting of arguments."""
+
+MAX_INTEGER_BITS = 4_096
+"""Size of an integer in arguments (about 1,200 digits); the validator reads ones beyond 4,300 digits wrongly."""
 
 MAX_WORK = 100_000_000
 """Schema cost times values in the arguments: about one second of checking in the worst case."""
@@ -42,6 +46,9 @@ _MAX_LISTED_WORK = 1_000_000
 _AUTOMATON_BYTES = (131_072, 4_194_304)
 """Size limits of a compiled pattern: the usual one, and the one for patterns that only fit the second."""
 
+_PREDICATES = frozenset({"anyOf", "oneOf", "const", "falseSchema"})
+"""Keywords whose problem is worded here as what the argument is or must be."""
+
 _BACKTRACKS = 10_000
 """Steps a pattern with look-around or back-references may take."""
 
@@ -54,16 +61,18 @@ class ValueSize:
     """Values in it, containers included."""
     characters: int
     """Characters of all strings."""
-    is_too_deep: bool = False
+    problem: str | None = None
+    """Why it is not looked at further: nested too deeply, or a number that JSON does not have."""
 
 
 def measure(value: JsonValue) -> ValueSize:
     """Size of a decoded JSON value; stops at `MAX_VALUE_DEPTH`."""
     nodes, characters, depth = 0, 0, 0
+    problem: str | None = None
     level: list[Any] = [value]
     while level:
         if depth > MAX_VALUE_DEPTH:
-            return ValueSize(nodes, characters, is_too_deep=True)
+            return ValueSize(nodes, characters, f"the arguments are nested deeper than {MAX_VALUE_DEPTH} levels")
         nodes += len(level)
         below: list[Any] = []
         for item in level:
@@ -73,9 +82,13 @@ def measure(value: JsonValue) -> ValueSize:
                 below.extend(cast("JsonObject", item).values())
             elif isinstance(item, list):
                 below.extend(cast("list[Any]", item))
+            elif isinstance(item, float) and not isfinite(item):  # `1e999` reads as infinity, which passes any `maximum`
+                problem = "the arguments hold a number that is not finite"
+            elif isinstance(item, int) and item.bit_length() > MAX_INTEGER_BITS:
+                problem = "the arguments hold a number with too many digits"
         level = below
         depth += 1
-    return ValueSize(nodes, characters)
+    return ValueSize(nodes, characters, problem)
 
 
 @dataclass(slots=True)
@@ -117,8 +130,8 @@ class SchemaCheck:
             if self.problem is not None:
                 return f"the schema {self._problem}, so its arguments cannot be checked; tell the operator of the server"
             compiled = cast("_Compiled", self._compiled)
-        if size.is_too_deep:
-            return f"the arguments are nested deeper than {MAX_VALUE_DEPTH} levels"
+        if size.problem is not None:
+            return size.problem
         if compiled.cost * size.nodes > MAX_WORK:
             return f"the arguments have {size.nodes} values, too many to check against a schema this large"
         if compiled.max_characters is not None and size.characters > compiled.max_characters:
@@ -127,7 +140,7 @@ class SchemaCheck:
             if compiled.validator.is_valid(value):
                 return None
             return self._explain(compiled, value, size, root)
-        except ValueError as error:  # lone surrogates, numbers beyond any parser
+        except ValueError as error:  # lone surrogates, keys that are not text
             return f"the arguments are not valid JSON ({type(error).__name__})"
 
     def _explain(self, compiled: _Compiled, value: JsonValue, size: ValueSize, root: str) -> str:
@@ -199,27 +212,30 @@ def describe(error: jsonschema_rs.ValidationError, value: JsonValue, root: str =
     found = _shape(_at(value, error.instance_path))
     match error.kind.name:
         case "anyOf" | "oneOf":
-            said = _alternatives(error) or f"{error.message}"
+            said = _alternatives(error) or error.message
         case "type":
             said = f"{error.message} but {found}"
+        case "const":
+            said = f"must be {error.message.removesuffix(' was expected')}"
         case "falseSchema":
             said = "is not allowed"
-        case "backtrackLimitExceeded" | "regexEngineFailure":
-            said = "the schema's pattern could not be run on this value within its limit"
+        case "pattern" if error.message.startswith("Error executing"):
+            said = "the value cannot be matched against its pattern within the step limit"
         case _:
             said = error.message
-    said = said.removeprefix("the value ")
-    return f"{subject} {_cut(said, 240)}" if said[:3] in ("is ", "doe", "has") else f"{subject}: {_cut(said, 240)}"
+    is_predicate = error.kind.name in _PREDICATES or said.startswith("the value ")
+    return f"{subject}{'' if is_predicate else ':'} {_cut(said.removeprefix('the value '), 240)}"
 
 
 def _alternatives(error: jsonschema_rs.ValidationError) -> str:
     context = cast("Sequence[Sequence[jsonschema_rs.ValidationError]] | None", getattr(error.kind, "context", None)) or ()
-    said = dict.fromkeys(_alternative(inner) for branch in context for inner in branch[:1])
+    depth = len(error.instance_path)
+    said = dict.fromkeys(_alternative(inner, depth) for branch in context for inner in branch[:1])
     return "fits none of the alternatives: " + "; ".join(islice(said, _MAX_ERRORS)) if said else ""
 
 
-def _alternative(error: jsonschema_rs.ValidationError) -> str:
-    path = _path(error.instance_path, "")
+def _alternative(error: jsonschema_rs.ValidationError, depth: int) -> str:
+    path = _path(error.instance_path[depth:], "")
     return f"{path}: {error.message}" if path else error.message
 
 

@@ -1,0 +1,168 @@
+"""`judge_input`: what a server may ask of the connected client, by mode, budget, cap and content."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.config.models import SourcePolicy
+from gateway.policy.decision import Pass, Reject, Rewrite
+from gateway.policy.inputs import judge_input
+
+
+def policy(**rules: Any) -> SourcePolicy:
+    return SourcePolicy.model_validate(rules)
+
+
+def sampling(**params: Any) -> dict[str, Any]:
+    return {"method": "sampling/createMessage", "params": {"messages": [], **params}}
+
+
+def form(properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties}
+    return {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": schema}}
+
+
+def url(value: Any) -> dict[str, Any]:
+    return {"method": "elicitation/create", "params": {"mode": "url", "message": "?", "url": value, "elicitationId": "1"}}
+
+
+def rule(verdict: Pass | Rewrite | Reject) -> str:
+    assert isinstance(verdict, Reject)
+    return verdict.rule
+
+
+RELAY = policy(sampling={"mode": "relay"})
+
+
+def test_sampling_and_roots_are_refused_and_forms_relayed_by_default() -> None:
+    assert rule(judge_input(sampling(maxTokens=1), policy(), 0)) == "sampling.mode"
+    assert rule(judge_input({"method": "roots/list"}, policy(), 0)) == "roots.mode"
+    assert isinstance(judge_input(form({"city": {"type": "string"}}), policy(), 0), Pass)
+
+
+def test_modes_open_and_close() -> None:
+    assert isinstance(judge_input({"method": "roots/list", "params": {}}, policy(roots={"mode": "relay"}), 0), Pass)
+    assert isinstance(judge_input(sampling(maxTokens=10), RELAY, 0), Pass)
+    assert rule(judge_input(form({}), policy(elicitation={"mode": "deny"}), 0)) == "elicitation.mode"
+
+
+@pytest.mark.parametrize("mode", ["ask", "answer"])
+def test_modes_that_do_not_hand_on_a_request_refuse_it_here(mode: str) -> None:
+    assert rule(judge_input(sampling(maxTokens=1), policy(sampling={"mode": mode}), 0)) == "sampling.mode"
+
+
+@pytest.mark.requirement(34)
+def test_the_budget_is_looked_at_before_the_mode() -> None:
+    assert rule(judge_input(sampling(maxTokens=10_000), policy(sampling={"mode": "deny", "maxRequests": 1}), 1)) == "sampling.maxRequests"
+
+
+@pytest.mark.requirement(36)
+def test_the_default_budget_is_25_requests() -> None:
+    assert isinstance(judge_input(sampling(maxTokens=1), RELAY, 24), Pass)
+    assert rule(judge_input(sampling(maxTokens=1), RELAY, 25)) == "sampling.maxRequests"
+
+
+@pytest.mark.requirement(37)
+def test_no_budget_means_unlimited_and_zero_refuses_all() -> None:
+    assert isinstance(judge_input(sampling(maxTokens=1), policy(sampling={"mode": "relay", "maxRequests": None}), 10**6), Pass)
+    assert rule(judge_input(sampling(maxTokens=1), policy(sampling={"mode": "relay", "maxRequests": 0}), 0)) == "sampling.maxRequests"
+
+
+@pytest.mark.requirement(39)
+@pytest.mark.parametrize(("cap", "asked", "sent"), [(4096, 10_000, 4096), (4096, 100, 100), (None, 10_000, 10_000), (50, None, 50)])
+def test_the_token_cap_only_ever_lowers(cap: int | None, asked: int | None, sent: int) -> None:
+    request = sampling() if asked is None else sampling(maxTokens=asked)
+    verdict = judge_input(request, policy(sampling={"mode": "relay", "maxTokens": cap}), 0)
+    out = verdict.arguments if isinstance(verdict, Rewrite) else request
+    assert out["params"]["maxTokens"] == sent
+    assert out["params"]["messages"] == []
+    assert request["params"].get("maxTokens") == asked
+
+
+@pytest.mark.parametrize("asked", ["4096", 1.5, True, 0, -1, [1]])
+def test_a_token_wish_that_is_no_positive_integer_is_refused(asked: Any) -> None:
+    assert rule(judge_input(sampling(maxTokens=asked), RELAY, 0)) == "sampling.maxTokens"
+
+
+@pytest.mark.parametrize("context", ["allServers", "thisServer"])
+def test_a_server_does_not_get_what_others_said(context: str) -> None:
+    verdict = judge_input(sampling(maxTokens=1, includeContext=context), RELAY, 0)
+    assert isinstance(verdict, Rewrite)
+    assert verdict.arguments["params"]["includeContext"] == "none"
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"password": {"type": "string"}},
+        {"userPassword": {"type": "string"}},
+        {"PASSWD": {}},
+        {"api_key": {"type": "string"}},
+        {"apiKey": {"type": "string"}},
+        {"APIKey": {"type": "string"}},
+        {"x-api-key": {"type": "string"}},
+        {"access_token": {"type": "string"}},
+        {"\uff41\uff50\uff49\uff3f\uff4b\uff45\uff59": {"type": "string"}},
+        {"clientSecret": {"type": "string"}},
+        {"field1": {"type": "string", "title": "Your password"}},
+        {"field1": {"type": "string", "format": "password"}},
+        {"field1": {"type": "string", "writeOnly": True}},
+        {"city": {"type": "string"}, "private_key": {"type": "string"}},
+        {"nested": {"type": "object", "properties": {"token": {"type": "string"}}}},
+    ],
+    ids=str,
+)
+def test_a_form_may_not_ask_for_a_secret(properties: Any) -> None:
+    assert rule(judge_input(form(properties), policy(), 0)) == "elicitation.secret"
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"city": {"type": "string"}},
+        {"maxTokens": {"type": "integer"}},
+        {"max_tokens": {"type": "string"}},
+        {"keyword": {"type": "string"}},
+        {"secretary": {"type": "string"}},
+        {"rotatePassword": {"type": "boolean"}},
+        {"token": {"type": "string", "enum": ["eur", "usd"]}},
+        {"monkey": {"type": "string", "title": "Key monkey"}},
+        {},
+        None,
+        "x",
+    ],
+    ids=str,
+)
+def test_ordinary_forms_pass(properties: Any) -> None:
+    assert isinstance(judge_input(form(properties), policy(), 0), Pass)
+
+
+@pytest.mark.parametrize("value", ["https://example.com/x?y=1", "http://127.0.0.1:8080/cb", "http://localhost/", "http://[::1]:1/"])
+def test_urls_that_are_safe_to_show_pass(value: str) -> None:
+    assert isinstance(judge_input(url(value), policy(), 0), Pass)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "http://example.com", "javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "https://", "https:///x", "//example.com",
+        "https://bank.example@evil.example/", "https://exa mple.com", "https://a\\@b.example", "https://a\n.example", "http://127.0.0.1.evil.example",
+        "https://[::1", "", None, 5,
+    ],
+)  # fmt: skip
+def test_other_urls_are_refused(value: Any) -> None:
+    assert rule(judge_input(url(value), policy(), 0)) == "elicitation.url"
+
+
+@pytest.mark.parametrize("request_", [{}, {"method": None}, {"method": "tools/call"}, {"method": "x" * 5_000}])
+def test_anything_else_is_refused_shortly(request_: dict[str, Any]) -> None:
+    verdict = judge_input(request_, policy(), 0)
+    assert rule(verdict) == "inputs.method"
+    assert isinstance(verdict, Reject)
+    assert len(verdict.reason) < 200
+
+
+def test_an_unknown_elicitation_mode_is_refused() -> None:
+    assert rule(judge_input({"method": "elicitation/create", "params": {"mode": "popup"}}, policy(), 0)) == "elicitation.mode"
