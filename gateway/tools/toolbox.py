@@ -1,0 +1,24 @@
+"""`ToolBox`: how agents and workflows get the tools they name, without knowing the catalog.
+
+The catalog's owner (`app`) provides one; tests provide scripted ones. It hands out guarded tools, so whoever calls
+them passes the same policy as any client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway.tools.base import Tool
+
+
+class ToolBox(Protocol):
+    """Finds tools by pattern."""
+
+    async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
+        """The tools that match any of the `<source>/<glob>` patterns (`docs/read_*`, `agent/researcher`).
+
+        In catalog order, each once; `definition.name` is the exposed, model-safe name. A pattern that matches
+        nothing is no error.
+        """
+        ...

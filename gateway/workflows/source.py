@@ -1,0 +1,108 @@
+"""`WorkflowSource`: the `*.workflow.yaml` files of some folders, as tools.
+
+Reads once, when entered; a broken file is noted in `problems` and the others load. Entered by `app`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import anyio.to_thread
+
+from gateway.errors import WorkflowInvalid
+from gateway.tools.base import OnChange, Tool
+from gateway.tools.functions_source import SourceProblem
+from gateway.tools.toolbox import ToolBox
+from gateway.workflows.definition import ToolStep, WorkflowFile
+from gateway.workflows.graph import on_a_loop
+from gateway.workflows.loader import SUFFIXES, load_workflow
+from gateway.workflows.plan import WorkflowPlan
+from gateway.workflows.tool import WorkflowTool
+
+logger = logging.getLogger(__name__)
+
+
+class WorkflowSource:
+    """Workflows of folders and files, in the order of their names."""
+
+    def __init__(self, paths: Sequence[Path | str], *, toolbox: ToolBox, base_dir: Path) -> None:
+        """Relative `paths` and modules that files name are looked for in `base_dir`. No side effects before it is entered."""
+        self._paths = [base_dir / path for path in paths]
+        self._toolbox = toolbox
+        self._base_dir = base_dir
+        self._tools: dict[str, WorkflowTool] = {}
+        self.problems: list[SourceProblem] = []
+        """What did not load; shown by `moongate doctor`."""
+
+    @property
+    def id(self) -> str:
+        """Always `workflow`."""
+        return "workflow"
+
+    async def __aenter__(self) -> WorkflowSource:
+        """Read and check every file, and import what they name."""
+        found: dict[str, tuple[Path, WorkflowFile]] = {}
+        for path in await anyio.to_thread.run_sync(partial(_find_files, self._paths)):
+            try:
+                file = await anyio.to_thread.run_sync(partial(load_workflow, path))
+            except WorkflowInvalid as error:
+                self._note(str(error))
+                continue
+            first = found.setdefault(file.name, (path, file))[0]
+            if first != path:
+                self._note(f"{path}: workflow {file.name!r} is already defined in {first}; rename one.")
+        self._refuse_circles(found)
+        for name, (path, file) in found.items():
+            try:
+                plan = await WorkflowPlan.prepare(file, base_dir=self._base_dir)
+            except WorkflowInvalid as error:
+                self._note("\n".join(f"{path}: {line}" for line in str(error).splitlines()))
+                continue
+            self._tools[name] = WorkflowTool(plan, toolbox=self._toolbox)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Nothing is held open."""
+
+    async def tools(self) -> Sequence[Tool]:
+        """The workflows that loaded."""
+        return list(self._tools.values())
+
+    def subscribe(self, on_change: OnChange) -> None:
+        """Files are read once, so nothing is ever announced."""
+
+    def _refuse_circles(self, found: dict[str, tuple[Path, WorkflowFile]]) -> None:
+        """Leave out workflows that call each other in a circle: such a run could only end by failing."""
+        pairs = [
+            (name, step.tool.removeprefix("workflow/"))
+            for name, (_, file) in found.items()
+            for step in file.steps.values()
+            if isinstance(step, ToolStep) and step.tool.startswith("workflow/")
+        ]
+        circle = on_a_loop(pairs)
+        for name in circle:
+            path, _ = found.pop(name)
+            self._note(f"{path}: workflow {name!r} calls itself through {', '.join(map(repr, circle))}.")
+
+    def _note(self, text: str) -> None:
+        """One problem per line; each line is `FILE: MISTAKE` or `FILE:LINE: MISTAKE`."""
+        for line in text.splitlines():
+            logger.warning("workflows: %s", line)
+            where, _, message = line.partition(": ")
+            self.problems.append(SourceProblem(where, message))
+
+
+def _find_files(paths: Sequence[Path]) -> list[Path]:
+    """Workflow files of the paths, each once, by file name; folders are not searched deeper."""
+    files = [file for path in paths for file in _files_of(path)]
+    return sorted(dict.fromkeys(files), key=lambda file: (file.name, str(file)))
+
+
+def _files_of(path: Path) -> Iterator[Path]:
+    if path.is_dir():
+        yield from (item for item in path.iterdir() if item.name.endswith(SUFFIXES) and item.is_file())
+    elif path.name.endswith(SUFFIXES):
+        yield path

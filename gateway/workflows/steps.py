@@ -1,0 +1,250 @@
+"""Executors of workflow files: one that asks an agent, one that calls a tool, one that calls a function.
+
+Each fills in its templates, calls, and makes its output known under its id: to templates as a JSON value (an object
+where there is structured content, else text), to the caller as the whole result. Putting them into a graph is
+`plan`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from gateway.errors import ToolFailed
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.checking import SchemaCheck, measure
+from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool
+from gateway.tools.context import CallContext, Caller, LogLevel
+from gateway.tools.drive import drive
+from gateway.tools.function import FunctionTool
+from gateway.workflows.definition import AgentStep, PythonStep, ToolStep, object_schema
+from gateway.workflows.executor import Executor, WorkflowContext, handler
+from gateway.workflows.templates import Template, as_text, fill
+
+INPUT_KEY = "input"
+"""Shared-state key of the run's arguments; outputs are under `output:<id>`."""
+
+MAX_ANSWERS = 2
+"""Answers asked of an agent that must give fields: models that miss once mostly succeed when told what was wrong."""
+
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
+_TASK_NAMES = ("task", "prompt", "message", "input", "query")
+
+
+class StepExecutor(Executor):
+    """What the three kinds share. Messages of one round are one step, because templates read outputs, not messages."""
+
+    joins = True
+
+    def __init__(self, id: str, names: Sequence[str]) -> None:
+        """`names` are all executors of the graph: what templates can refer to besides inputs."""
+        super().__init__(id)
+        self._names = names
+
+    @handler
+    async def step(self, messages: list[Any], ctx: WorkflowContext[JsonValue, Complete]) -> None:
+        """Perform the step and make its output known."""
+        if not ctx.source_executor_ids:
+            ctx.set_state(INPUT_KEY, messages[0])
+        scope: JsonObject = dict(ctx.get_state(INPUT_KEY))
+        scope.update((name, ctx.get_state(f"output:{name}")) for name in self._names)
+        value, result = await self.perform(scope, messages, inner_context(ctx.call, self.id))
+        ctx.set_state(f"output:{self.id}", value)
+        await ctx.send_message(value)
+        await ctx.yield_output(result)
+
+    async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
+        """The step's value for templates and edges, and its result for the caller."""
+        raise NotImplementedError
+
+
+class AskAgent(StepExecutor):
+    """Asks an agent, and insists on the fields that the file demands."""
+
+    def __init__(self, id: str, step: AgentStep, tool: Tool, names: Sequence[str]) -> None:
+        """`tool` is the agent as a tool; its one text argument gets the prompt."""
+        super().__init__(id, names)
+        self._prompt = Template.parse(step.prompt) if step.prompt is not None else None
+        self._fields = step.output
+        self._tool = tool
+        self._argument = task_argument(tool)
+
+    async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
+        """One question; a second one when the first answer lacks the fields."""
+        prompt = self._prompt.text(scope) if self._prompt is not None else incoming_text(messages)
+        if self._fields is None:
+            result = await invoke(self._tool, {self._argument: prompt}, call)
+            return result.as_text(), result
+        schema = json.dumps(object_schema(self._fields, is_closed=False), ensure_ascii=False)
+        prompt += f"\n\nAnswer with one JSON object and nothing else. It must fit this JSON Schema:\n{schema}"
+        question, problem = prompt, ""
+        for _ in range(MAX_ANSWERS):
+            result = await invoke(self._tool, {self._argument: question}, call)
+            value, problem = read_fields(result, self._fields)
+            if value is not None:
+                return value, as_result(value)
+            question = f"{prompt}\n\nYour last answer was:\n{result.as_text()}\n\nIt cannot be used: {problem}. Answer again."
+        raise ToolFailed(f"The answer lacks what `output` demands: {problem}.")
+
+
+class CallTool(StepExecutor):
+    """Calls a tool."""
+
+    def __init__(self, id: str, step: ToolStep, tool: Tool, names: Sequence[str]) -> None:
+        """`tool` is what `step.tool` names."""
+        super().__init__(id, names)
+        self._step = step
+        self._tool = tool
+
+    async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
+        """One call."""
+        arguments = cast("JsonObject", fill(self._step.arguments, scope))
+        result = await invoke(self._tool, arguments, call)
+        if self._step.output is not None:
+            return demand_fields(result, self._step.output)
+        return value_of(result), result
+
+
+class CallFunction(StepExecutor):
+    """Calls a Python function."""
+
+    def __init__(self, id: str, step: PythonStep, function: FunctionTool[..., Any], names: Sequence[str]) -> None:
+        """`function` is what `step.python` names; without `arguments` it has at most one parameter."""
+        super().__init__(id, names)
+        self._step = step
+        self._function = function
+
+    async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
+        """One call; the value keeps its JSON type."""
+        if self._step.arguments is not None:
+            arguments = cast("JsonObject", fill(self._step.arguments, scope))
+        else:
+            message = messages[0] if len(messages) == 1 else messages
+            arguments = dict.fromkeys(self._function.definition.input_schema.get("properties", {}), message)
+        value: Any = await self._function.run(arguments, call)
+        if isinstance(value, InputRequired | TaskStarted):
+            raise ToolFailed("The function asks for input or starts a task, which only a tool can; use `tool: function/NAME`.")
+        result = value if isinstance(value, Complete) else as_result(value)
+        if result.is_error:
+            raise ToolFailed(result.as_text() or "It failed without saying why.")
+        if self._step.output is not None:
+            return demand_fields(result, self._step.output)
+        return (value_of(result) if isinstance(value, Complete) else value), result
+
+
+async def invoke(tool: Tool, arguments: JsonObject, call: CallContext) -> Complete:
+    """Call a tool to its end and return its result without `_meta`, which is about the inner call.
+
+    Raises:
+        ToolFailed: The result is an error, or the tool started a task.
+    """
+    outcome = await drive(tool, arguments, call)
+    if isinstance(outcome, TaskStarted):
+        raise ToolFailed(f"Tool {tool.definition.name!r} started a background task; a workflow cannot wait for one.")
+    if outcome.is_error:
+        raise ToolFailed(outcome.as_text() or f"Tool {tool.definition.name!r} failed without saying why.")
+    return Complete({key: value for key, value in outcome.result.items() if key != "_meta"})
+
+
+def inner_context(call: CallContext, label: str) -> CallContext:
+    """A context for calls made by the executor `label`: its progress reaches the caller as labelled messages."""
+    caller = _Labelled(call.caller, label)
+    return dataclasses.replace(call.child(), caller=caller, wants_progress=call.wants_progress)
+
+
+def value_of(result: Complete) -> JsonValue:
+    """What templates and edges see of a result: structured content where there is some, else its text."""
+    return result.structured if result.structured is not None else result.as_text()
+
+
+def as_result(value: JsonValue) -> Complete:
+    """A JSON value as a result: an object is structured content too."""
+    return Complete.text(as_text(value), structured=value if isinstance(value, dict) else None)
+
+
+def demand_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[JsonValue, Complete]:
+    """The declared fields of a result.
+
+    Raises:
+        ToolFailed: They are missing or do not fit.
+    """
+    value, problem = read_fields(result, fields)
+    if value is None:
+        raise ToolFailed(f"The result lacks what `output` demands: {problem}.")
+    return value, as_result(value)
+
+
+def read_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[JsonObject | None, str]:
+    """The declared fields of a result, defaults filled in and others left out; or `None` and what is wrong."""
+    structured = result.structured
+    found = cast("JsonObject", structured) if isinstance(structured, dict) else _find_object(result.as_text())
+    if found is None:
+        return None, "there is no JSON object in it"
+    problem = SchemaCheck(object_schema(fields, is_closed=False)).find(found, measure(found))
+    if problem is not None:
+        return None, problem
+    return {name: found.get(name, schema.get("default")) for name, schema in fields.items()}, ""
+
+
+def task_argument(tool: Tool) -> str:
+    """The text argument of an agent tool that says what to do.
+
+    Raises:
+        ToolFailed: There is no such argument.
+    """
+    schema = tool.definition.input_schema
+    properties = cast("dict[str, JsonObject]", schema.get("properties") or {})
+    texts = [name for name, item in properties.items() if item.get("type") == "string"]
+    required = [name for name in texts if name in (schema.get("required") or [])]
+    for name in (*_TASK_NAMES, *required, *texts):
+        if name in texts:
+            return name
+    raise ToolFailed(f"{tool.definition.name!r} has no text argument, so it cannot be asked as an agent; use `tool:` with `arguments`.")
+
+
+def incoming_text(messages: Sequence[JsonValue]) -> str:
+    """What came before, as one prompt: the texts of all messages; a sole argument of the run is its text."""
+    texts: list[str] = []
+    for message in messages:
+        fields = cast("JsonObject", message) if isinstance(message, dict) else {}
+        texts.append(as_text(next(iter(fields.values())) if len(fields) == 1 else message))
+    return "\n\n".join(text for text in texts if text)
+
+
+def _find_object(text: str) -> JsonObject | None:
+    """The JSON object in a model's answer: the whole text, a fenced block, or the outermost braces."""
+    candidates: list[Callable[[], str]] = [
+        lambda: text,
+        lambda: (_FENCE.search(text) or [text, text])[1],
+        lambda: text[text.find("{") : text.rfind("}") + 1],
+    ]
+    for candidate in candidates:
+        try:
+            value = json.loads(candidate())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            return cast("JsonObject", value)
+    return None
+
+
+class _Labelled:
+    """A caller that hears the progress of one executor under its name."""
+
+    def __init__(self, caller: Caller, label: str) -> None:
+        self._caller = caller
+        self._label = label
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Only messages say something about a part; its numbers are about itself."""
+        if message:
+            await self._caller.progress(progress, total, f"{self._label}: {message}")
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        await self._caller.log(level, data, logger)
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        return await self._caller.ask(request)

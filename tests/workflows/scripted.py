@@ -1,0 +1,60 @@
+"""A tool box whose tools are plain functions, and a caller that writes down what it hears."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gateway.config.models import SourcePolicy
+from gateway.errors import AskUnavailable
+from gateway.json_types import JsonObject, JsonValue
+from gateway.telemetry.events import EventStream
+from gateway.tools.base import Tool
+from gateway.tools.context import CallContext, LogLevel
+from gateway.tools.function import FunctionTool
+from gateway.tools.guard import GuardedTool, ToolGate
+
+
+class ScriptedToolBox:
+    """Tools by pattern, each behind a real gate as the catalog makes it."""
+
+    def __init__(self, **functions: Callable[..., Any]) -> None:
+        """Keyword `agent__researcher=f` offers `f` as `agent/researcher`."""
+        self._tools: dict[str, Tool] = {}
+        for name, function in functions.items():
+            source, _, native = name.partition("__")
+            tool = FunctionTool[..., Any](function, name=native)
+            self._tools[f"{source}/{native}"] = guard(tool, source=source)
+
+    async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
+        return [self._tools[pattern] for pattern in patterns if pattern in self._tools]
+
+
+def guard(tool: Tool, *, source: str = "workflow", policy: SourcePolicy | None = None) -> GuardedTool:
+    """The tool behind its gate."""
+    gate = ToolGate.build(tool.definition, policy or SourcePolicy())
+    name = f"{source}__{tool.definition.name}"
+    return GuardedTool(tool, exposed_name=name, source=source, policy=gate, limiter=None, events=EventStream())
+
+
+class Listener:
+    """A caller that hears progress, and answers asks from a script."""
+
+    def __init__(self, *answers: JsonObject) -> None:
+        self.heard: list[tuple[float, str | None]] = []
+        self.asked: list[JsonObject] = []
+        self._answers = list(answers)
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        self.heard.append((progress, message))
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None: ...
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        self.asked.append(request)
+        if not self._answers:
+            raise AskUnavailable("Nobody is there.", capability="elicitation.form")
+        return self._answers.pop(0)
+
+    def context(self) -> CallContext:
+        return CallContext(caller=self, wants_progress=True)

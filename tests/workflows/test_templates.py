@@ -1,0 +1,67 @@
+"""What a template gives for each kind of value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.errors import ToolFailed, WorkflowInvalid
+from gateway.workflows.templates import Template, fill
+
+SCOPE: dict[str, Any] = {
+    "topic": "tea",
+    "count": 3,
+    "review": {"approved": False, "notes": "shorter", "tags": ["a", {"deep": None}]},
+    "not-yet": None,
+    "sly": "{{topic}}",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("plain { text }", "plain { text }"),
+        ("{{topic}}", "tea"),
+        ("{{ topic }} and {{count}}", "tea and 3"),
+        ("{{count}}", 3),
+        ("{{review}}", SCOPE["review"]),
+        ("{{review.approved}}", False),
+        ("is {{review.approved}}: {{review.tags}}", 'is false: ["a", {"deep": null}]'),
+        ("{{review.tags.0}}", "a"),
+        ("{{review.tags.1.deep}}", None),
+        ("{{review.tags.1.deep.er}}", None),
+        ("{{not-yet}}", None),
+        ("{{not-yet.field}}", None),
+        ("[{{not-yet}}]", "[]"),
+        ("{{sly}} {{topic}}", "{{topic}} tea"),
+        ("", ""),
+    ],
+)
+def test_references_are_filled_in_once_and_a_sole_one_keeps_its_type(text: str, value: Any) -> None:
+    assert fill(text, SCOPE) == value
+
+
+def test_templates_are_found_anywhere_in_a_json_value_but_not_in_keys() -> None:
+    value = {"{{topic}}": ["{{count}}", {"x": "{{topic}}!"}, 5, None, True]}
+    assert fill(value, SCOPE) == {"{{topic}}": [3, {"x": "tea!"}, 5, None, True]}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{{topic.x}}", "'topic' is text without 'x'"),
+        ("{{count.x}}", "'count' is a number without 'x'"),
+        ("{{review.note}}", r"'review' is an object \(approved, notes, tags\) without 'note'"),
+        ("{{review.tags.7}}", "'review.tags' is a list of 2 without '7'"),
+    ],
+)
+def test_a_field_that_is_not_there_is_an_error_that_says_what_is(text: str, reason: str) -> None:
+    with pytest.raises(ToolFailed, match=reason):
+        fill(text, SCOPE)
+
+
+@pytest.mark.parametrize("text", ["{{}}", "{{a b}}", "{{a.}}", "{{1a}}", "{{a|upper}}", "{{a()}}", "{{{a}}}"])
+def test_there_are_no_expressions(text: str) -> None:
+    with pytest.raises(WorkflowInvalid, match="is not a reference"):
+        Template.parse(text)
