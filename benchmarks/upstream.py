@@ -73,4 +73,4 @@ async def reply(send: Any, value: Any, status: int = 200) -> None:
 
 
 if __name__ == "__main__":
-    uvicorn.run(Counting(int(sys.argv[2])), host="127.0.0.1", port=int(sys.argv[1]), log_level="error", lifespan="off")
+    uvicorn.run(Counting(int(sys.argv[2])), host="127.0.0.1", port=int(sys.argv[1]), log_level="error", lifespan="off", timeout_keep_alive=75)

@@ -8,8 +8,10 @@ sessions; `transport` builds it.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import ssl
 from collections.abc import AsyncIterator, Mapping
 
 import httpx2
@@ -100,6 +102,12 @@ def _json_rpc_error(request: httpx2.Request, code: int, message: str) -> httpx2.
     return httpx2.Response(502, headers={"content-type": "application/json"}, content=body, request=request)
 
 
+@functools.cache
+def _tls_context() -> ssl.SSLContext:
+    """One context for all servers: reading the certificate bundle takes 20 ms and more each time (performance.md §4.2)."""
+    return httpx2.create_ssl_context()
+
+
 def build_http_client(server: str, headers: Mapping[str, str], *, max_body_bytes: int) -> httpx2.AsyncClient:
     """A client for one server; enter and leave it with the connection.
 
@@ -107,7 +115,8 @@ def build_http_client(server: str, headers: Mapping[str, str], *, max_body_bytes
     their own: a stream may be silent for long, and every call has a deadline above this.
     """
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
-    transport = SteadyTransport(httpx2.AsyncHTTPTransport(limits=limits), server=server, max_body_bytes=max_body_bytes)
+    inner = httpx2.AsyncHTTPTransport(limits=limits, verify=_tls_context())
+    transport = SteadyTransport(inner, server=server, max_body_bytes=max_body_bytes)
     return httpx2.AsyncClient(
         transport=transport,
         headers={**headers, "accept-encoding": "identity"},
