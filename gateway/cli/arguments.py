@@ -43,7 +43,8 @@ def undeclared(schema: JsonMapping, arguments: JsonMapping) -> list[str]:
     properties = cast("dict[str, JsonMapping]", schema.get("properties") or {})
     if schema.get("additionalProperties") not in (None, False) or not isinstance(properties, dict):
         return []
-    return [f"argument {key!r} is not declared by the tool. {did_you_mean(key, properties)}".rstrip() for key in arguments if key not in properties]
+    unknown = [key for key in arguments if key not in properties]
+    return [f"argument {key!r} is not declared by the tool. {did_you_mean(key, properties)}".rstrip() for key in unknown]
 
 
 def _base(args_json: str | None) -> JsonObject:

@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
+    from gateway.telemetry.logging import LogLevelName
 
 T = TypeVar("T")
 
@@ -19,17 +20,19 @@ API_KEY_VARIABLE = "MOONGATE_API_KEY"
 config_option = click.option(
     "--config", "config_path", metavar="FILE", help="Configuration file. Default: $MOONGATE_CONFIG, ./gateway.json, ./config/gateway.json."
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print data as JSON on stdout, and a failure as one JSON line on stderr.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Data as JSON on stdout, a failure as one JSON line on stderr.")
 url_option = click.option("--url", metavar="URL", help="Endpoint of the gateway to ask. Default: the configured one, where it runs.")
 api_key_option = click.option("--api-key", metavar="KEY", envvar=API_KEY_VARIABLE, help=f"API key for it; also ${API_KEY_VARIABLE}.")
 standalone_option = click.option("--standalone", is_flag=True, help="Start the configured sources for this command even if a gateway runs.")
 
 
 def load(config_path: str | None) -> LoadedConfig:
-    """Load the configuration for a command. Raises `ConfigError`."""
+    """Load the configuration for a command and quiet the log. Raises `ConfigError`."""
     from gateway.config.load import load_config
 
-    return load_config(config_path, os.environ)
+    loaded = load_config(config_path, os.environ)
+    configure_log(loaded, "error")
+    return loaded
 
 
 def run_async(work: Callable[[], Awaitable[T]]) -> T:
@@ -47,12 +50,11 @@ def run_async(work: Callable[[], Awaitable[T]]) -> T:
         raise unwrap(group) from None
 
 
-def configure_log(loaded: LoadedConfig, level: str | None = None) -> None:
+def configure_log(loaded: LoadedConfig, level: LogLevelName | None = None) -> None:
     """Send the log to stderr with the configuration's secrets masked; `level` overrides the configured one."""
-    from gateway.telemetry.logging import LogLevelName, SecretMask, configure_logging
+    from gateway.telemetry.logging import SecretMask, configure_logging
 
     mask = SecretMask()
     for secret in loaded.secrets:
         mask.register_secret(secret)
-    chosen: LogLevelName = loaded.config.server.log_level if level is None else level  # pyright: ignore[reportAssignmentType]  # callers pass literals
-    configure_logging(chosen, mask=mask)
+    configure_logging(level or loaded.config.server.log_level, mask=mask)

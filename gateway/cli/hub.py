@@ -108,7 +108,7 @@ async def open_hub(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) 
             async with _open_running(url, target.api_key, loaded, status, asker) as running:
                 yield running
             return
-    async with _open_own(loaded) as own:
+    async with open_own(loaded) as own:
         yield own
 
 
@@ -147,19 +147,15 @@ class OwnHub:
 
 
 @asynccontextmanager
-async def _open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
-    from gateway.app import Gateway
-
-    async with Gateway.from_config(loaded) as gateway:
-        await gateway.ready(SOURCES_TIMEOUT_SECONDS)
-        yield OwnHub(gateway, str(loaded.path or "no configuration"))
-
-
-@asynccontextmanager
 async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
     """A gateway started from `loaded` with its sources settled, whether or not another one runs."""
-    async with _open_own(loaded) as own:
-        yield own
+    from gateway.app import Gateway
+    from gateway.cli.output import working
+
+    async with Gateway.from_config(loaded) as gateway:
+        with working("starting the configured sources"):
+            await gateway.ready(SOURCES_TIMEOUT_SECONDS)
+        yield OwnHub(gateway, str(loaded.path or "no configuration"))
 
 
 class RunningHub:
@@ -290,7 +286,7 @@ async def _probe(url: str, api_key: str | None) -> JsonMapping | None:
         return None
     if answer.status_code == 401:
         given = "another API key" if api_key else "an API key"
-        raise NeedsAuth(f"The gateway at {url} wants {given}: `--api-key KEY` or $MOONGATE_API_KEY; make one with `moongate keys add NAME`.")
+        raise NeedsAuth(f"The gateway at {url} wants {given}: `--api-key KEY` or $MOONGATE_API_KEY; `moongate keys add NAME` makes one.")
     return cast("JsonMapping", status) if isinstance(status, dict) else None
 
 

@@ -52,7 +52,8 @@ def list_keys(config_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"keys": infos})
         return
-    print_table(("id", "name", "created", "expires"), [[str(info[key] or "never") for key in ("id", "name", "created", "expires")] for info in infos])
+    columns = ("id", "name", "created", "expires")
+    print_table(columns, [[str(info[key] or "never") for key in columns] for info in infos])
 
 
 @keys.command("revoke")

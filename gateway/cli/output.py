@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Literal, cast
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import cast
 
 import click
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.telemetry.logging import escape_controls
-
-Mark = Literal["ok", "warn", "fail"]
-
-_COLOURS: Mapping[Mark, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 MAX_CELL = 80
 """Characters of one table cell; longer text is cut with an ellipsis, `--json` has all of it."""
@@ -53,13 +50,16 @@ def say(text: str = "") -> None:
     click.echo(clean(text), err=True)
 
 
-def say_mark(mark: Mark, text: str) -> None:
-    """A line that starts with its verdict, on stderr; rich decides about colours."""
+@contextmanager
+def working(text: str) -> Generator[None, None, None]:
+    """A spinner on stderr while something takes its time; nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
     from rich.console import Console
-    from rich.text import Text
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(Text.assemble((f"{mark:<4}", _COLOURS[mark]), f"  {clean(text)}"))
+    with Console(stderr=True).status(clean(text)):
+        yield
 
 
 def print_content(result: JsonMapping) -> None:

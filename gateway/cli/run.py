@@ -112,7 +112,8 @@ class _Announcer:
         for source in sources:
             say(source_line(source))
         say()
-        say(f"{self._loaded.config.server.name} serves {url or 'standard input and output'}  (configuration: {self._loaded.path or 'none'})")
+        place = url or "standard input and output"
+        say(f"{self._loaded.config.server.name} serves {place}  (configuration: {self._loaded.path or 'none'})")
         say("For your IDE:")
         say(json.dumps(snippet, indent=2))
 

@@ -17,7 +17,7 @@ KINDS = cast("tuple[SchemaKind, ...]", get_args(SchemaKind))
 
 @click.command()
 @click.argument("kind", type=click.Choice(KINDS), default="gateway")
-@click.option("--write", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="Write all of them there instead.")
+@click.option("--write", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="Write all of them there.")
 @json_option
 def schema(kind: SchemaKind, folder: Path | None, as_json: bool) -> None:
     """Print the JSON Schema of gateway.json, agent or workflow files."""

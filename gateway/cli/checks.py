@@ -1,0 +1,124 @@
+"""The checks of `doctor` that need no running server: file, programs, state, keys, port, model access."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gateway import __version__
+from gateway.errors import ConfigError, StorageError
+from gateway.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from gateway.config.load import LoadedConfig
+    from gateway.config.models import StdioServer
+
+Status = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of `doctor`."""
+
+    status: Status
+    subject: str
+    text: str
+    fix: str
+    """What to do; empty where nothing is to be done or the text says it."""
+
+    def to_json(self) -> JsonObject:
+        """The object that `doctor --json` prints."""
+        return {"status": self.status, "subject": self.subject, "text": self.text, "fix": self.fix or None}
+
+
+def local_checks(loaded: LoadedConfig) -> list[Check]:
+    """Every check that starts nothing, in the order a reader wants them."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    return [
+        Check("ok", "version", f"moongate {__version__}, Python {version}", ""),
+        Check("ok", "configuration", str(loaded.path or "none found; defaults are used"), ""),
+        *[Check("warn" if "does not exist" in note or "no source" in note else "ok", "note", note, "") for note in loaded.notes],
+        *[_disabled(server.json_path, server.reason, server.hint) for server in loaded.disabled],
+        *_programs(loaded),
+        *_state_and_bind(loaded),
+        *_models(loaded),
+    ]
+
+
+def _disabled(path: str, reason: str, hint: str) -> Check:
+    switched_off = path.endswith(".disabled")
+    return Check("ok" if switched_off else "fail", f"entry {path}", reason, hint)
+
+
+def _programs(loaded: LoadedConfig) -> list[Check]:
+    from gateway.config.models import StdioServer
+
+    checks: list[Check] = []
+    for name, entry in loaded.config.mcp_servers.items():
+        if isinstance(entry, StdioServer):
+            found = _which(entry, loaded.base_dir)
+            subject = f"program {entry.command}"
+            if found is None:
+                fix = "Install it, or write its full path as `command`."
+                checks.append(Check("fail", subject, f"not found, but mcpServers.{name} starts it", fix))
+            else:
+                checks.append(Check("ok", subject, found, ""))
+    return checks
+
+
+def _which(entry: StdioServer, base_dir: Path) -> str | None:
+    """Where the child's program would be found."""
+    if os.sep in entry.command:
+        path = Path(entry.cwd or base_dir) / entry.command
+        return str(path) if path.is_file() and os.access(path, os.X_OK) else None
+    return shutil.which(entry.command, path=entry.env.get("PATH") or os.environ.get("PATH"))
+
+
+def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
+    from gateway.auth.keys import KeyStore
+    from gateway.server.http import check_bind, is_loopback
+    from gateway.storage.state import StateFolder, default_state_dir
+
+    config = loaded.config
+    checks: list[Check] = []
+    try:
+        folder = StateFolder(Path(config.storage.dir) if config.storage.dir else default_state_dir()).ensure()
+        usable = os.access(folder, os.W_OK)
+        checks.append(Check("ok" if usable else "fail", "state", str(folder), "" if usable else "Make it writable, or set storage.dir."))
+        keys = KeyStore(folder / "keys.json")
+        count = len(keys.list())
+        if not is_loopback(config.server.http.host):
+            check_bind(config.server.http.host, keys)
+        checks.append(Check("ok", "keys", f"{count} API key{'' if count == 1 else 's'}", ""))
+    except StorageError as error:
+        checks.append(Check("fail", "state", str(error), ""))
+    except ConfigError as error:
+        checks.append(Check("fail", "keys", str(error), "moongate keys add NAME"))
+    return [*checks, _port(config.server.http.host, config.server.http.port)]
+
+
+def _port(host: str, port: int) -> Check:
+    address = f"{host}:{port}"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            text = f"{address} cannot be used now: {error.strerror or error}"
+            return Check("warn", "port", text, "Fine if it is this gateway that runs; else choose another server.http.port.")
+    return Check("ok", "port", f"{address} is free", "")
+
+
+def _models(loaded: LoadedConfig) -> list[Check]:
+    if not loaded.config.expose.agents:
+        return []
+    if os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL"):
+        return [Check("ok", "model", "an OpenAI-compatible endpoint is configured", "")]
+    text = "no OPENAI_API_KEY or OPENAI_BASE_URL: agents with `model: auto` work only in clients that offer sampling"
+    return [Check("warn", "model", text, "Set one of the two, and OPENAI_MODEL or defaults.model.")]

@@ -1,0 +1,147 @@
+"""`moongate doctor`: tries everything the configuration needs, and says for each thing whether it works and what fixes it.
+
+Starts the configured servers once, like `run` does, and stops them again; changes nothing. The local checks are in
+`checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.common import config_option, json_option, load, run_async
+from gateway.errors import Collision, ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from gateway.cli.checks import Check
+    from gateway.cli.failures import Code
+    from gateway.cli.hub import OwnHub
+    from gateway.config.load import LoadedConfig
+    from gateway.tools.base import SourceStatus
+
+
+@click.command()
+@config_option
+@json_option
+def doctor(config_path: str | None, as_json: bool) -> None:
+    """Check the configuration, the programs it names and every server, and say what to fix."""
+    from gateway.cli.checks import Check, local_checks
+    from gateway.cli.failures import CommandFailed
+
+    try:
+        loaded = load(config_path)
+    except ConfigError as error:
+        _show([Check("fail", "configuration", str(error), "Correct the file; `moongate schema` describes it.")], as_json=as_json)
+        raise CommandFailed("The configuration cannot be used.", code="config-invalid") from None
+    checks = local_checks(loaded)
+    checks += run_async(lambda: _live_checks(loaded))
+    _show(checks, as_json=as_json)
+    failed = [check for check in checks if check.status == "fail"]
+    if failed:
+        raise CommandFailed(f"{len(failed)} of {len(checks)} checks failed.", code=_code_of(failed))
+
+
+async def _live_checks(loaded: LoadedConfig) -> list[Check]:
+    """What can only be seen with everything started."""
+    from gateway.cli.checks import Check
+    from gateway.cli.hub import open_own
+
+    try:
+        async with open_own(loaded) as own:
+            checks = [_source_check(status) for status in own.gateway.sources() if status.state != "disabled"]
+            return [*checks, *await _name_checks(own, loaded), *await _definition_checks(loaded, own)]
+    except (Collision, StorageError) as error:
+        return [Check("fail", "start", str(error), "")]
+
+
+def _source_check(status: SourceStatus) -> Check:
+    from gateway.cli.checks import Check
+
+    took = f", {status.milliseconds:.0f} ms" if status.milliseconds is not None else ""
+    era = f"{status.protocol_version}, " if status.protocol_version else ""
+    subject = f"{'server' if status.kind == 'server' else 'source'} {status.name}"
+    if status.state == "ready":
+        return Check("ok", subject, f"{status.transport}, {era}{status.tools} tool{'' if status.tools == 1 else 's'}{took}", "")
+    if status.state == "starting":
+        fix = f"Raise policies.{status.name}.connectTimeoutSeconds, or look at its own log."
+        return Check("fail", subject, "did not become ready in time", fix)
+    return Check("fail", subject, status.error or "down", _fix(status))
+
+
+def _fix(status: SourceStatus) -> str:
+    error = status.error or ""
+    if "401" in error or "403" in error:
+        return f"Set its credentials under mcpServers.{status.name}.headers, e.g. \"Authorization\": \"Bearer ${{TOKEN}}\"."
+    if status.transport == "stdio":
+        return f"Run the command of mcpServers.{status.name} by hand; it must speak MCP on its standard output."
+    return f"Check mcpServers.{status.name}.url and that the server runs."
+
+
+async def _name_checks(own: OwnHub, loaded: LoadedConfig) -> list[Check]:
+    from gateway.catalog.names import NAME_BUDGET
+    from gateway.cli.checks import Check
+
+    prefix = loaded.config.server.client_prefix
+    tools = await own.tools()
+    checks = [Check("fail", f"name {name}", text, "") for name, text in own.gateway.catalog.problems.items()]
+    for tool in tools:
+        if len(prefix) + len(tool.name) > NAME_BUDGET:
+            text = f"{len(prefix) + len(tool.name)} characters with the client's prefix; models accept {NAME_BUDGET}"
+            checks.append(Check("warn", f"name {tool.name}", text, f"Give policies.{tool.source}.prefix a short name."))
+    return checks or [Check("ok", "names", f"{len(tools)} tools, no name too long or taken twice", "")]
+
+
+async def _definition_checks(loaded: LoadedConfig, own: OwnHub) -> list[Check]:
+    """Files of ours that did not load: skills, agents, workflows, functions."""
+    import os
+
+    from gateway.cli.checks import Check
+
+    expose = loaded.config.expose
+    found: list[Check] = []
+    if expose.skills:
+        from gateway.skills.source import SkillSource
+
+        async with SkillSource([Path(folder) for folder in expose.skills]) as skills:
+            for report in skills.problems:
+                for finding in report.diagnostics:
+                    status = "fail" if report.verdict == "rejected" else "warn"
+                    found.append(Check(status, f"skill {report.path}", f"{finding.code}: {finding.message}", ""))
+    if expose.functions:
+        from gateway.tools.functions_source import FunctionSource
+
+        async with FunctionSource(expose.functions, base_dir=loaded.base_dir) as functions:
+            found += [Check("fail", f"function {p.where}", p.message, "") for p in functions.problems]
+    if expose.agents:
+        from gateway.agents.source import AgentSource
+        from gateway.workflows.source import WorkflowSource
+
+        paths = [Path(folder) for folder in expose.agents]
+        model = loaded.config.defaults.model
+        async with AgentSource(paths, toolbox=own.gateway, defaults_model=model, environ=os.environ) as agents:
+            found += [Check("fail", f"agent {p.where}", p.message, "") for p in agents.problems]
+        async with WorkflowSource(paths, toolbox=own.gateway, base_dir=loaded.base_dir) as workflows:
+            found += [Check("fail", f"workflow {p.where}", p.message, "") for p in workflows.problems]
+    return found
+
+
+def _show(checks: Sequence[Check], *, as_json: bool) -> None:
+    from gateway.cli.output import clean, print_json
+
+    if as_json:
+        print_json({"checks": [check.to_json() for check in checks]})
+        return
+    for check in checks:
+        click.echo(f"{check.status:<4}  {clean(check.subject)}: {clean(check.text)}")
+        if check.fix:
+            click.echo(f"      fix: {clean(check.fix)}")
+
+
+def _code_of(failed: Sequence[Check]) -> Code:
+    """The exit code of the worst failure: the configuration first, then credentials, then reachability."""
+    if any(not check.subject.startswith("server ") for check in failed):
+        return "config-invalid"
+    return "needs-auth" if any("401" in check.text or "403" in check.text for check in failed) else "unreachable"
