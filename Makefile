@@ -1,0 +1,49 @@
+# Everything a person or CI runs. `make run` and `make test` set up what they need; Python 3.11+ is all they expect.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.PHONY: setup run test check lint types layers schemas bench conformance accept clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Moongate needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $(STAMP)
+
+run: $(STAMP)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash config/servers/run.sh $(ARGS)
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest -q -m "not interop and not conformance and not browser and not postgres and not faults and not soak" $(ARGS)
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+
+types: $(STAMP)
+	@$(BIN)/pyright
+
+layers: $(STAMP)
+	@$(BIN)/lint-imports
+
+check: lint types layers test
+
+schemas: $(STAMP)
+	@$(BIN)/python -m gateway.config.schema config
+
+bench: $(STAMP)
+	@$(BIN)/python -m benchmarks.hop $(ARGS)
+
+conformance: $(STAMP)
+	@bash tests/conformance/run.sh 2025-11-25 2026-07-28 skills
+
+accept: $(STAMP)
+	@bash tests/accept/setup.sh
+	@$(BIN)/python -m pytest -q -m "interop or browser" --timeout 180 $(ARGS)
+
+clean:
+	@rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache
