@@ -218,7 +218,8 @@ def describe(error: jsonschema_rs.ValidationError, value: JsonValue, root: str =
         case "const":
             said = f"must be {error.message.removesuffix(' was expected')}"
         case "falseSchema":
-            said = "is not allowed"
+            closes = error.schema_path[-1:] == ["additionalProperties"]
+            said = "may not have any properties" if closes else "is not allowed"
         case "pattern" if error.message.startswith("Error executing"):
             said = "the value cannot be matched against its pattern within the step limit"
         case _:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import cast
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.decision import PASS, Pass, Reject
 
 _SCALAR_BYTES = 5
@@ -24,8 +23,8 @@ def measure_bytes(value: JsonValue, limit: int) -> int:
         item = stack.pop()
         if isinstance(item, str):
             total += 2 + (len(item) if item.isascii() or len(item) > limit else len(item.encode("utf-8", "surrogatepass")))
-        elif isinstance(item, Mapping):
-            mapping = cast("JsonMapping", item)
+        elif isinstance(item, dict):
+            mapping = cast("JsonObject", item)
             total += 2 + sum([len(key) + 4 for key in mapping])
             stack.extend(mapping.values())
         elif isinstance(item, list | tuple):

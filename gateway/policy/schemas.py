@@ -261,12 +261,14 @@ def _merge(schema: JsonValue, rule: JsonObject, *, modern: bool) -> JsonValue:
     node = as_object(schema)
     if node is None:
         return schema
+    if node == rule and repr(node) == repr(rule):  # `1 == True` in Python, not in JSON
+        return node
     if "$ref" in node and not modern:
         return {"allOf": [node, rule]}
     merged = dict(node)
     rest: JsonObject = {}
     for key, wanted in rule.items():
-        if key in node:
+        if key in _FLAT and key in node:
             fits, value = _tighter(key, node[key], wanted)
         else:
             fits, value = key in _FLAT, wanted

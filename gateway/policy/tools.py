@@ -14,8 +14,3 @@ def judge_tool(name: str, allow: Sequence[str] | None, deny: Sequence[str]) -> b
     if any(fnmatchcase(name, pattern) for pattern in deny):
         return False
     return allow is None or any(fnmatchcase(name, pattern) for pattern in allow)
-
-
-def unmatched_patterns(names: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
-    """The patterns that match none of `names`: rules that do nothing, for `doctor` to point out."""
-    return tuple(pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names))

@@ -159,7 +159,7 @@ class GuardedTool:
         if isinstance(outcome, Complete):
             judged = outcome.result
         elif isinstance(outcome, InputRequired):
-            judged = cast("JsonObject", outcome.requests)
+            judged = dict(outcome.requests)
         else:
             return outcome
         verdict = judge_result(judged, self._policy.max_result_bytes)

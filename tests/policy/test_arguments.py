@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.config.models import SourcePolicy
 from gateway.policy.arguments import SCHEMA_RULE, ArgumentPolicy, rule_problem
 from gateway.policy.decision import Pass, Reject, Rewrite
 
@@ -147,6 +148,13 @@ def test_an_extra_passes_a_schema_that_closes_its_properties() -> None:
     policy = build(schema, ["x"])
     assert received(policy, {"a": "s", "x": [1]}) == {"a": "s", "x": [1]}
     assert policy.published_schema is schema
+
+
+@pytest.mark.requirement(8)
+@pytest.mark.parametrize("written", ["x", ["x"], {"read": "x"}, {"*": "x"}])
+def test_a_bare_string_in_the_configuration_is_one_name(written: Any) -> None:
+    extras = SourcePolicy.model_validate({"additionalArguments": written}).additional_arguments
+    assert received(build(AB, extras), {"x": 1, "y": 2}) == {"x": 1}
 
 
 # -- rules ---------------------------------------------------------------------------------------------------------

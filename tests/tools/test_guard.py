@@ -374,6 +374,7 @@ async def test_waiting_for_a_slot_is_no_working_time() -> None:
 
     limiter, holder = anyio.CapacityLimiter(1), object()
     limiter.acquire_on_behalf_of_nowait(holder)
+    released_at = float("inf")
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(guard(look, limiter=limiter, timeoutSeconds=60).call, {}, LOCAL)
@@ -404,10 +405,9 @@ async def test_while_a_person_is_asked_the_clock_stands_and_the_slot_is_free() -
             tasks.start_soon(guard(keeping(contexts), limiter=limiter).call, {}, CallContext(caller=person))
             await person.asked.wait()
             assert (await complete(guard(echo, limiter=limiter), {})).as_text() == "done"
-            (clock,) = contexts[0].clocks
-            assert clock.scope.deadline == float("inf")
+            assert [clock.scope.deadline for clock in contexts[0].clocks] == [float("inf")]
             person.may_answer.set()
-    assert clock.scope.deadline < float("inf")
+    assert contexts[0].clocks[0].scope.deadline < float("inf")
     assert limiter.borrowed_tokens == 0
 
 
