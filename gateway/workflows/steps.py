@@ -77,7 +77,7 @@ class AskAgent(StepExecutor):
         prompt = self._prompt.text(scope) if self._prompt is not None else incoming_text(messages)
         if self._fields is None:
             result = await invoke(self._tool, {self._argument: prompt}, call)
-            return result.as_text(), result
+            return result.as_text(), Complete({"content": result.content})
         schema = json.dumps(object_schema(self._fields, is_closed=False), ensure_ascii=False)
         prompt += f"\n\nAnswer with one JSON object and nothing else. It must fit this JSON Schema:\n{schema}"
         question, problem = prompt, ""

@@ -46,7 +46,7 @@ class Reference:
             step = _step(value, part)
             if step is _MISSING:
                 parent = ".".join((self.name, *self.path[:index]))
-                raise ToolFailed(f"{self} has no value: {parent!r} is {_describe(value)} without {part!r}.")
+                raise ToolFailed(f"{self} has no value: {parent!r} is {_describe(value, part)}.")
             value = step
         return value
 
@@ -137,12 +137,12 @@ def _step(value: JsonValue, part: str) -> JsonValue:
     return _MISSING
 
 
-def _describe(value: JsonValue) -> str:
+def _describe(value: JsonValue, part: str) -> str:
     if isinstance(value, Mapping):
         keys = ", ".join(list(cast("JsonMapping", value))[:10])
-        return f"an object ({keys})"
+        return f"an object ({keys}) without {part!r}" if keys else "an empty object"
     if isinstance(value, list):
-        return f"a list of {len(cast('list[JsonValue]', value))}"
-    if isinstance(value, bool):
-        return "true or false"
-    return "text" if isinstance(value, str) else "a number"
+        count = len(cast("list[JsonValue]", value))
+        return f"a list of {count} without {part!r}" if count else "an empty list"
+    kind = "true or false" if isinstance(value, bool) else "text" if isinstance(value, str) else "a number"
+    return f"{kind} and has no {part!r}"

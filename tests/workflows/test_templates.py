@@ -12,7 +12,7 @@ from gateway.workflows.templates import Template, fill
 SCOPE: dict[str, Any] = {
     "topic": "tea",
     "count": 3,
-    "review": {"approved": False, "notes": "shorter", "tags": ["a", {"deep": None}]},
+    "review": {"approved": False, "notes": "shorter", "tags": ["a", {"deep": None}], "none": []},
     "not-yet": None,
     "sly": "{{topic}}",
 }
@@ -50,9 +50,10 @@ def test_templates_are_found_anywhere_in_a_json_value_but_not_in_keys() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{{topic.x}}", "'topic' is text without 'x'"),
-        ("{{count.x}}", "'count' is a number without 'x'"),
-        ("{{review.note}}", r"'review' is an object \(approved, notes, tags\) without 'note'"),
+        ("{{topic.x}}", "'topic' is text and has no 'x'"),
+        ("{{count.x}}", "'count' is a number and has no 'x'"),
+        ("{{review.note}}", r"'review' is an object \(approved, notes, tags, none\) without 'note'"),
+        ("{{review.none.0}}", "'review.none' is an empty list"),
         ("{{review.tags.7}}", "'review.tags' is a list of 2 without '7'"),
     ],
 )
