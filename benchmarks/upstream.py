@@ -54,7 +54,8 @@ class Counting:
         stamp = {"resultType": "complete"}
         match method:
             case "server/discover":
-                found = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "private"}
+                found: dict[str, Any] = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+                found |= {"ttlMs": 0, "cacheScope": "private"}
                 return {"result": {**stamp, **found}}
             case "tools/list":
                 return {"result": {**stamp, "tools": self.tools, "ttlMs": 60_000, "cacheScope": "private"}}
@@ -73,4 +74,5 @@ async def reply(send: Any, value: Any, status: int = 200) -> None:
 
 
 if __name__ == "__main__":
-    uvicorn.run(Counting(int(sys.argv[2])), host="127.0.0.1", port=int(sys.argv[1]), log_level="error", lifespan="off", timeout_keep_alive=75)
+    settings = {"host": "127.0.0.1", "log_level": "error", "lifespan": "off", "timeout_keep_alive": 75}
+    uvicorn.run(Counting(int(sys.argv[2])), port=int(sys.argv[1]), **settings)  # pyright: ignore[reportArgumentType]  # keyword by keyword

@@ -218,7 +218,11 @@ class Gateway:
         from gateway.server.stdio import serve_stdio
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_on_signals, lambda count: tasks.cancel_scope.cancel())
+
+            def stop(count: int) -> None:
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(_on_signals, stop)
             await serve_stdio(self._server)
             tasks.cancel_scope.cancel()
 

@@ -24,24 +24,23 @@ def expose_blocks(blocks: JsonValue, label: str) -> JsonValue:
 
 def _expose_block(block: JsonValue, label: str) -> JsonValue:
     if not isinstance(block, dict):
-        return block
+        return cast("JsonValue", block)
     wire = cast("JsonObject", block)
     if wire.get("type") == "resource_link" and isinstance(uri := wire.get("uri"), str):
         return {**wire, "uri": expose_uri(label, uri)}
     resource = wire.get("resource")
     if wire.get("type") == "resource" and isinstance(resource, dict):
         return {**wire, "resource": expose_contents([resource], label)[0]}
-    return block
+    return wire
 
 
 def expose_contents(contents: list[JsonValue], label: str) -> list[JsonValue]:
     """Resource contents (`{uri, text|blob}`) with exposed URIs."""
-    return [
-        {**cast("JsonObject", c), "uri": expose_uri(label, uri)}
-        if isinstance(c, dict) and isinstance(uri := cast("JsonMapping", c).get("uri"), str)
-        else c
-        for c in contents
-    ]
+    exposed: list[JsonValue] = []
+    for item in contents:
+        uri = cast("JsonMapping", item).get("uri") if isinstance(item, dict) else None
+        exposed.append({**cast("JsonObject", item), "uri": expose_uri(label, uri)} if isinstance(uri, str) else item)
+    return exposed
 
 
 def expose_messages(messages: JsonValue, label: str) -> JsonValue:

@@ -18,7 +18,8 @@ from gateway.tools.base import SourceStatus
 _STYLE = """
 :root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:3rem auto;padding:0 1rem}
 h1{font-size:1.4rem;margin:0}p.sub{opacity:.7;margin:.2rem 0 2rem}table{border-collapse:collapse;width:100%}
-th,td{text-align:left;padding:.45rem .8rem .45rem 0;border-bottom:1px solid color-mix(in srgb,currentColor 18%,transparent);vertical-align:top}
+th,td{text-align:left;padding:.45rem .8rem .45rem 0;vertical-align:top}
+th,td{border-bottom:1px solid color-mix(in srgb,currentColor 18%,transparent)}
 th{font-weight:600;font-size:.85rem;opacity:.7}td.n{font-variant-numeric:tabular-nums}
 .dot{display:inline-block;width:.6rem;height:.6rem;border-radius:50%;margin-right:.45rem}
 .ready{background:#2da44e}.starting{background:#bf8700}.down{background:#cf222e}.disabled{background:#8c959f}

@@ -39,7 +39,7 @@ def wants_level(wanted: LogLevel | None, level: str) -> bool:
     """Whether a log message of `level` reaches a client that asked for `wanted`; unknown levels count as info."""
     if wanted is None:
         return False
-    return _SEVERITY.get(level, _SEVERITY["info"]) >= _SEVERITY[wanted]  # pyright: ignore[reportArgumentType]  # any string may come
+    return _SEVERITY.get(level, _SEVERITY["info"]) >= _SEVERITY[wanted]
 
 
 class WireCaller:

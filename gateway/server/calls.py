@@ -71,7 +71,7 @@ def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:
     """The wire result of an outcome: `CallToolResult`, `InputRequiredResult` or `CreateTaskResult`."""
     match outcome:
         case Complete():
-            result = outcome.result if "content" in outcome.result else {"content": [], **outcome.result}
+            result: JsonObject = outcome.result if "content" in outcome.result else {"content": [], **outcome.result}
             return {"resultType": "complete", **result} if modern else result
         case InputRequired():
             return input_required_to_wire(outcome)

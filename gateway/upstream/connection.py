@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Literal, cast
 
 import anyio
 
@@ -179,8 +179,8 @@ class Connection:
 
 def _reason(error: BaseException) -> str:
     """The first thing that went wrong, in one line, without internals of a peer."""
-    while isinstance(error, BaseExceptionGroup) and error.exceptions:
-        error = error.exceptions[0]
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     if isinstance(error, GatewayError):
         return str(error)
     text = str(error).strip().splitlines()

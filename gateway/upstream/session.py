@@ -218,7 +218,8 @@ class Session:
             with anyio.fail_after(PROBE_TIMEOUT_SECONDS):
                 result = await self.request("server/discover", {})
         except UpstreamRefused as error:
-            supported = cast("JsonMapping", error.data or {}).get("supported") if isinstance(error.data, dict) else None
+            data: JsonValue = error.data
+            supported = cast("JsonMapping", data).get("supported") if isinstance(data, dict) else None
             if required or (error.code == UNSUPPORTED_PROTOCOL_VERSION and not _shares(supported, HANDSHAKE_PROTOCOL_VERSIONS)):
                 raise
             return None

@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import cast
 
 import anyio
-import anyio.abc
 
 from gateway.config.models import HttpServer, ServerEntry, SourcePolicy, SseServer
 from gateway.errors import AskUnavailable, NotFound, UpstreamError, UpstreamRefused, UpstreamUnavailable

@@ -29,9 +29,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def child(*argv: str, env: dict[str, str] | None = None, stdout: int = subprocess.DEVNULL, log: Path | None = None) -> Generator[subprocess.Popen[bytes]]:
+def child(
+    *argv: str, env: dict[str, str] | None = None, stdout: int = subprocess.DEVNULL, log: Path | None = None
+) -> Generator[subprocess.Popen[bytes]]:
     """A Python child in a process group of its own; the whole group is ended on leaving."""
-    with (log.open("wb") if log else open(os.devnull, "wb")) as stderr:  # noqa: PTH123  # a sink, not a file of ours
+    with (log.open("wb") if log else open(os.devnull, "wb")) as stderr:
         process = subprocess.Popen(
             [sys.executable, *argv], cwd=ROOT, env={**os.environ, **(env or {})}, stdout=stdout, stderr=stderr, start_new_session=True
         )

@@ -56,7 +56,7 @@ class Upstream:
         self.watched = "watched v1"
         handlers: dict[str, tuple[dict[str, Any], Callable[[Ctx, dict[str, Any], t.CallToolRequestParams], Awaitable[Any]]]] = {
             "echo": (TEXT_ARG, self.echo),
-            "add": ({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}, self.add),
+            "add": ({"type": "object", "properties": {n: {"type": "integer"} for n in "ab"}, "required": ["a", "b"]}, self.add),
             "fail": (NONE, self.fail),
             "raise_error": (NONE, self.raise_error),
             "picture": (NONE, self.picture),
@@ -93,7 +93,8 @@ class Upstream:
     async def rich(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
         inner = t.TextResourceContents(uri="data://inner", mime_type="text/plain", text="inside")
         link = t.ResourceLink(type="resource_link", uri="data://report", name="report", size=3)
-        return ok(t.EmbeddedResource(type="resource", resource=inner), link, t.AudioContent(type="audio", data=PIXEL, mime_type="audio/wav"))
+        audio = t.AudioContent(type="audio", data=PIXEL, mime_type="audio/wav")
+        return ok(t.EmbeddedResource(type="resource", resource=inner), link, audio)
 
     async def progress(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
         for done in (1, 2, 3):
@@ -114,18 +115,19 @@ class Upstream:
     async def ask_name(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
         form = t.ElicitRequestFormParams(message="Your name?", requested_schema=NAME_FORM)
         if ctx.protocol_version >= "2026":
-            answer = (params.input_responses or {}).get("name")
+            answer: Any = (params.input_responses or {}).get("name")
             if answer is None:
                 return t.InputRequiredResult(input_requests={"name": t.ElicitRequest(params=form)}, request_state="round-1")
             assert params.request_state == "round-1"
         else:
             answer = await ctx.session.elicit_form(form.message, form.requested_schema, related_request_id=ctx.request_id)
-        return ok(text(f"{answer.action}: {(answer.content or {}).get('name')}"))
+        content: dict[str, Any] = answer.content or {}
+        return ok(text(f"{answer.action}: {content.get('name')}"))
 
     async def ask_model(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
         messages = [t.SamplingMessage(role="user", content=text("Capital of France?"))]
         if ctx.protocol_version >= "2026":
-            answer = (params.input_responses or {}).get("model")
+            answer: Any = (params.input_responses or {}).get("model")
             if answer is None:
                 wanted = t.CreateMessageRequestParams(messages=messages, max_tokens=100_000)
                 return t.InputRequiredResult(input_requests={"model": t.CreateMessageRequest(params=wanted)})
@@ -152,10 +154,11 @@ class Upstream:
 
     async def who(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
         capabilities = ctx.session.client_capabilities
-        seen = {
+        meta: dict[str, Any] = ctx.params.get("_meta") or {}
+        seen: dict[str, Any] = {
             "protocol": ctx.protocol_version,
             "capabilities": sorted(capabilities.model_dump(exclude_none=True)) if capabilities else [],
-            "meta": sorted(k for k in (ctx.params.get("_meta") or {}) if not k.startswith("io.modelcontextprotocol/")),
+            "meta": sorted(k for k in meta if not k.startswith("io.modelcontextprotocol/")),
         }
         return ok(text(seen), structured_content=seen)
 

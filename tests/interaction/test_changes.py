@@ -46,21 +46,20 @@ async def test_a_watched_resource_that_changes_is_announced_under_its_exposed_ur
     uri = way.uri("data://watched")
     async with connected(way, house.target(way)) as (client, heard):
         if way.era == "legacy":
-            await client.subscribe_resource(uri)
+            await client.subscribe_resource(uri)  # pyright: ignore[reportDeprecated]  # the legacy wire is what is tested
             with anyio.fail_after(15):
                 while not any(isinstance(m, t.ResourceUpdatedNotification) for m in heard.messages):
                     await client.call_tool(way.name("touch"), {})
                     await anyio.sleep(0.1)
             updated = await until(heard.messages, t.ResourceUpdatedNotification)
             assert str(updated.params.uri) == uri
-            await client.unsubscribe_resource(uri)
+            await client.unsubscribe_resource(uri)  # pyright: ignore[reportDeprecated]
         else:
             seen: list[Any] = []
             async with client.listen(resource_subscriptions=[uri]) as changes, anyio.create_task_group() as tasks:
 
                 async def collect() -> None:
-                    async for event in changes:
-                        seen.append(event)
+                    seen.extend([await anext(aiter(changes))])
 
                 tasks.start_soon(collect)
                 with anyio.fail_after(15):

@@ -34,6 +34,10 @@ def text_of(result: Any) -> str:
     return result.content[0].text
 
 
+def stats(result: Any) -> dict[str, Any]:
+    return result.structured_content
+
+
 async def test_one_failing_server_never_hurts_the_rest_and_says_why(tmp_path: Path) -> None:
     servers = {
         "good": upstream_stdio(),
@@ -154,7 +158,7 @@ async def test_a_client_that_disconnects_in_a_call_cancels_it_at_the_server(tmp_
                 with suppress(httpx2.TimeoutException):
                     await raw.post(url, json=body, headers=headers)
             with anyio.fail_after(20):
-                while not (await client.call_tool("good__stats", {})).structured_content["cancelled"]:  # type: ignore[index]  # always there
+                while not stats(await client.call_tool("good__stats", {}))["cancelled"]:
                     await anyio.sleep(0.05)
 
 
@@ -164,7 +168,8 @@ async def test_a_stopped_gateway_takes_its_children_with_it(tmp_path: Path, stop
     entry = upstream_stdio()
     entry["args"] = [*entry["args"], "--tools", "1"]
     deaf = {**bad("deaf"), "env": {"MARK": marker}}
-    config = write_config(tmp_path, {"mcpServers": {"good": {**entry, "env": {"MARK": marker}}, "deaf": deaf}, "server": {"startupTimeoutSeconds": 0.1}})
+    servers = {"good": {**entry, "env": {"MARK": marker}}, "deaf": deaf}
+    config = write_config(tmp_path, {"mcpServers": servers, "server": {"startupTimeoutSeconds": 0.1}})
     port = free_port()
     log = tmp_path / "gateway.log"
     with child("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(config), log=log) as process:

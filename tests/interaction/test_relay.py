@@ -54,7 +54,8 @@ async def test_arguments_that_break_the_schema_are_refused_before_the_server_see
 async def test_images_audio_links_and_embedded_resources_arrive_as_they_are(house: House, way: Way) -> None:
     async with connected(way, house.target(way)) as (client, _):
         picture: Any = (await client.call_tool(way.name("picture"), {})).content[0]
-        embedded, link, audio = (await client.call_tool(way.name("rich"), {})).content
+        rich: list[Any] = list((await client.call_tool(way.name("rich"), {})).content)
+        embedded, link, audio = rich
         followed = await client.read_resource(link.uri)
     assert (picture.type, picture.mime_type) == ("image", "image/png")
     assert (embedded.resource.text, embedded.resource.uri) == ("inside", way.uri("data://inner"))

@@ -72,19 +72,19 @@ async def connected(way: Way, target: str | StdioServerParameters, *, capable: b
     """A client of the way's era; a capable one answers elicitation and sampling."""
     heard = Heard()
 
-    async def sample(ctx: Any, params: t.CreateMessageRequestParams) -> t.CreateMessageResult:
+    async def sample(context: Any, params: t.CreateMessageRequestParams) -> t.CreateMessageResult:
         heard.asked.append(params)
         return t.CreateMessageResult(role="assistant", content=t.TextContent(type="text", text="Paris"), model="fake")
 
-    async def elicit(ctx: Any, params: Any) -> t.ElicitResult:
+    async def elicit(context: Any, params: Any) -> t.ElicitResult:
         heard.asked.append(params)
         return t.ElicitResult(action="accept", content={"name": "Ada"})
 
     async def log(params: Any) -> None:
         heard.logs.append(params)
 
-    async def message(item: Any) -> None:
-        heard.messages.append(item)
+    async def hear(message: Any) -> None:
+        heard.messages.append(message)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -95,7 +95,7 @@ async def connected(way: Way, target: str | StdioServerParameters, *, capable: b
             sampling_callback=sample if capable else None,
             elicitation_callback=elicit if capable else None,
             logging_callback=log,
-            message_handler=message,
+            message_handler=hear,
             log_level="debug" if way.era == "modern" else None,
         ) as client:
             yield client, heard

@@ -63,6 +63,7 @@ async def test_an_ask_becomes_an_input_request_and_the_retry_continues_the_same_
         return Complete.text(f"hello {answer['content']['name']}")
 
     ctx = context()
+    second: ToolOutcome | None = None
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
@@ -81,6 +82,7 @@ async def test_a_retry_without_the_answer_is_asked_again_and_unknown_keys_are_ig
         return Complete.text(str((await ctx.ask(FORM))["action"]))
 
     ctx = context()
+    done: ToolOutcome | None = None
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
@@ -107,6 +109,7 @@ async def test_two_asks_at_once_are_shown_together() -> None:
         return Complete.text(",".join(got))
 
     ctx = context()
+    outcome: ToolOutcome | None = None
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
@@ -114,7 +117,7 @@ async def test_two_asks_at_once_are_shown_together() -> None:
             outcome = await parked.call(tool, {}, ctx, wire())
             assert isinstance(outcome, InputRequired)
             while isinstance(outcome, InputRequired):
-                outcome = await parked.call(tool, {}, leg(ctx, outcome, **dict.fromkeys(outcome.requests, {"action": "accept"})), wire())
+                outcome = await parked.call(tool, {}, leg(ctx, outcome, **{key: {"action": "accept"} for key in outcome.requests}), wire())
     assert cast("Complete", outcome).as_text() == "accept,accept"
 
 
@@ -122,6 +125,7 @@ async def test_another_principal_cannot_resume_a_call() -> None:
     async def work(ctx: CallContext) -> ToolOutcome:
         return Complete.text(str(await ctx.ask(FORM)))
 
+    stolen: ToolOutcome | None = None
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
@@ -143,12 +147,13 @@ async def test_a_client_that_never_comes_back_ends_the_call_after_the_ttl() -> N
             ended.set()
         return Complete.text("gave up")
 
+    late: ToolOutcome | None = None
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=0.05)
             first = await parked.call(AskingTool(work), {}, context(), wire())
             await ended.wait()
-            late = await parked.call(AskingTool(work), {}, leg(context(), first, **{"ask-1": {}}), wire())
+            late = await parked.call(AskingTool(work), {}, leg(context(), first, **{"ask-1": {"action": "cancel"}}), wire())
     assert isinstance(late, Complete)
     assert late.is_error
 
@@ -168,7 +173,8 @@ async def test_a_client_that_leaves_during_a_leg_cancels_the_work() -> None:
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
             async with anyio.create_task_group() as request:
-                request.start_soon(parked.call, AskingTool(work), {}, context(), wire())
+                arguments: JsonObject = {}
+                request.start_soon(parked.call, AskingTool(work), arguments, context(), wire())
                 await started.wait()
                 request.cancel_scope.cancel()
             await cancelled.wait()
@@ -179,6 +185,8 @@ async def test_the_longest_waiting_call_gives_way_when_one_principal_parks_too_m
         return Complete.text(str((await ctx.ask(FORM))["action"]))
 
     ctx = context()
+    oldest: ToolOutcome | None = None
+    newest: ToolOutcome | None = None
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
@@ -197,6 +205,7 @@ async def test_a_client_without_the_capability_is_never_asked() -> None:
             await ctx.ask(FORM)
         return Complete.text("did without")
 
+    outcome: ToolOutcome | None = None
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             outcome = await ParkedCalls(tasks, ttl_seconds=60).call(AskingTool(work), {}, context(sampling={}), wire())
