@@ -106,6 +106,7 @@ class WorkflowStream:
         await self._events.aclose()
 
     async def _iterate(self) -> AsyncGenerator[WorkflowEvent]:
+        cancelled = anyio.get_cancelled_exc_class()
         seen = 0
         failure: WorkflowFailed | None = None
         has_more = True
@@ -119,7 +120,7 @@ class WorkflowStream:
                     fresh, seen = self._runner.events[seen:], len(self._runner.events)
                     for event in fresh:
                         yield event
-            except (GeneratorExit, anyio.get_cancelled_exc_class()):
+            except (GeneratorExit, cancelled):
                 self._runner.cancelled()
                 raise
         if failure is not None:
