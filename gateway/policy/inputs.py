@@ -36,7 +36,7 @@ def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests
     """
     method = request.get("method")
     found = request.get("params")
-    params = cast("JsonMapping", found) if isinstance(found, dict) else {}
+    params: JsonMapping = cast("JsonMapping", found) if isinstance(found, dict) else {}
     match method:
         case "sampling/createMessage":
             return _judge_sampling(request, params, source_policy.sampling, used_requests)

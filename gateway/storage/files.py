@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from gateway.errors import StorageError
@@ -85,7 +85,7 @@ def read_json(path: Path) -> JsonValue:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Generator[None, None, None]:
     """Hold the lock of `path` against other processes and threads; waits for it. Not re-entrant.
 
     The lock is a file beside it (`<name>.lock`) that stays; the operating system frees it if the holder dies.

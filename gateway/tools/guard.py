@@ -265,12 +265,13 @@ def _slot_for(limiter: anyio.CapacityLimiter | None, ctx: CallContext) -> _Slot 
 
 def _only_cause(error: Exception) -> Exception:
     """The one exception inside nested groups of one, as task groups make them; else `error` itself."""
-    while isinstance(error, ExceptionGroup):
-        group = cast("ExceptionGroup[Exception]", error)
+    cause = error
+    while isinstance(cause, ExceptionGroup):
+        group = cast("ExceptionGroup[Exception]", cause)
         if len(group.exceptions) != 1:
-            break
-        error = group.exceptions[0]
-    return error
+            return group
+        cause = group.exceptions[0]
+    return cause
 
 
 def _noted(names: tuple[str, ...]) -> list[str]:

@@ -109,22 +109,21 @@ def test_arguments_named_like_internals_are_ordinary() -> None:
     assert received(build(schema), names) == names
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"allOf": [{"properties": {"a": {}}}]},
-        {"anyOf": [{"properties": {"a": {}}}, {"required": ["b"]}]},
-        {"oneOf": [{"properties": {"a": {}}}]},
-        {"if": {"properties": {"a": {}}}},
-        {"if": {}, "then": {"properties": {"a": {}}}, "else": {"properties": {"b": {}}}},
-        {"dependentSchemas": {"z": {"properties": {"a": {}}}}},
-        {"$ref": "#/$defs/in", "$defs": {"in": {"properties": {"a": {}}}}},
-        {"$ref": "#/$defs/x~1y%20z", "$defs": {"x/y z": {"properties": {"a": {}}}}},
-        {"$ref": "#in", "$defs": {"in": {"$anchor": "in", "properties": {"a": {}}}}},
-        {"allOf": [{"$ref": "#/allOf/1"}, {"properties": {"a": {}}}]},
-    ],
-    ids=lambda schema: next(iter(schema)),
-)
+IN_PLACE: list[dict[str, Any]] = [
+    {"allOf": [{"properties": {"a": {}}}]},
+    {"anyOf": [{"properties": {"a": {}}}, {"required": ["b"]}]},
+    {"oneOf": [{"properties": {"a": {}}}]},
+    {"if": {"properties": {"a": {}}}},
+    {"if": {}, "then": {"properties": {"a": {}}}, "else": {"properties": {"b": {}}}},
+    {"dependentSchemas": {"z": {"properties": {"a": {}}}}},
+    {"$ref": "#/$defs/in", "$defs": {"in": {"properties": {"a": {}}}}},
+    {"$ref": "#/$defs/x~1y%20z", "$defs": {"x/y z": {"properties": {"a": {}}}}},
+    {"$ref": "#in", "$defs": {"in": {"$anchor": "in", "properties": {"a": {}}}}},
+    {"allOf": [{"$ref": "#/allOf/1"}, {"properties": {"a": {}}}]},
+]
+
+
+@pytest.mark.parametrize("schema", IN_PLACE, ids=lambda schema: next(iter(schema)))
 def test_names_count_as_declared_wherever_a_schema_applies_in_place(schema: dict[str, Any]) -> None:
     assert received(build({"type": "object", **schema}), {"a": 1, "zz": 2}) == {"a": 1}
 

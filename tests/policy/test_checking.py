@@ -69,7 +69,7 @@ def test_nothing_is_fetched_for_a_reference() -> None:
 
 
 def test_recursive_schemas_work() -> None:
-    schema = {
+    schema: dict[str, Any] = {
         "$defs": {"node": {"type": "object", "properties": {"kids": {"items": {"$ref": "#/$defs/node"}}, "n": {"type": "integer"}}}},
         "properties": {"root": {"$ref": "#/$defs/node"}},
     }
@@ -91,7 +91,7 @@ def test_a_schema_with_too_many_values_is_refused() -> None:
 
 def test_definitions_that_double_at_each_step_are_refused() -> None:
     defs: dict[str, Any] = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(60)}
-    schema = {"$defs": {**defs, "d60": {}}, "properties": {"a": {"$ref": "#/$defs/d0"}}}
+    schema: dict[str, Any] = {"$defs": {**defs, "d60": {}}, "properties": {"a": {"$ref": "#/$defs/d0"}}}
     assert "references are written out" in reason(schema, {"a": 1})
 
 
@@ -108,7 +108,7 @@ def test_recursion_through_the_same_child_twice_ends() -> None:
 
 
 def test_arguments_nested_too_deeply_are_refused() -> None:
-    schema = {"properties": {"a": {}}}
+    schema: dict[str, Any] = {"properties": {"a": {}}}
     assert isinstance(judge(schema, {"a": nested(60, 1)}), Pass)
     assert "nested deeper than 64" in reason(schema, {"a": nested(70, 1)})
     assert "nested deeper than 64" in reason(schema, {"a": nested(20_000, 1)})

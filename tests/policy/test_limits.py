@@ -10,16 +10,15 @@ import pytest
 from gateway.policy.decision import Pass, Reject
 from gateway.policy.limits import judge_result, measure_bytes
 
+VALUES: list[dict[str, Any]] = [
+    {"content": [{"type": "text", "text": "hello " * 400}]},
+    {"content": [{"type": "text", "text": "日本語テキスト" * 300}]},
+    {"structuredContent": {"rows": [{"id": n, "ok": True, "note": None} for n in range(500)]}},
+    {str(n): {} for n in range(300)},
+]
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"content": [{"type": "text", "text": "hello " * 400}]},
-        {"content": [{"type": "text", "text": "日本語テキスト" * 300}]},
-        {"structuredContent": {"rows": [{"id": n, "ok": True, "note": None} for n in range(500)]}},
-        {str(n): {} for n in range(300)},
-    ],
-)
+
+@pytest.mark.parametrize("value", VALUES)
 def test_the_measure_is_close_to_the_encoded_length(value: Any) -> None:
     encoded = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
     assert 0.8 * encoded <= measure_bytes(value, 10_000_000) <= 1.3 * encoded

@@ -23,6 +23,7 @@ from gateway.tools.guard import DROPPED_META_KEY, GuardedTool, ToolGate
 
 Work = Callable[[JsonObject, CallContext], Awaitable[ToolOutcome]]
 SCHEMA: JsonObject = {"type": "object", "properties": {"path": {"type": "string"}}}
+NOTHING: JsonObject = {}
 ASK: JsonObject = {"method": "elicitation/create", "params": {"message": "?"}}
 LOCAL = CallContext()
 
@@ -354,10 +355,10 @@ async def test_more_calls_than_slots_wait_their_turn_and_one_cancelled_while_wai
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             for _ in range(5):
-                tasks.start_soon(tool.call, {}, LOCAL)
+                tasks.start_soon(tool.call, NOTHING, LOCAL)
             await anyio.wait_all_tasks_blocked()
             async with anyio.create_task_group() as impatient:
-                impatient.start_soon(tool.call, {}, LOCAL)
+                impatient.start_soon(tool.call, NOTHING, LOCAL)
                 await anyio.wait_all_tasks_blocked()
                 impatient.cancel_scope.cancel()
             gate.set()
@@ -377,7 +378,7 @@ async def test_waiting_for_a_slot_is_no_working_time() -> None:
     released_at = float("inf")
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(guard(look, limiter=limiter, timeoutSeconds=60).call, {}, LOCAL)
+            tasks.start_soon(guard(look, limiter=limiter, timeoutSeconds=60).call, NOTHING, LOCAL)
             await anyio.wait_all_tasks_blocked()
             released_at = anyio.current_time()
             limiter.release_on_behalf_of(holder)
@@ -402,7 +403,7 @@ async def test_while_a_person_is_asked_the_clock_stands_and_the_slot_is_free() -
     contexts: list[CallContext] = []
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(guard(keeping(contexts), limiter=limiter).call, {}, CallContext(caller=person))
+            tasks.start_soon(guard(keeping(contexts), limiter=limiter).call, NOTHING, CallContext(caller=person))
             await person.asked.wait()
             assert (await complete(guard(echo, limiter=limiter), {})).as_text() == "done"
             assert [clock.scope.deadline for clock in contexts[0].clocks] == [float("inf")]
@@ -444,7 +445,7 @@ async def test_several_questions_at_once_keep_the_slot_count_right() -> None:
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
-                tasks.start_soon(guard(ask_twice, limiter=limiter).call, {}, CallContext(caller=person))
+                tasks.start_soon(guard(ask_twice, limiter=limiter).call, NOTHING, CallContext(caller=person))
             await anyio.wait_all_tasks_blocked()
             assert limiter.borrowed_tokens == 0
             person.may_answer.set()
@@ -455,7 +456,7 @@ async def test_a_call_cancelled_while_a_person_is_asked_leaves_the_slot_free() -
     person, limiter = Person(), anyio.CapacityLimiter(1)
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(guard(asking, limiter=limiter).call, {}, CallContext(caller=person))
+            tasks.start_soon(guard(asking, limiter=limiter).call, NOTHING, CallContext(caller=person))
             await person.asked.wait()
             tasks.cancel_scope.cancel()
     assert limiter.borrowed_tokens == 0
@@ -469,7 +470,7 @@ async def test_a_call_inside_a_call_of_the_same_source_does_not_wait_for_its_own
     person = Person()
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(outer.call, {}, CallContext(caller=person))
+            tasks.start_soon(outer.call, NOTHING, CallContext(caller=person))
             await person.asked.wait()
             assert limiter.borrowed_tokens == 0
             person.may_answer.set()
@@ -483,7 +484,7 @@ async def test_the_deadline_of_an_outer_call_stands_while_an_inner_one_asks() ->
     person = Person()
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(outer.call, {}, CallContext(caller=person))
+            tasks.start_soon(outer.call, NOTHING, CallContext(caller=person))
             await person.asked.wait()
             assert [clock.scope.deadline for clock in contexts[0].clocks] == [float("inf")] * 2
             person.may_answer.set()
