@@ -78,7 +78,7 @@ class SearchIndex:
                 self._postings.setdefault(term, []).append((position, times))
         self._terms = sorted(self._postings)
 
-    def rank(self, query: str) -> list[tuple[float, Skill]]:
+    def rank(self, query: str) -> list[Skill]:
         """Skills that share a word with `query`, best first; equal scores by id."""
         scores: dict[int, float] = {}
         for term in dict.fromkeys(words_of(query)):
@@ -89,7 +89,7 @@ class SearchIndex:
             for position, score in best.items():
                 scores[position] = scores.get(position, 0.0) + score
         ranked = [(round(score, 4), self._skills[position]) for position, score in scores.items()]
-        return sorted(ranked, key=lambda item: (-item[0], item[1].id))
+        return [skill for _, skill in sorted(ranked, key=lambda item: (-item[0], item[1].id))]
 
     def _matching(self, term: str) -> list[tuple[str, float]]:
         found = [(term, 1.0)] if term in self._postings else []

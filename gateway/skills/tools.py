@@ -12,6 +12,7 @@ import binascii
 import difflib
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Literal, cast
 
@@ -100,16 +101,16 @@ class SearchSkills:
         index = await self._library.current()
         query = str(arguments.get("query") or "").strip()
         limit = min(MAX_RESULTS, max(1, int(arguments.get("limit") or DEFAULT_RESULTS)))
-        ranked = index.search.rank(query) if query else [(0.0, skill) for skill in index.for_models]
-        start = _after(str(arguments.get("cursor") or ""), query)
-        rest = [(score, skill) for score, skill in ranked if start is None or (-score, skill.id) > start]
-        page = rest[:limit]
-        structured: JsonObject = {"skills": [_result(index, skill) for _, skill in page], "total": len(ranked)}
-        lines = [_headline(query, len(ranked), len(index.for_models))]
+        found = index.search.rank(query) if query else index.for_models
+        start = _position(str(arguments.get("cursor") or ""), query, [skill.id for skill in found])
+        page = found[start : start + limit]
+        structured: JsonObject = {"skills": [_result(index, skill) for skill in page], "total": len(found)}
+        lines = [_headline(query, len(found), len(index.for_models))]
         lines += [f"- {r['skill']}: {r['description']} (from {r['origin']})" for r in structured["skills"]]
-        if len(rest) > limit:
-            structured["nextCursor"] = _cursor(query, *page[-1])
-            lines.append(f"{len(rest) - limit} more: search again with the same query and cursor {structured['nextCursor']!r}.")
+        left = len(found) - start - len(page)
+        if left > 0:
+            structured["nextCursor"] = _cursor(query, start + len(page), page[-1].id)
+            lines.append(f"{left} more: search again with the same query and cursor {structured['nextCursor']!r}.")
         if page:
             lines.append('Load one with load_skill(skill_name="…") before you act on it.')
         return Complete.text("\n".join(lines), structured=structured)
@@ -355,21 +356,24 @@ def _list_folder(skill: Skill, handle: str, path: str) -> Complete:
 # -- cursors -------------------------------------------------------------------------------------------------------
 
 
-def _cursor(query: str, score: float, skill: Skill) -> str:
-    """Continue after this result. Names the result, not a position, so pages survive changes."""
-    token = json.dumps([_query_mark(query), score, skill.id])
+def _cursor(query: str, position: int, last_id: str) -> str:
+    """Continue after skill `last_id`. Scores shift when skills come and go, so pages go by who was last."""
+    token = json.dumps([_query_mark(query), position, last_id])
     return base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
 
 
-def _after(cursor: str, query: str) -> tuple[float, str] | None:
+def _position(cursor: str, query: str, ids: list[str]) -> int:
+    """Where the page starts; by number only when the last skill of the page before is gone from a ranking."""
     if not cursor:
-        return None
+        return 0
     try:
         token = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        mark, score, skill_id = cast("tuple[str, float, str]", token)
+        mark, position, last_id = cast("tuple[str, int, str]", token)
         if mark == _query_mark(query):
-            return -float(score), str(skill_id)
-    except (binascii.Error, UnicodeDecodeError, ValueError, TypeError):
+            if not query:
+                return bisect_right(ids, str(last_id))
+            return ids.index(last_id) + 1 if last_id in ids else max(0, int(position))
+    except (binascii.Error, UnicodeError, ValueError, TypeError):
         pass
     raise ToolFailed("This cursor is not from a search with this query; leave it out to start again.")
 

@@ -34,7 +34,7 @@ WORDY = (
     "with regard to",
 )
 
-WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
+WORD = re.compile(r"[A-Za-z][A-Za-z'\u2019-]*")
 FENCE = re.compile(r"^(?:```|~~~)")
 SKIPPED = re.compile(r"^\s*(?:#|\||>|!\[)")
 BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")

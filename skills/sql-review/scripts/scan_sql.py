@@ -17,7 +17,12 @@ CASE = re.IGNORECASE | re.DOTALL
 STATEMENT_RULES = (
     ("high", "no-where", re.compile(r"^\s*(?:UPDATE|DELETE\s+FROM)\b(?!.*\bWHERE\b)", CASE), "changes every row: there is no WHERE"),
     ("high", "destroys", re.compile(r"^\s*(?:DROP\s+(?:TABLE|SCHEMA|DATABASE)|TRUNCATE)\b", CASE), "destroys data at once"),
-    ("high", "null-compare", re.compile(r"(?:WHERE|AND|OR|ON|WHEN)\b[^;]*?(?:[^<>!:]=|<>|!=)\s*NULL\b", CASE), "is never true: use IS NULL"),
+    (
+        "high",
+        "null-compare",
+        re.compile(r"(?:WHERE|AND|OR|ON|WHEN)\b[^;]*?(?:[^<>!:]=|<>|!=)\s*NULL\b", CASE),
+        "is never true: use IS NULL",
+    ),
     ("high", "not-in-select", re.compile(r"\bNOT\s+IN\s*\(\s*SELECT\b", CASE), "finds nothing once a NULL is in the list: use NOT EXISTS"),
     (
         "medium",
@@ -25,7 +30,12 @@ STATEMENT_RULES = (
         re.compile(r"^\s*CREATE\s+(?:UNIQUE\s+)?INDEX\s+(?!CONCURRENTLY)", CASE),
         "blocks writes while it builds (PostgreSQL: CONCURRENTLY)",
     ),
-    ("medium", "column-type", re.compile(r"\bALTER\s+(?:COLUMN\s+)?\S+\s+(?:SET\s+DATA\s+)?TYPE\b", CASE), "may rewrite the whole table under a lock"),
+    (
+        "medium",
+        "column-type",
+        re.compile(r"\bALTER\s+(?:COLUMN\s+)?\S+\s+(?:SET\s+DATA\s+)?TYPE\b", CASE),
+        "may rewrite the whole table under a lock",
+    ),
     (
         "medium",
         "not-null",
@@ -38,7 +48,12 @@ STATEMENT_RULES = (
         re.compile(r"\bADD\s+(?:CONSTRAINT\s+\S+\s+)?(?:FOREIGN\s+KEY|CHECK)\b(?!.*\bNOT\s+VALID\b)", CASE),
         "scans the table under a lock (PostgreSQL: NOT VALID, then VALIDATE)",
     ),
-    ("medium", "rename", re.compile(r"\bRENAME\s+(?:COLUMN\s+\S+\s+)?TO\b|\bDROP\s+COLUMN\b", CASE), "breaks application versions that still use the name"),
+    (
+        "medium",
+        "rename",
+        re.compile(r"\bRENAME\s+(?:COLUMN\s+\S+\s+)?TO\b|\bDROP\s+COLUMN\b", CASE),
+        "breaks application versions that still use the name",
+    ),
     ("medium", "leading-wildcard", re.compile(r"\bI?LIKE\s+'%", CASE), "cannot use an ordinary index"),
     ("low", "select-star", re.compile(r"\bSELECT\s+(?:DISTINCT\s+)?(?:\w+\.)?\*", CASE), "name the columns that are needed"),
     ("low", "offset", re.compile(r"\bOFFSET\s+(?:\d{3,}|[:$?@%])", CASE), "reads and throws away all rows before it"),

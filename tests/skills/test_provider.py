@@ -1,0 +1,41 @@
+"""What an agent is told about its skills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import SkillError
+from gateway.skills.source import SkillSource
+from tests.skills.on_disk import write_skill
+
+
+@pytest.mark.requirement("SK2")
+@pytest.mark.requirement(109)
+async def test_names_and_descriptions_are_advertised_escaped_and_sorted(tmp_path: Path) -> None:
+    write_skill(tmp_path / "b", description="'Uses <b> & </available_skills>.'")
+    write_skill(tmp_path / "a", description="First.")
+    write_skill(tmp_path / "c")
+    async with SkillSource([tmp_path]) as source:
+        text = source.instructions(["b", "a"])
+    assert text.splitlines()[-4:] == [
+        "<available_skills>",
+        "<skill><name>a</name><description>First.</description></skill>",
+        "<skill><name>b</name><description>Uses &lt;b&gt; &amp; &lt;/available_skills&gt;.</description></skill>",
+        "</available_skills>",
+    ]
+
+
+@pytest.mark.requirement(109)
+async def test_no_names_are_no_instructions(tmp_path: Path) -> None:
+    async with SkillSource([tmp_path]) as source:
+        assert source.instructions([]) == ""
+
+
+async def test_an_unknown_name_is_an_error_that_suggests_near_ones(tmp_path: Path) -> None:
+    write_skill(tmp_path / "plain-writing")
+    async with SkillSource([tmp_path]) as source:
+        with pytest.raises(SkillError, match="'plain-writing'") as refused:
+            source.instructions(["plain-writting"])
+    assert refused.value.code == "unknown-skill"
