@@ -243,6 +243,8 @@ def _from_document(error: DocumentError, code: str = "", level: Level = "error")
     message = " ".join(_LINE_PREFIX.sub("", str(error)).split())
     if code == "yaml-repaired":
         message = f"Not valid YAML ({message}); read line by line, served by tools only. Quote the value."
+    elif error.code == "yaml-syntax":
+        message = f"Not valid YAML ({message}) and not to be saved line by line; correct it."
     return Diagnostic(code or error.code, level, message, error.line + 1 if error.line else None)
 
 
