@@ -93,12 +93,15 @@ def find_skills(root: str, roots: tuple[str, ...], problems: list[Diagnostic]) -
         folders: list[tuple[str, ...]] = []
         is_skill = False
         for entry in _entries(os.path.join(root, *segments)):
-            if entry.is_symlink():
+            if _UNNAMEABLE.search(entry.name):
+                text = f"{entry.name!r} has characters that no client can name; not searched."
+                problems.append(Diagnostic("file-name", "warning", text))
+            elif entry.is_symlink():
                 linked = None if is_junk(entry.name) else _linked_skill(entry.path, roots, problems)
                 if linked is not None:
                     yield linked
                 is_skill = is_skill or entry.name == MANIFEST
-            elif entry.is_dir():
+            elif entry.is_dir(follow_symlinks=False):
                 folders.append((*segments, entry.name))
             elif entry.name.lower() == MANIFEST.lower():
                 is_skill = True

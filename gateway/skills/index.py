@@ -177,7 +177,8 @@ def _read_all(roots: Sequence[str], known: Mapping[Key, Candidate], trouble: lis
             place = (order[home], segments, home)
             found[folder] = min(found.get(folder, place), place)
         if problems:
-            trouble.append(SkillReport(root, "", "rejected", False, tuple(problems)))
+            verdict: Verdict = "rejected" if any(p.level == "error" for p in problems) else "accepted_with_warning"
+            trouble.append(SkillReport(root, "", verdict, False, tuple(problems)))
     for _, segments, home in sorted(found.values()):
         yield from _read_tree((home, "/".join(segments)), segments, known, is_nested=False)
 

@@ -111,16 +111,19 @@ class SkillLibrary:
         raise SkillError(f"{path!r} of skill {skill.id!r} keeps changing; try again.", code="unstable")
 
     async def _build(self, only: frozenset[Key] | None) -> None:
-        """Replace the index; the caller holds the lock."""
+        """Replace the index; the caller holds the lock. What the disk shows cannot fail it, a broken disk leaves it as it is."""
         old = self._index
-        new = await anyio.to_thread.run_sync(
-            partial(build_index, self._roots, strict=self._strict, previous=old, only=only)
-        )
+        build = partial(build_index, self._roots, strict=self._strict, previous=old, only=only)
+        try:
+            new = await anyio.to_thread.run_sync(build)
+        except OSError as error:
+            logger.warning("skills could not be looked at, keeping the last state error=%s", error)
+            return
         if new is old:
             return
         self._index = new
         if new.reports != old.reports or new.trouble != old.trouble:
-            refused = sum(r.verdict == "rejected" for r in new.reports) + len(new.trouble)
+            refused = sum(r.verdict == "rejected" for r in (*new.reports, *new.trouble))
             logger.info("skills indexed served=%d listed=%d refused=%d", len(new.skills), len(new.listed), refused)
         for listener in self._listeners:
             listener(old, new)

@@ -74,7 +74,8 @@ def parse_skill(data: bytes, *, directory: str, file_name: str = MANIFEST) -> Sk
     findings += _check_description(frontmatter, parts.header)
     findings += _check_optional(frontmatter, parts)
     if not _is_json(frontmatter):
-        findings.append(_warning("not-json", "A value is infinite or not a number, which JSON cannot carry; served by tools only."))
+        reason = "A value has no form in JSON (infinite, not a number, half a character); served by tools only."
+        findings.append(_warning("not-json", reason))
     name, description = frontmatter.get("name"), frontmatter.get("description")
     codes = {d.code for d in findings}
     return SkillDocument(
@@ -219,8 +220,10 @@ def _is_json(value: JsonValue) -> bool:
     match value:
         case float():
             return math.isfinite(value)
+        case str():
+            return value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)
         case dict():
-            return all(_is_json(v) for v in cast("JsonObject", value).values())
+            return all(_is_json(k) and _is_json(v) for k, v in cast("JsonObject", value).items())
         case list():
             return all(_is_json(v) for v in cast("list[JsonValue]", value))
         case _:

@@ -52,6 +52,14 @@ def test_junk_and_secrets_are_never_part_of_a_skill(tmp_path: Path) -> None:
     assert paths(tmp_path) == [".hidden", "SKILL.md", "a/kept.md"]
 
 
+def test_a_skill_folder_that_no_client_could_name_is_skipped_and_reported(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a\nb", name="a")
+    write_skill(tmp_path / "good")
+    said: list[Diagnostic] = []
+    assert [s for _, s in find_skills(str(tmp_path), (str(tmp_path),), said)] == [("good",)]
+    assert [d.code for d in said] == ["file-name"]
+
+
 def test_a_link_to_a_file_of_the_same_skill_is_listed_as_a_copy(tmp_path: Path) -> None:
     write_skill(tmp_path / "s", files={"a/real.md": "x"})
     (tmp_path / "s" / "link.md").symlink_to("a/real.md")
