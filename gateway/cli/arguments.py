@@ -11,8 +11,6 @@ import click
 from gateway.config.suggest import did_you_mean
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
-_TYPE_NAMES: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
-
 
 def build_arguments(schema: JsonMapping, pairs: Sequence[str], args_json: str | None) -> JsonObject:
     """The arguments of a call: `args_json` as the base, `key=value` over it, `key:=JSON` for exact values.
@@ -23,7 +21,7 @@ def build_arguments(schema: JsonMapping, pairs: Sequence[str], args_json: str | 
         click.UsageError: A word that cannot become an argument, naming it.
     """
     arguments = _base(args_json)
-    properties = cast("dict[str, JsonMapping]", schema.get("properties") or {})
+    properties = _properties(schema)
     given: dict[str, list[str]] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -40,11 +38,17 @@ def build_arguments(schema: JsonMapping, pairs: Sequence[str], args_json: str | 
 
 def undeclared(schema: JsonMapping, arguments: JsonMapping) -> list[str]:
     """A remark for each argument the schema does not declare; policy may drop those."""
-    properties = cast("dict[str, JsonMapping]", schema.get("properties") or {})
-    if schema.get("additionalProperties") not in (None, False) or not isinstance(properties, dict):
+    properties = _properties(schema)
+    if schema.get("additionalProperties") not in (None, False):
         return []
     unknown = [key for key in arguments if key not in properties]
     return [f"argument {key!r} is not declared by the tool. {did_you_mean(key, properties)}".rstrip() for key in unknown]
+
+
+def _properties(schema: JsonMapping) -> dict[str, JsonMapping]:
+    """The declared arguments; none where a server published something else there."""
+    properties = schema.get("properties")
+    return cast("dict[str, JsonMapping]", properties) if isinstance(properties, dict) else {}
 
 
 def _base(args_json: str | None) -> JsonObject:
@@ -87,8 +91,26 @@ def _types(schema: JsonMapping | None) -> set[str]:
         return {kind for branch in cast("list[JsonMapping]", branches) for kind in _types(branch)}
     fixed = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(fixed, list):
-        return {_TYPE_NAMES.get(type(item), "null") for item in cast("list[JsonValue]", fixed)}
+        return {_type_name(item) for item in cast("list[JsonValue]", fixed)}
     return {"string"}
+
+
+def _type_name(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"
 
 
 def _value(key: str, text: str, types: set[str]) -> JsonValue:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from gateway.cli.common import api_key_option, config_option, json_option, load, run_async, standalone_option, url_option
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from gateway.cli.hub import Target
@@ -94,5 +94,6 @@ def _show(result: JsonObject, tool: str, *, as_json: bool) -> None:
     elif not is_error:
         print_content(result)
     if is_error:
-        text = "\n".join(block_text(block) for block in result.get("content") or []) or f"Tool {tool!r} failed."
+        blocks = cast("list[JsonMapping]", result.get("content") or [])
+        text = "\n".join(map(block_text, blocks)) or f"Tool {tool!r} failed."
         raise CommandFailed(text, code="denied" if _REFUSED.match(text) else "tool-error")

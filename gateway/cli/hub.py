@@ -67,6 +67,8 @@ class HubTool:
     wire: JsonObject
     source: str | None
     """`None` where a running gateway's name does not tell."""
+    native: str
+    """The name within its source, as far as is known."""
 
     @property
     def name(self) -> str:
@@ -134,7 +136,7 @@ class OwnHub:
 
     async def tools(self) -> list[HubTool]:
         """From the catalog."""
-        return [HubTool(t, t.definition.to_wire(t.exposed_name), t.source) for t in await self._gateway.catalog.tools()]
+        return [HubTool(t, t.definition.to_wire(t.exposed_name), t.source, t.definition.name) for t in await self._gateway.catalog.tools()]
 
     async def listing(self, kind: Kind) -> list[JsonObject]:
         """From the catalog."""
@@ -181,7 +183,7 @@ class RunningHub:
         for wire in await self._list("tools"):
             listed = to_listed(wire, modern=self.session.is_modern, may_ask=True)
             if listed is not None:
-                tools.append(HubTool(RemoteTool(listed, self), wire, self._source_of(listed.definition.name)))
+                tools.append(HubTool(RemoteTool(listed, self), wire, *self._origin_of(listed.definition.name)))
         return tools
 
     async def listing(self, kind: Kind) -> list[JsonObject]:
@@ -200,18 +202,18 @@ class RunningHub:
         except TimeoutError:
             raise UpstreamUnavailable(f"The gateway at {self.origin} does not answer.", server="moongate") from None
 
-    def _source_of(self, name: str) -> str | None:
-        """Which source a name most likely belongs to, by the configured prefixes; shown, never used to decide."""
+    def _origin_of(self, name: str) -> tuple[str | None, str]:
+        """The source a name most likely belongs to and its name there, by the configured prefixes: for people only."""
         config = self._loaded.config
-        best: tuple[int, str] | None = None
-        for source in (*config.mcp_servers, "agent", "workflow", "function"):
-            prefix = config.policy(source).prefix
-            stem = f"{source if prefix is None else prefix}__"
-            if stem != "__" and name.startswith(stem) and (best is None or len(stem) > best[0]):
-                best = (len(stem), source)
-        if best is None and name in ("search_skills", "load_skill", "read_skill_resource"):
-            return "skill"
-        return best[1] if best else None
+        source, stem = None, ""
+        for candidate in (*config.mcp_servers, "agent", "workflow", "function"):
+            prefix = config.policy(candidate).prefix
+            start = f"{candidate if prefix is None else prefix}__"
+            if start != "__" and name.startswith(start) and len(start) > len(stem):
+                source, stem = candidate, start
+        if source is None and name in ("search_skills", "load_skill", "read_skill_resource"):
+            source = "skill"
+        return source, name.removeprefix(stem)
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None) -> JsonObject:
         """One request on behalf of `ctx` (what `RemoteTool` needs)."""
@@ -264,6 +266,8 @@ async def _open_running(
                 await session.negotiate("auto", asker.capabilities)
         except TimeoutError:
             raise UpstreamUnavailable(f"The gateway at {url} does not answer.", server="moongate") from None
+        except UpstreamUnavailable as error:
+            raise UpstreamUnavailable(f"No gateway at {url} ({error}); `moongate run` starts one.", server="moongate") from None
         yield hub
 
 
@@ -303,7 +307,7 @@ def pick_tool(tools: Sequence[HubTool], name: str) -> HubTool:
     for tool in tools:
         if tool.name == name:
             return tool
-    native = [tool for tool in tools if tool.tool.definition.name == name]
+    native = [tool for tool in tools if tool.native == name]
     if len(native) == 1:
         return native[0]
     if native:

@@ -126,7 +126,7 @@ def _print_sources(sources: Sequence[JsonMapping]) -> None:
         ]
         for source in sources
     ]
-    print_table(("name", "kind", "transport", "protocol", "state", "tools", "ms", "problem"), rows)
+    print_table(("name", "kind", "transport", "protocol", "state", "tools", "ms", "problem"), rows, whole_last=True)
 
 
 def _print_items(kind: ListKind, items: Sequence[JsonMapping]) -> None:

@@ -78,9 +78,6 @@ def run_command(arguments: Sequence[str]) -> int:
         return leave.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        _silence_stdout()
-        return 0
     except Exception as error:
         outcome = outcome_of(unwrap(error))
         if outcome is None:
@@ -106,10 +103,3 @@ def _report(outcome: Outcome, *, as_json: bool) -> None:
         click.echo(f"{click.style('error:', fg='red', bold=True)} {clean(line)}", err=True)
     if outcome.usage:
         click.echo(outcome.usage, err=True)
-
-
-def _silence_stdout() -> None:
-    """Keep the interpreter from complaining about the closed pipe when it flushes at exit."""
-    import os
-
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -37,9 +37,9 @@ def print_json(value: JsonValue) -> None:
     click.echo(json_line(value))
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Aligned columns on stdout; nothing but the header for no rows."""
-    cells = [[_cell(value) for value in row] for row in rows]
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, whole_last: bool = False) -> None:
+    """Aligned columns on stdout; nothing but the header for no rows. `whole_last` leaves the last column uncut."""
+    cells = [[escape_controls(v) if whole_last and i + 1 == len(row) else _cell(v) for i, v in enumerate(row)] for row in rows]
     widths = [max(len(header), *(len(row[index]) for row in cells)) if cells else len(header) for index, header in enumerate(headers)]
     for line in ([header.upper() for header in headers], *cells):
         click.echo("  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True)).rstrip())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass
-from typing import Any, Union, cast, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -85,7 +85,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def _sentence(detail: ErrorDetails) -> str:
-    context = cast("dict[str, Any]", detail.get("ctx") or {})
+    context = detail.get("ctx") or {}
     match detail["type"]:
         case "missing":
             return "is required"

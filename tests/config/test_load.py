@@ -18,7 +18,7 @@ CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
 def write_case(case: dict[str, Any], folder: Path) -> Path:
     file = folder / "gateway.json"
     source = case["file"]
-    file.write_text("\n".join(source) if isinstance(source, list) else json.dumps(source))
+    file.write_text("\n".join(cast("list[str]", source)) if isinstance(source, list) else json.dumps(source))
     return file
 
 
@@ -50,7 +50,7 @@ def test_a_case_file_loads_to_what_it_says(case_file: Path, tmp_path: Path) -> N
 
 def test_the_file_is_looked_for_in_the_documented_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    named = {}
+    named: dict[str, Path] = {}
     for name in ("explicit.json", "variable.json", "gateway.json", "config/gateway.json"):
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)

@@ -1,0 +1,155 @@
+"""`moongate call`: the same answers from a running gateway and from one started for the call."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.processes import Ended, environment, moongate, write_gateway
+from tests.fakes.running import child, free_port, upstream_stdio, wait_until_ready
+
+POLICIES = {"up": {"arguments": {"echo": {"text": {"type": "string", "maxLength": 20}}}, "additionalArguments": ["trace"]}}
+
+
+@pytest.fixture(scope="module", params=["standalone", "running"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    """A folder with a configuration; in one of the two ways its gateway runs."""
+    folder = tmp_path_factory.mktemp(str(request.param))
+    port = free_port()
+    server = {"name": "hub", "http": {"port": port}}
+    config = write_gateway(folder, mcpServers={"up": upstream_stdio()}, policies=POLICIES, server=server, storage={"dir": "state"})
+    if request.param == "standalone":
+        yield folder
+        return
+    log = folder / "gateway.log"
+    with child("-m", "gateway", "run", "--config", str(config), log=log) as process:
+        wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
+        yield folder
+
+
+def test_values_are_typed_and_the_text_is_printed(folder: Path) -> None:
+    done = moongate("call", "up__add", "a=2", "b=3", cwd=folder)
+    assert (done.code, done.out, done.err) == (0, "5\n", "")
+
+
+def test_json_prints_the_whole_result(folder: Path) -> None:
+    done = moongate("call", "up__echo", "--args-json", '{"text": "hi", "other": 1}', "--json", cwd=folder)
+    assert done.code == 0
+    assert done.data["structuredContent"] == {"got": {"text": "hi"}}
+    assert done.data["_meta"]["dev.moongate/droppedArguments"] == ["other"]
+    assert "argument 'other' is not declared" in done.err
+
+
+def test_arguments_can_come_from_stdin(folder: Path) -> None:
+    assert moongate("call", "up__add", "--args-json", "-", cwd=folder, stdin='{"a": 20, "b": 22}').out == "42\n"
+
+
+def test_a_native_name_works_where_it_is_unique(folder: Path) -> None:
+    assert moongate("call", "add", "a=1", "b=1", cwd=folder).out == "2\n"
+
+
+def test_progress_goes_to_stderr(folder: Path) -> None:
+    done = moongate("call", "up__progress", cwd=folder)
+    assert (done.code, done.out) == (0, "done\n")
+    assert done.err.splitlines()[0].split() == ["1/3", "step", "1"]
+
+
+def test_content_that_a_terminal_cannot_show_is_described(folder: Path) -> None:
+    out = moongate("call", "up__rich", cwd=folder).out
+    assert "[audio audio/wav, " in out
+    assert "[report: up+data://report]" in out
+
+
+def test_a_failing_tool_ends_with_5(folder: Path) -> None:
+    done = moongate("call", "up__fail", "--json", cwd=folder)
+    assert (done.code, done.data["isError"], done.error["code"]) == (5, True, "tool-error")
+    plain = moongate("call", "up__fail", cwd=folder)
+    assert (plain.code, plain.out, plain.err) == (5, "", "error: it did not work\n")
+
+
+def test_a_refusal_by_policy_ends_with_6(folder: Path) -> None:
+    done = moongate("call", "up__echo", f"text={'x' * 21}", "--json", cwd=folder)
+    assert (done.code, done.error["code"]) == (6, "denied")
+
+
+def test_an_unknown_tool_ends_with_1_and_a_suggestion(folder: Path) -> None:
+    done = moongate("call", "up__ecco", "--json", cwd=folder)
+    assert (done.code, done.out) == (1, "")
+    message = "There is no tool 'up__ecco'. Did you mean 'up__echo'?"
+    assert done.error == {"code": "not-found", "message": message, "kind": "tool", "name": "up__ecco"}
+
+
+def test_a_question_without_a_terminal_is_refused_not_waited_for(folder: Path) -> None:
+    done = moongate("call", "up__ask_name", cwd=folder)
+    assert (done.code, done.out) == (5, "")
+    assert "elicitation" in done.err
+
+
+def test_a_question_is_put_to_the_person_at_the_terminal(folder: Path) -> None:
+    done = _typing(["call", "up__ask_name"], ["yes", "Ada"], cwd=folder)
+    assert done.code == 0, done
+    assert "Ada" in done.out
+
+
+def test_a_person_may_decline(folder: Path) -> None:
+    assert "decline" in _typing(["call", "up__ask_name"], ["no"], cwd=folder).out
+
+
+def test_a_gateway_that_is_not_there_ends_with_4(tmp_path: Path) -> None:
+    write_gateway(tmp_path)
+    url = f"http://127.0.0.1:{free_port()}/mcp"
+    done = moongate("call", "x", "--url", url, "--json", cwd=tmp_path)
+    assert (done.code, done.error["code"]) == (4, "unreachable")
+    assert url in done.error["message"]
+
+
+def test_another_gateway_on_the_port_is_not_taken_for_ours(folder: Path, tmp_path: Path) -> None:
+    port = int(_config(folder)["server"]["http"]["port"])
+    server = {"name": "mine", "http": {"port": port}}
+    write_gateway(tmp_path, mcpServers={"other": upstream_stdio()}, server=server, storage={"dir": "state"})
+    assert moongate("call", "other__add", "a=1", "b=2", cwd=tmp_path).out == "3\n"
+
+
+def _config(folder: Path) -> Any:
+    import json
+
+    return json.loads((folder / "gateway.json").read_text())
+
+
+def _typing(arguments: list[str], answers: list[str], *, cwd: Path) -> Ended:
+    """Run a command on a terminal and type one answer at each prompt; stdout stays a pipe."""
+    controller, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "gateway", *arguments],
+        cwd=cwd,
+        env={**environment(cwd), "TERM": "dumb"},
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+    ) as process:
+        os.close(terminal)
+        seen, pending = "", list(answers)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            if select.select([controller], [], [], 0.05)[0]:
+                try:
+                    seen += os.read(controller, 4096).decode()
+                except OSError:  # the terminal is gone with the process
+                    break
+                if pending and seen.rstrip(" ").endswith(":"):
+                    os.write(controller, f"{pending.pop(0)}\n".encode())
+                    seen += "\n"
+            elif process.poll() is not None:
+                break
+        out, _ = process.communicate(timeout=10)
+        os.close(controller)
+        return Ended(process.returncode, out.decode(), seen)

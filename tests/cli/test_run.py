@@ -1,0 +1,145 @@
+"""`moongate run`: what it says, what it refuses, and that it ends cleanly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import environment, moongate, write_gateway
+from tests.fakes.running import free_port, upstream_stdio
+
+TIMEOUT_SECONDS = 30
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}
+
+
+@contextmanager
+def running(*arguments: str, cwd: Path) -> Generator[subprocess.Popen[str]]:
+    """`moongate run` with pipes; killed with everything it started if the test leaves it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gateway", "run", *arguments],
+        cwd=cwd,
+        env=environment(cwd),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=TIMEOUT_SECONDS)
+
+
+def read_until(process: subprocess.Popen[str], mark: str) -> list[str]:
+    """Lines of stderr up to the one that holds `mark`; the process ending first fails the test."""
+    assert process.stderr is not None
+    lines: list[str] = []
+    for line in process.stderr:
+        lines.append(line.rstrip("\n"))
+        if mark in line:
+            return lines
+    raise AssertionError(f"{mark!r} was never said: {lines}")
+
+
+def test_http_says_what_is_served_and_where_and_leaves_stdout_alone(tmp_path: Path) -> None:
+    servers = {
+        "up": {**upstream_stdio(), "trust": True},
+        "off": {"command": "x", "disabled": True},
+        "unset": {"url": "${NOT_SET_URL}"},
+    }
+    write_gateway(tmp_path, mcpServers=servers, storage={"dir": "state"})
+    with running("--http", ":0", cwd=tmp_path) as process:
+        lines = read_until(process, '"url"')
+        said = {line.split()[0]: line.split() for line in lines if line.strip()}
+        assert said["up"][1:3] == ["stdio", "2026-07-28"] and "tools" in said["up"] and said["up"][-1] == "ms"
+        assert said["off"][2] == "disabled"
+        assert "NOT_SET_URL" in " ".join(said["unset"])
+        assert said["note:"][1:3] == ["mcpServers.up:", "trust"]
+        assert any("moongate serves http://127.0.0.1:" in line for line in lines)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert (process.returncode, out) == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_0_and_takes_the_children_along(number: signal.Signals, tmp_path: Path) -> None:
+    mark = tmp_path / "child.pid"
+    script = f"echo $$ > {mark}; exec {sys.executable} -m tests.fakes.upstream --stdio"
+    server = {"command": "sh", "args": ["-c", script], "cwd": upstream_stdio()["cwd"]}
+    write_gateway(tmp_path, mcpServers={"up": server}, storage={"dir": "state"})
+    with running("--http", ":0", cwd=tmp_path) as process:
+        read_until(process, '"url"')
+        child = int(mark.read_text())
+        os.kill(child, 0)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert process.returncode == 0
+        assert "Traceback" not in err
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_json_says_it_on_one_line(tmp_path: Path) -> None:
+    write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, storage={"dir": "state"})
+    with running("--http", ":0", "--json", cwd=tmp_path) as process:
+        said = json.loads(read_until(process, '{"endpoint"')[-1])
+        assert said["sources"][0]["name"] == "up"
+        assert said["snippet"] == {"mcpServers": {"moongate": {"type": "http", "url": said["endpoint"]}}}
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=TIMEOUT_SECONDS)
+        assert process.returncode == 0
+
+
+def test_stdio_keeps_stdout_for_the_protocol_and_ends_with_its_client(tmp_path: Path) -> None:
+    path = write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, storage={"dir": "state"})
+    with running("--stdio", cwd=tmp_path) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(HELLO) + "\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["result"]["serverInfo"]["name"] == "moongate"
+        lines = read_until(process, str(path) + '"')
+        assert any('"command"' in line for line in lines)
+        out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert (process.returncode, out) == (0, "")
+        assert "Traceback" not in err
+
+
+def test_a_bind_beyond_loopback_without_keys_is_refused(tmp_path: Path) -> None:
+    write_gateway(tmp_path, storage={"dir": "state"})
+    done = moongate("run", "--http", f"0.0.0.0:{free_port()}", "--json", cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "moongate keys add NAME" in done.error["message"]
+
+
+def test_with_keys_the_same_bind_serves_and_the_snippet_asks_for_one(tmp_path: Path) -> None:
+    write_gateway(tmp_path, storage={"dir": "state"})
+    assert moongate("keys", "add", "me", cwd=tmp_path).code == 0
+    with running("--http", f"0.0.0.0:{free_port()}", "--json", cwd=tmp_path) as process:
+        said = json.loads(read_until(process, '{"endpoint"')[-1])
+        assert said["snippet"]["mcpServers"]["moongate"]["headers"] == {"Authorization": "Bearer <API key>"}
+
+
+def test_a_taken_port_ends_with_2_and_says_what_to_do(tmp_path: Path) -> None:
+    write_gateway(tmp_path, storage={"dir": "state"})
+    with running("--http", ":0", "--json", cwd=tmp_path) as process:
+        port = json.loads(read_until(process, '{"endpoint"')[-1])["endpoint"].split(":")[2].partition("/")[0]
+        done = moongate("run", "--http", f":{port}", cwd=tmp_path)
+        assert done.code == 2
+        assert "choose another port" in done.err
