@@ -102,6 +102,22 @@ def test_doctor_tells_missing_programs_and_unreachable_servers_apart(tmp_path: P
     assert "fail  program no-such-program-here: not found" in missing.out
 
 
+@pytest.mark.requirement(26)
+def test_doctor_warns_about_rules_for_tools_that_do_not_exist(tmp_path: Path) -> None:
+    rules = {"arguments": {"ech": {"text": {"type": "string"}}, "*": {}}, "additionalArguments": {"nothing": ["x"], "add": ["y"]}}
+    policies = {"up": {**rules, "tools": {"allow": ["*", "zz_*"]}}, "dead": {"arguments": {"x": {}}}}
+    servers = {"up": upstream_stdio(), "dead": {"url": f"http://127.0.0.1:{free_port()}/mcp", "disabled": True}}
+    write_gateway(tmp_path, mcpServers=servers, policies=policies, storage={"dir": "state"})
+    done = moongate("doctor", "--json", cwd=tmp_path)
+    rules_found = {c["subject"]: c["fix"] for c in done.data["checks"] if c["subject"].startswith("rule ")}
+    assert rules_found == {
+        "rule policies.up.arguments.ech": "Did you mean 'echo'?",
+        "rule policies.up.additionalArguments.nothing": None,
+        "rule policies.up.tools.allow.zz_*": None,
+    }
+    assert done.code == 0
+
+
 def test_doctor_is_content_with_a_sound_configuration(tmp_path: Path) -> None:
     write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, expose={"skills": [SKILLS]}, storage={"dir": "state"})
     done = moongate("doctor", cwd=tmp_path)
@@ -125,3 +141,5 @@ def test_schema_prints_what_editors_need(tmp_path: Path) -> None:
     schema = json.loads(moongate("schema", cwd=tmp_path).out)
     assert jsonschema_rs.validator_for(schema).is_valid({"mcpServers": {"a": {"command": "x"}}})
     assert moongate("schema", "--json", cwd=tmp_path).data == schema
+    workflow = json.loads(moongate("schema", "workflow", cwd=tmp_path).out)
+    assert "executors" in workflow["properties"]
