@@ -35,13 +35,13 @@ description: d
 input: {topic: {type: string}}
 executors:
   a: {tool: docs/search, arguments: {q: "{{topic}}", deep: ["{{topic}}"]}}
-  b: {agent: writer, prompt: "{{a.hits.0}}", output: {ok: {type: boolean}}}
-  c: {python: "pkg.mod:f", arguments: {v: "{{b.ok}}"}}
+  b: {agent: writer, prompt: "{{a.hits.0}}", output: {good: {type: boolean}}}
+  c: {python: "pkg.mod:f", arguments: {v: "{{b.good}}"}}
 start: a
 edges:
   - {from: a, to: b}
-  - {from: b, to: c, when: {ok: true}}
-  - {from: b, to: a, when: {ok: false}, max: 2}
+  - {from: b, to: c, when: {good: true}}
+  - {from: b, to: a, when: {good: false}, max: 2}
 """
 
 
@@ -100,7 +100,7 @@ def test_the_json_schema_accepts_the_examples_and_refuses_what_the_loader_refuse
         ("start: a", "start: z", "8: start: there is no executor 'z'."),
         ("start: a\n", "", "1: start: is required: the executor that runs first"),
         ("{from: a, to: b}", "{from: a, too: b}", "10: edges[0].too: unknown key 'too'. Did you mean 'to'?"),
-        ("{from: a, to: b}", "{from: a, to: bb}", "10: edges[0].to: there is no executor 'bb'. Did you mean 'b'?"),
+        ("{from: a, to: b}", "{from: a, to: bb}", "10: edges[0].to: there is no executor 'bb'."),
         ("max: 2", "max: often", "12: edges[2].max: must be a whole number, not text"),
         ("start: a", "start: a\noutput: q", "9: output: there is no executor 'q'."),
         ("{topic: {type: string}}", "{topic: string}", "3: input.topic: must be an object, not text"),
@@ -108,18 +108,18 @@ def test_the_json_schema_accepts_the_examples_and_refuses_what_the_loader_refuse
         ("{topic: {type: string}}", "{topic: {type: string, default: 3}}", "3: input.topic.default: does not fit its own schema"),
         ("{topic: {type: string}}", "{topic: {type: string}, 1st: {}}", "3: input.1st: is not a name"),
         ("{topic: {type: string}}", "{topic: {type: string}, a: {}}", "5: executors.a: an input has the same name"),
-        ("when: {ok: false}", "when: {okay: false}", "12: edges[2].when.okay: 'b' has no output field 'okay'. Did you mean 'ok'?"),
-        ("when: {ok: false}", 'when: {ok: "no"}', "12: edges[2].when.ok: can never be true"),
-        ("when: {ok: false}", "when: {ok: [false]}", "12: edges[2].when.ok: must be one value"),
-        (", output: {ok: {type: boolean}}", "", "11: edges[1].when.ok: agent 'b' answers in text; give it `output` with a field 'ok'"),
+        ("when: {good: false}", "when: {goood: false}", "12: edges[2].when.goood: 'b' has no output field 'goood'. Did you mean 'good'?"),
+        ("when: {good: false}", 'when: {good: "no"}', "12: edges[2].when.good: can never be true"),
+        ("when: {good: false}", "when: {good: [false]}", "12: edges[2].when.good: must be one value"),
+        (", output: {good: {type: boolean}}", "", "11: edges[1].when.good: agent 'b' answers in text; give it `output` with a field 'good'"),
         ("{{topic}}", "{{topik}}", "5: executors.a.arguments.q: {{topik}}: there is no input or executor 'topik'. Did you mean 'topic'?"),
         ('["{{topic}}"]', '["{{nope}}"]', "5: executors.a.arguments.deep[0]: {{nope}}: there is no input or executor 'nope'. Known:"),
-        ("{{b.ok}}", "{{b.okk}}", "7: executors.c.arguments.v: {{b.okk}}: 'b' has no output field 'okk'. Did you mean 'ok'?"),
+        ("{{b.good}}", "{{b.goood}}", "7: executors.c.arguments.v: {{b.goood}}: 'b' has no output field 'goood'. Did you mean 'good'?"),
         ("{{topic}}", "{{ topic | upper }}", "5: executors.a.arguments.q: '{{ topic | upper }}' is not a reference"),
         ("{{topic}}", "{{c}}", "5: executors.a.arguments.q: {{c}}: 'c' never runs before 'a'; no edges lead from it to here"),
-        ("  - {from: b, to: c, when: {ok: true}}\n", "", "7: executors.c: cannot be reached from `start: a`"),
-        ("when: {ok: true}", "when: {}", "11: edges[1].when:"),
-        (", when: {ok: false}, max: 2", "", "9: edges: the loop of 'a', 'b' would never end: give one of its edges `when` or `max`"),
+        ("  - {from: b, to: c, when: {good: true}}\n", "", "7: executors.c: cannot be reached from `start: a`"),
+        ("when: {good: true}", "when: {}", "11: edges[1].when:"),
+        (", when: {good: false}, max: 2", "", "9: edges: the loop of 'a', 'b' would never end: give one of its edges `when` or `max`"),
         ("{from: a, to: b}", "{from: b, to: c}", "11: edges[1]: there already is an edge from 'b' to 'c'"),
         ("task: x", "", ""),
     ],
@@ -147,8 +147,8 @@ def test_a_graph_in_code_has_no_executors_beside_it() -> None:
 
 
 def test_two_ends_need_an_output() -> None:
-    text = GRAPH.replace("{from: b, to: a, when: {ok: false}, max: 2}", "{from: a, to: c}")
-    text = text.replace("  - {from: b, to: c, when: {ok: true}}\n", "").replace("{{b.ok}}", "{{a}}")
+    text = GRAPH.replace("{from: b, to: a, when: {good: false}, max: 2}", "{from: a, to: c}")
+    text = text.replace("  - {from: b, to: c, when: {good: true}}\n", "").replace("{{b.good}}", "{{a}}")
     assert mistakes(text) == [
         "x.workflow.yaml:1: output: is required: name the executor whose output is the result (without an outgoing edge: b, c)"
     ]

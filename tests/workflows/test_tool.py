@@ -250,14 +250,14 @@ edges: [{from: split, to: count}, {from: count, to: label, when: {}}]
         ("{python: 'wf_bad:nope'}", "executors.only.python: Module 'wf_bad' has no 'nope'"),
         ("{python: 'wf_none:f'}", "executors.only.python: No module 'wf_none'"),
         ("{python: 'wf_bad:VALUE'}", "executors.only.python: wf_bad:VALUE is int, not a function"),
-        ("{python: 'wf_bad:two'}", "executors.only.python: wf_bad:two has several parameters (a, b); write `arguments`."),
-        ("{python: 'wf_bad:two', arguments: {a: 1, bb: 2}}", "has no parameter 'bb'. Did you mean 'b'?"),
-        ("{python: 'wf_bad:two', arguments: {a: 1}}", "also needs 'b' in `arguments`"),
+        ("{python: 'wf_bad:two'}", "executors.only.python: wf_bad:two has several parameters (first, second); write `arguments`."),
+        ("{python: 'wf_bad:two', arguments: {first: 1, secnd: 2}}", "has no parameter 'secnd'. Did you mean 'second'?"),
+        ("{python: 'wf_bad:two', arguments: {first: 1}}", "also needs 'second' in `arguments`"),
         ("{python: 'wf_bad:star'}", "executors.only.python: function 'star' takes *args"),
     ],
 )
 async def test_functions_that_cannot_be_used_are_named_before_anything_runs(tmp_path: Path, step: str, reason: str) -> None:
-    (tmp_path / "wf_bad.py").write_text("VALUE = 1\ndef two(a, b): ...\ndef star(*args): ...\n")
+    (tmp_path / "wf_bad.py").write_text("VALUE = 1\ndef two(first, second): ...\ndef star(*args): ...\n")
     with pytest.raises(WorkflowInvalid) as caught:
         await publish(chain(step), base_dir=tmp_path)
     assert reason in str(caught.value)
