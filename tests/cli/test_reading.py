@@ -104,7 +104,8 @@ def test_doctor_tells_missing_programs_and_unreachable_servers_apart(tmp_path: P
 
 @pytest.mark.requirement(26)
 def test_doctor_warns_about_rules_for_tools_that_do_not_exist(tmp_path: Path) -> None:
-    rules: dict[str, Any] = {"arguments": {"ech": {"text": {"type": "string"}}, "*": {}}, "additionalArguments": {"nothing": ["x"], "add": ["y"]}}
+    extra = {"nothing": ["x"], "add": ["y"]}
+    rules: dict[str, Any] = {"arguments": {"ech": {"text": {"type": "string"}}, "*": {}}, "additionalArguments": extra}
     policies: dict[str, Any] = {"up": {**rules, "tools": {"allow": ["*", "zz_*"]}}, "dead": {"arguments": {"x": {}}}}
     servers = {"up": upstream_stdio(), "dead": {"url": f"http://127.0.0.1:{free_port()}/mcp", "disabled": True}}
     write_gateway(tmp_path, mcpServers=servers, policies=policies, storage={"dir": "state"})
