@@ -111,7 +111,7 @@ def test_the_json_schema_accepts_the_examples_and_refuses_what_the_loader_refuse
         ("when: {good: false}", "when: {goood: false}", "12: edges[2].when.goood: 'b' has no output field 'goood'. Did you mean 'good'?"),
         ("when: {good: false}", 'when: {good: "no"}', "12: edges[2].when.good: can never be true"),
         ("when: {good: false}", "when: {good: [false]}", "12: edges[2].when.good: must be one value"),
-        (", output: {good: {type: boolean}}", "", "11: edges[1].when.good: agent 'b' answers in text; give it `output` with a field 'good'"),
+        (", output: {good: {type: boolean}}", "", "11: edges[1].when.good: agent 'b' answers in text; give it `output`"),
         ("{{topic}}", "{{topik}}", "5: executors.a.arguments.q: {{topik}}: there is no input or executor 'topik'. Did you mean 'topic'?"),
         ('["{{topic}}"]', '["{{nope}}"]', "5: executors.a.arguments.deep[0]: {{nope}}: there is no input or executor 'nope'. Known:"),
         ("{{b.good}}", "{{b.goood}}", "7: executors.c.arguments.v: {{b.goood}}: 'b' has no output field 'goood'. Did you mean 'good'?"),
