@@ -1,0 +1,1 @@
+"""Model clients behind one method: OpenAI Responses, Chat Completions, the connected client's sampling, scripted."""

@@ -1,0 +1,1 @@
+"""Conversation state: sessions, context providers, history."""

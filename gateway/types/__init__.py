@@ -1,0 +1,1 @@
+"""Provider-neutral messages, contents, responses and options of the agent runtime."""

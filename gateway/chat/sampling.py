@@ -1,0 +1,120 @@
+"""`SamplingChatClient`: the connected client's own model, through MCP sampling.
+
+What `model: auto` falls back to where no endpoint is configured. The request goes through `CallContext.ask`, so it
+works for legacy and modern clients alike, within the caps of `policy.inputs`: a token cap per answer and a number
+of requests per run. Tools are only offered to a client that declared `sampling.tools`; for any other the model is
+told that it has none, because pretending would make it invent results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import cast
+
+from gateway.chat.base import BaseChatClient
+from gateway.chat.openai_base import as_text, tool_definitions
+from gateway.config.models import SamplingPolicy, SourcePolicy
+from gateway.errors import AskUnavailable, ModelError, ToolFailed
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.decision import Reject, Rewrite
+from gateway.policy.inputs import judge_input
+from gateway.tools.context import CallContext
+from gateway.types.content import Content
+from gateway.types.messages import Message
+from gateway.types.options import ChatOptions
+from gateway.types.responses import ChatResponseUpdate
+
+GUARD = SourcePolicy(sampling=SamplingPolicy(mode="relay"))
+"""Caps of an agent's own sampling: the defaults of `SamplingPolicy`, per run."""
+
+DEFAULT_MAX_TOKENS = 2048
+"""Asked for where the run says nothing; MCP requires a number."""
+
+NO_TOOLS = "No tools are available in this run. Say what you could not look up instead of guessing it."
+
+
+class SamplingChatClient(BaseChatClient):
+    """One run's access to the connected client's model. Made per run: it counts that run's requests."""
+
+    def __init__(self, ctx: CallContext, guard: SourcePolicy = GUARD) -> None:
+        super().__init__("client")
+        self._ctx = ctx
+        self._guard = guard
+        self._used = 0
+
+    async def _updates(
+        self, messages: Sequence[Message], *, stream: bool, options: ChatOptions
+    ) -> AsyncGenerator[ChatResponseUpdate, None]:
+        request = to_request(messages, options, with_tools=self._ctx.client.can("sampling.tools"))
+        verdict = judge_input(request, self._guard, self._used)
+        self._used += 1
+        if isinstance(verdict, Reject):
+            raise ModelError(f"The client's model may not be used further: {verdict.reason}")
+        try:
+            result = await self._ctx.ask(verdict.arguments if isinstance(verdict, Rewrite) else request)
+        except (AskUnavailable, ToolFailed) as error:
+            raise ModelError(f"The connected client's model could not be used: {error}") from None
+        contents = to_contents(result.get("content"))
+        if not contents:
+            raise ModelError("The connected client's model gave an empty answer.")
+        model, reason = str(result.get("model") or "unknown"), str(result.get("stopReason") or "stop")
+        yield ChatResponseUpdate(contents, "assistant", None, model, reason)
+
+
+def to_request(messages: Sequence[Message], options: ChatOptions, *, with_tools: bool) -> JsonObject:
+    """A `sampling/createMessage` request for a conversation."""
+    tools = tool_definitions(options)
+    system = [options.get("instructions") or "", *(m.text for m in messages if m.role == "system")]
+    if tools and not with_tools:
+        system.append(NO_TOOLS)
+    params: JsonObject = {
+        "messages": [wire for m in messages if m.role != "system" for wire in _to_wire(m, with_tools=with_tools)],
+        "maxTokens": options.get("max_tokens") or DEFAULT_MAX_TOKENS,
+    }
+    if text := "\n\n".join(part for part in system if part):
+        params["systemPrompt"] = text
+    for key, name in (("temperature", "temperature"), ("stop", "stopSequences")):
+        if options.get(key) is not None:
+            params[name] = options.get(key)
+    if tools and with_tools:
+        params["tools"] = [{"name": n, "description": d, "inputSchema": s} for n, d, s in tools]
+        params["toolChoice"] = {"mode": options.get("tool_choice") or "auto"}
+    return {"method": "sampling/createMessage", "params": params}
+
+
+def _to_wire(message: Message, *, with_tools: bool) -> list[JsonObject]:
+    role = "assistant" if message.role == "assistant" else "user"
+    blocks: list[JsonObject] = []
+    for content in message.contents:
+        match content.type:
+            case "text":
+                blocks.append({"type": "text", "text": content.text or ""})
+            case "function_call" if with_tools:
+                blocks.append({"type": "tool_use", "id": content.call_id, "name": content.name, "input": content.parse_arguments()})
+            case "function_result" if with_tools:
+                text = {"type": "text", "text": as_text(content.result)}
+                blocks.append({"type": "tool_result", "toolUseId": content.call_id, "content": [text]})
+            case _:
+                continue
+    if not blocks:
+        return []
+    # A lone block goes out bare: lists came with tool use, and older clients know only the bare form.
+    return [{"role": role, "content": blocks[0] if len(blocks) == 1 else blocks}]
+
+
+def to_contents(content: JsonValue) -> list[Content]:
+    """The contents of a sampling result: text, images and tool calls; anything else is left out."""
+    blocks = cast("list[JsonValue]", content) if isinstance(content, list) else [content]
+    contents: list[Content] = []
+    for block in blocks:
+        wire: JsonMapping = cast("JsonMapping", block) if isinstance(block, dict) else cast("JsonObject", {})
+        match wire.get("type"):
+            case "text":
+                contents.append(Content.from_text(str(wire.get("text") or "")))
+            case "image":
+                contents.append(Content.from_data(str(wire.get("data")), str(wire.get("mimeType"))))
+            case "tool_use":
+                contents.append(Content.from_function_call(str(wire.get("id")), str(wire.get("name")), wire.get("input") or {}))
+            case _:
+                continue
+    return contents
