@@ -30,8 +30,8 @@ from gateway.server.build import GatewayServer
 from gateway.server.instructions import build_instructions
 from gateway.storage.state import StateFolder, default_state_dir
 from gateway.telemetry.events import EventStream
-from gateway.tools.base import Source, SourceStatus, ToolSource
-from gateway.tools.guard import GuardedTool
+from gateway.tools.base import Source, SourceStatus, Tool, ToolSource
+from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
@@ -143,7 +143,13 @@ class Gateway:
             from gateway.workflows.source import WorkflowSource
 
             self._local["agent"] = await self._stack.enter_async_context(
-                AgentSource(agent_paths, toolbox=self, defaults_model=config.defaults.model, environ=os.environ)
+                AgentSource(
+                    agent_paths,
+                    toolbox=self,
+                    defaults_model=config.defaults.model,
+                    environ=os.environ,
+                    skill_instructions=self._skills.instructions if self._skills is not None else None,
+                )
             )
             self._local["workflow"] = await self._stack.enter_async_context(WorkflowSource(agent_paths, toolbox=self, base_dir=base))
 
@@ -161,10 +167,10 @@ class Gateway:
 
     # -- state -------------------------------------------------------------------------------------------------
 
-    async def tools(self, patterns: Sequence[str]) -> Sequence[GuardedTool]:
-        """The guarded tools matching `<source>/<glob>` patterns (`ToolBox` of agents and workflows)."""
+    async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
+        """The guarded tools matching `<source>/<glob>` patterns, under exposed names (`ToolBox` of agents and workflows)."""
         await self.catalog.ready()
-        return await self.catalog.tools(patterns)
+        return [RenamedTool(tool, tool.exposed_name) for tool in await self.catalog.tools(patterns)]
 
     async def ready(self, timeout_seconds: float) -> None:
         """Wait until every source is ready or has failed once, at most this long."""
@@ -208,13 +214,13 @@ class Gateway:
 
     def _instructions(self) -> str:
         notes = {u.id: text for u in self._upstreams if (text := u.instructions)}
-        count = len(self._skills.entries) if self._skills is not None else 0
+        count = len(self._skills.index.for_models) if self._skills is not None else 0
         return build_instructions(self.loaded.config.server.instructions, self.sources(), notes, count)
 
     # -- serving -----------------------------------------------------------------------------------------------
 
     async def serve_stdio(self) -> None:
-        """Serve one client over standard input and output until it closes them, or a signal stops us."""
+        """Serve one client over standard input and output until it closes them, or SIGINT or SIGTERM comes."""
         from gateway.server.stdio import serve_stdio
 
         async with anyio.create_task_group() as tasks:
@@ -227,7 +233,9 @@ class Gateway:
             tasks.cancel_scope.cancel()
 
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None]) -> None:
-        """Serve over HTTP until stopped by signal or cancelled; `on_ready` gets the endpoint URL once it listens.
+        """Serve over HTTP until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint URL once it listens.
+
+        At the first signal open streams may finish for `SHUTDOWN_SECONDS`; the second ends them.
 
         Raises:
             ConfigError: The address is taken or may not be used.

@@ -1,0 +1,150 @@
+"""`AgentFile`: the format of `<name>.agent.md`, and reading one.
+
+YAML frontmatter with the prompt as the Markdown body, as other hosts have it; plain `*.md` files load too, so a
+folder made for another host works. Only shapes and their errors live here; `source` runs what they say.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from gateway.config.documents import DocumentError, load_mapping, split_frontmatter
+from gateway.config.suggest import did_you_mean
+from gateway.errors import AgentError
+from gateway.json_types import JsonObject, JsonValue
+
+FOREIGN_KEYS = frozenset(
+    {
+        "argument-hint",
+        "background",
+        "color",
+        "disallowedTools",
+        "effort",
+        "handoffs",
+        "hooks",
+        "infer",
+        "isolation",
+        "kind",
+        "mcp-servers",
+        "mcpServers",
+        "memory",
+        "mode",
+        "permission",
+        "permissionMode",
+        "target",
+        "temperature",
+        "timeout_mins",
+        "version",
+    }
+)
+"""Keys other hosts use in the same files; ignored with a note, because they say nothing about running here."""
+
+_ALIASES = {"max_turns": "max-turns", "maxTurns": "max-turns", "steps": "max-turns"}
+_NAME = re.compile(r"^[A-Za-z0-9_-]{1,50}$")
+
+
+class AgentFile(BaseModel):
+    """The frontmatter of an agent file. The body below it is the agent's instructions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True)
+
+    name: str
+    """Name of the agent: letters, digits, `_` and `-`, at most 50. Left out: the file's name."""
+    description: str
+    """What it does and when to use it; clients choose by this."""
+    model: str = "auto"
+    """`auto`, `openai:NAME` (Responses API) or `openai-chat:NAME` (Chat Completions)."""
+    tools: list[str] = Field(default_factory=list)
+    """Tools it may use, as `<source>/<glob>`: `docs/read_*`, `agent/editor`, `function/now`. Left out: none."""
+    skills: list[str] = Field(default_factory=list)
+    """Names of skills it is told about; it loads them with the skill tools."""
+    max_turns: int = Field(default=12, ge=1, le=200, alias="max-turns")
+    """Model calls of one run at most; the last is made without tools."""
+    output: JsonObject | None = None
+    """JSON Schema of an object the answer must be; the tool then has structured output."""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if not _NAME.match(value):
+            raise ValueError(f"{value!r} is not a name: use up to 50 letters, digits, '_' and '-'")
+        return value
+
+    @field_validator("description")
+    @classmethod
+    def _check_description(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("must say what the agent does and when to use it")
+        return value.strip()
+
+    @field_validator("tools", "skills", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        """Other hosts write lists as `a, b`."""
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDefinition:
+    """An agent file that was read."""
+
+    file: AgentFile
+    instructions: str
+    path: Path
+    notes: list[str]
+    """What was ignored, for the log."""
+
+
+def read_agent(path: Path) -> AgentDefinition:
+    """Read one agent file.
+
+    Raises:
+        AgentError: It cannot be used; the text names the file, the key and the fix.
+    """
+    try:
+        parts = split_frontmatter(path.read_bytes().decode())
+        header = load_mapping(parts.header)
+    except DocumentError as error:
+        raise AgentError(f"{path}: {error}") from None
+    except UnicodeDecodeError:
+        raise AgentError(f"{path}: is not UTF-8 text.") from None
+    except OSError as error:
+        raise AgentError(f"{path}: cannot be read: {error.strerror}.") from None
+    notes: list[str] = []
+    values = _own_keys(header, path, notes)
+    values.setdefault("name", path.name.removesuffix(".md").removesuffix(".agent"))
+    if not parts.body.strip():
+        raise AgentError(f"{path}: has no instructions; write them below the second `---` line.")
+    try:
+        file = AgentFile.model_validate(values)
+    except ValidationError as error:
+        lines = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
+        raise AgentError(f"{path}: {'; '.join(lines)}") from None
+    return AgentDefinition(file, parts.body.strip(), path, notes)
+
+
+def _own_keys(header: JsonObject, path: Path, notes: list[str]) -> JsonObject:
+    """The keys that mean something here, in our spelling."""
+    known = {field.alias or name for name, field in AgentFile.model_fields.items()}
+    values: JsonObject = {}
+    for key, value in header.items():
+        name = _ALIASES.get(key, key)
+        if name in known:
+            values[name] = _plain(name, value)
+        elif key in FOREIGN_KEYS:
+            notes.append(f"{path}: key {key!r} belongs to another host and is ignored")
+        else:
+            raise AgentError(f"{path}: unknown key {key!r}. {did_you_mean(key, known)}".rstrip())
+    return values
+
+
+def _plain(name: str, value: JsonValue) -> JsonValue:
+    """Values as other hosts write them: a tool map becomes the list of what is switched on."""
+    if name == "tools" and isinstance(value, dict):
+        return [key for key, on in cast("JsonObject", value).items() if on]
+    return value

@@ -1,0 +1,96 @@
+"""`AgentSource`: the agent files of some folders, as tools.
+
+Reads once, when entered; a broken file is noted in `problems` and the others load. Entered by `app`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import anyio.to_thread
+
+from gateway.agents.definition import AgentDefinition, read_agent
+from gateway.agents.tool import AgentTool
+from gateway.chat.resolve import ModelResolver
+from gateway.errors import AgentError
+from gateway.tools.base import OnChange, Tool
+from gateway.tools.functions_source import SourceProblem
+from gateway.tools.toolbox import ToolBox
+
+logger = logging.getLogger(__name__)
+
+SkillInstructions = Callable[[Sequence[str]], str]
+"""What an agent is told about the skills it has, by name; raises `SkillError` for an unknown one."""
+
+
+class AgentSource:
+    """Agents of folders and files, in the order of their names."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        toolbox: ToolBox,
+        defaults_model: str | None,
+        environ: Mapping[str, str],
+        skill_instructions: SkillInstructions | None = None,
+    ) -> None:
+        """`environ` is read when an agent runs. No side effects before it is entered."""
+        self._paths = list(paths)
+        self._toolbox = toolbox
+        self._skill_instructions = skill_instructions
+        self._models = ModelResolver(environ, defaults_model)
+        self._tools: list[Tool] = []
+        self.definitions: list[AgentDefinition] = []
+        """The agents that loaded."""
+        self.problems: list[SourceProblem] = []
+        """What did not load; shown by `moongate doctor`."""
+
+    @property
+    def id(self) -> str:
+        """Always `agent`."""
+        return "agent"
+
+    async def __aenter__(self) -> AgentSource:
+        """Read every file."""
+        found: dict[str, AgentDefinition] = {}
+        for path in await anyio.to_thread.run_sync(find_files, self._paths):
+            try:
+                definition = await anyio.to_thread.run_sync(read_agent, path)
+                first = found.setdefault(definition.file.name, definition)
+                if first is not definition:
+                    raise AgentError(f"{path}: agent {definition.file.name!r} is already defined in {first.path}; rename one.")
+            except AgentError as error:
+                self.problems.append(SourceProblem(str(path), str(error).removeprefix(f"{path}: ")))
+                logger.warning("%s", error)
+                continue
+            for note in definition.notes:
+                logger.info("%s", note)
+        self.definitions = [found[name] for name in sorted(found)]
+        self._tools = [
+            AgentTool(d, toolbox=self._toolbox, models=self._models, skill_instructions=self._skill_instructions) for d in self.definitions
+        ]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._models.aclose()
+
+    async def tools(self) -> Sequence[Tool]:
+        """One tool per agent."""
+        return list(self._tools)
+
+    def subscribe(self, on_change: OnChange) -> None:
+        """Agents do not change while the gateway runs."""
+
+
+def find_files(paths: Sequence[Path]) -> list[Path]:
+    """The agent files below `paths`: `*.agent.md` and other Markdown with frontmatter, without READMEs; sorted."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found += sorted(p for p in path.glob("*.md") if p.is_file() and p.stem.upper() != "README")
+        elif path.suffix == ".md":
+            found.append(path)
+    return found

@@ -1,0 +1,165 @@
+"""`AgentTool`: an agent as a tool with one argument, `task`, and progress on the way.
+
+Each call is a conversation of its own. The agent's model is chosen per call, because `model: auto` may mean the
+caller's own; its tools are the guarded ones of the catalog, called in the caller's name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+
+from gateway.agents.agent import Agent, AgentSettings
+from gateway.agents.definition import AgentDefinition
+from gateway.agents.options import LoopOptions
+from gateway.chat.resolve import ModelResolver
+from gateway.errors import AgentError
+from gateway.json_types import JsonObject
+from gateway.policy.checking import SchemaCheck, measure
+from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
+from gateway.tools.context import CallContext
+from gateway.tools.toolbox import ToolBox
+from gateway.types.options import ChatOptions
+from gateway.types.responses import AgentResponse
+
+DEPTH_KEY = "dev.moongate/agentDepth"
+"""Request `_meta`: how many agents this call is already inside."""
+
+MAX_DEPTH = 5
+"""Agents that may call each other; a circle of agents ends here."""
+
+RESULT_META_KEY = "dev.moongate/agent"
+"""Result `_meta`: model, usage and how the run ended."""
+
+SKILL_TOOLS = ("skill/search_skills", "skill/load_skill", "skill/read_skill_resource")
+
+MAX_TASK_CHARS = 200_000
+"""Longer tasks are refused: they would not fit a model anyway."""
+
+
+class AgentTool:
+    """Implements `Tool` over one agent file."""
+
+    def __init__(
+        self,
+        definition: AgentDefinition,
+        *,
+        toolbox: ToolBox,
+        models: ModelResolver,
+        skill_instructions: Callable[[Sequence[str]], str] | None,
+    ) -> None:
+        """`skill_instructions` says what an agent is told about skills by name; `None` where none are served."""
+        self._agent = definition
+        self._toolbox = toolbox
+        self._models = models
+        self._skill_instructions = skill_instructions
+        file = definition.file
+        self._definition = ToolDefinition(
+            name=file.name,
+            description=file.description,
+            input_schema={
+                "type": "object",
+                "properties": {
+                    "task": {
+                        "type": "string",
+                        "minLength": 1,
+                        "maxLength": MAX_TASK_CHARS,
+                        "description": "What the agent is to do, with everything it needs to know: it does not see your conversation.",
+                    }
+                },
+                "required": ["task"],
+                "additionalProperties": False,
+            },
+            output_schema=file.output,
+            annotations={"title": f"Agent {file.name}", "openWorldHint": True},
+            may_ask=True,
+        )
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """One string argument, `task`."""
+        return self._definition
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Run the agent on a task.
+
+        Raises:
+            ModelError: No model, or it failed; the text says what to set or do.
+            AgentError: Agents call each other too deeply, or a skill it names does not exist.
+        """
+        depth = ctx.meta.get(DEPTH_KEY)
+        depth = depth if isinstance(depth, int) else 0
+        if depth >= MAX_DEPTH:
+            raise AgentError(f"Agent {self._agent.file.name!r} was not run: {depth} agents are already calling each other.")
+        inner = dataclasses.replace(ctx, meta={**ctx.meta, DEPTH_KEY: depth + 1})
+        agent = await self._build(inner)
+        response = await agent.run(str(arguments["task"]), ctx=inner, observer=_Progress(ctx))
+        return self._to_complete(agent, response)
+
+    async def _build(self, ctx: CallContext) -> Agent:
+        file = self._agent.file
+        patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]
+        tools = await self._toolbox.tools(patterns) if patterns else ()
+        parts = [self._agent.instructions]
+        if file.skills:
+            if self._skill_instructions is None:
+                raise AgentError(f"Agent {file.name!r} names skills, but none are served; set `expose.skills`.")
+            parts.append(self._skill_instructions(file.skills))
+        options: ChatOptions = {"response_format": file.output} if file.output is not None else {}
+        return Agent(
+            self._models.resolve(file.model, ctx),
+            "\n\n".join(parts),
+            name=file.name,
+            description=file.description,
+            tools=tools,
+            settings=AgentSettings(options=options, loop=LoopOptions(max_iterations=file.max_turns)),
+        )
+
+    def _to_complete(self, agent: Agent, response: AgentResponse) -> Complete:
+        text = response.text
+        result: JsonObject = {"content": [{"type": "text", "text": text}]}
+        note: JsonObject = {"model": agent.client.model}
+        if response.usage_details:
+            note["usage"] = response.usage_details
+        if response.finish_reason:
+            note["finishReason"] = response.finish_reason
+        result["_meta"] = {RESULT_META_KEY: note}
+        if self._agent.file.output is not None:
+            result |= _structured(text, self._agent.file.output)
+        elif not text:
+            result |= {"content": [{"type": "text", "text": "The agent gave no answer."}], "isError": True}
+        return Complete(result)
+
+
+def _structured(text: str, schema: JsonObject) -> JsonObject:
+    """Structured content, or an error result that says what is wrong with the answer."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    problem = "it is no JSON object" if not isinstance(value, dict) else SchemaCheck(schema).find(value, measure(value))
+    if problem is None:
+        return {"structuredContent": value}
+    message = f"The agent's answer does not have the form it must have ({problem}). The answer was:\n{text}"
+    return {"content": [{"type": "text", "text": message}], "isError": True}
+
+
+class _Progress:
+    """Turns the run's steps into progress messages, one number each."""
+
+    def __init__(self, ctx: CallContext) -> None:
+        self._ctx = ctx
+        self._step = 0
+
+    async def model_called(self, number: int) -> None:
+        """The model is thinking."""
+        await self._tell("thinking" if number == 1 else f"thinking (round {number})")
+
+    async def tools_called(self, names: Sequence[str]) -> None:
+        """Tools are running."""
+        await self._tell(f"using {', '.join(names[:5])}{' …' if len(names) > 5 else ''}")
+
+    async def _tell(self, message: str) -> None:
+        self._step += 1
+        await self._ctx.progress(self._step, None, message)
