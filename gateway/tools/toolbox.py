@@ -1,7 +1,7 @@
 """`ToolBox`: how agents and workflows get the tools they name, without knowing the catalog.
 
-The composition root hands them an implementation over the catalog; tests hand them a list. A tool box
-gives out guarded tools only, so whoever holds one passes the same gate as a connected client.
+The catalog's owner (`app`) provides one; tests provide scripted ones. It hands out guarded tools, so whoever calls
+them passes the same policy as any client.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from gateway.tools.base import Tool
 
 
 class ToolBox(Protocol):
-    """Tools by pattern."""
+    """Finds tools by pattern."""
 
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
-        """The tools that any of `patterns` matches, each once, in catalog order.
+        """The tools that match any of the `<source>/<glob>` patterns (`docs/read_*`, `agent/researcher`).
 
-        A pattern is `<source>/<glob over native names>`: `docs/read_*`, `agent/writer`, `workflow/brief`,
-        `function/add`, `skill/load_skill`. Each tool's `definition.name` is its exposed name, which every
-        model accepts as a function name. A pattern without a match adds nothing.
+        In catalog order, each once; `definition.name` is the exposed, model-safe name. A pattern that matches
+        nothing is no error.
         """
         ...

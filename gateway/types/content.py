@@ -1,220 +1,157 @@
-"""`Content`: one piece of a message, whatever its kind.
+"""`Content`: one piece of a message, of any kind; provider-neutral.
 
-One class with a `type` instead of a class per kind, so a kind that this version does not know is carried
-through a round trip untouched. Provider neutral: the chat clients translate to and from their wires.
+One class with a `type` instead of a class per kind (requirements C12). Kinds Moongate does not know keep all their
+fields through `from_dict` and `to_dict`. Chat clients translate; nothing here knows a provider's wire.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
 from typing import cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.types.usage import UsageDetails, add_usage_details
-
-USER_INPUT_TYPES = frozenset({"function_approval_request", "oauth_consent_request", "user_input_request"})
-"""Kinds that end a run because a person has to answer first."""
 
 
-@dataclass(slots=True, kw_only=True)
 class Content:
-    """One piece of a message. Which fields are set depends on `type`; make one with a `from_…` constructor.
+    """A piece of a message. `type` says which attributes mean something; the others are `None`."""
 
-    Kinds with fields of their own: `text`, `text_reasoning`, `data`, `uri`, `error`, `function_call`,
-    `function_result`, `usage`, `hosted_file`, `function_approval_request`, `function_approval_response`.
-    """
+    __slots__ = ("additional_properties", "fields", "raw_representation", "type")
 
-    type: str
-    id: str | None = None
-    """Pairs an approval request with its response."""
-    text: str | None = None
-    protected_data: str | None = None
-    """Encrypted reasoning, only good for handing back to the provider that made it."""
-    uri: str | None = None
-    """Where the content is; of kind `data`, the content itself as a `data:` URI."""
-    media_type: str | None = None
-    call_id: str | None = None
-    """Pairs a function call with its result."""
-    name: str | None = None
-    arguments: str | JsonObject | None = None
-    """Of a call: as the model wrote them (JSON text), or decoded."""
-    result: JsonValue = None
-    """What the model sees of a function's outcome."""
-    items: list[Content] | None = None
-    """A function result's pieces, where it is more than text."""
-    exception: str | None = None
-    """What really went wrong in a function; kept apart from `result`, which the model sees."""
-    message: str | None = None
-    error_code: str | None = None
-    error_details: str | None = None
-    usage_details: UsageDetails | None = None
-    file_id: str | None = None
-    function_call: Content | None = None
-    """The call that an approval is about."""
-    approved: bool | None = None
-    annotations: list[JsonObject] | None = None
-    """Citations: `{"type": "citation", "title", "url", …}`, every key optional."""
-    additional_properties: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    unknown: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Keys that this version has no field for; written back as they came."""
-    raw_representation: object = field(default=None, compare=False, repr=False)
+    def __init__(
+        self,
+        type: str,
+        *,
+        additional_properties: JsonObject | None = None,
+        raw_representation: object = None,
+        fields: JsonMapping | None = None,
+    ) -> None:
+        """`fields` are the kind's own values; the factories below name them."""
+        self.type = type
+        self.fields: JsonObject = dict(fields or {})
+        self.additional_properties: JsonObject = dict(additional_properties or {})
+        self.raw_representation = raw_representation
+        """The provider's own object, where there is one; never serialised."""
+
+    # -- factories ---------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_text(cls, text: str, *, annotations: list[JsonObject] | None = None) -> Content:
+    def from_text(cls, text: str) -> Content:
         """Plain text."""
-        return cls(type="text", text=text, annotations=annotations)
+        return cls("text", fields={"text": text})
 
     @classmethod
-    def from_text_reasoning(cls, text: str = "", *, id: str | None = None, protected_data: str | None = None) -> Content:
-        """A model's reasoning; `id` is the provider's, for handing it back."""
-        return cls(type="text_reasoning", text=text, id=id, protected_data=protected_data)
+    def from_text_reasoning(cls, text: str) -> Content:
+        """A model's visible reasoning."""
+        return cls("text_reasoning", fields={"text": text})
 
     @classmethod
-    def from_data(cls, data: bytes, media_type: str) -> Content:
-        """Bytes, carried inline."""
-        return cls(type="data", uri=f"data:{media_type};base64,{base64.b64encode(data).decode()}", media_type=media_type)
+    def from_uri(cls, uri: str, media_type: str | None = None) -> Content:
+        """Data by reference."""
+        return cls("uri", fields={"uri": uri, "media_type": media_type})
 
     @classmethod
-    def from_uri(cls, uri: str, *, media_type: str | None = None) -> Content:
-        """Something elsewhere, or inline when `uri` is a `data:` URI."""
-        inline = uri.startswith("data:")
-        if inline and media_type is None:
-            media_type = uri[5:].split(",", 1)[0].split(";", 1)[0] or "text/plain"
-        return cls(type="data" if inline else "uri", uri=uri, media_type=media_type)
+    def from_data(cls, data: str, media_type: str) -> Content:
+        """Data inline; `data` is base64."""
+        return cls("data", fields={"uri": f"data:{media_type};base64,{data}", "media_type": media_type})
 
     @classmethod
-    def from_error(cls, message: str, *, error_code: str | None = None, error_details: str | None = None) -> Content:
-        """A failure that the provider reported inside its answer, such as a refusal."""
-        return cls(type="error", message=message, error_code=error_code, error_details=error_details)
+    def from_function_call(cls, call_id: str, name: str, arguments: str | JsonMapping) -> Content:
+        """A model's wish to call a tool; `arguments` as the model wrote them, or decoded."""
+        return cls("function_call", fields={"call_id": call_id, "name": name, "arguments": arguments})
 
     @classmethod
-    def from_function_call(cls, call_id: str, name: str, *, arguments: str | JsonObject | None = None) -> Content:
-        """A model's wish to call a function."""
-        return cls(type="function_call", call_id=call_id, name=name, arguments=arguments)
+    def from_function_result(cls, call_id: str, result: JsonValue, exception: str | None = None) -> Content:
+        """What a tool call gave. `exception` is for logs and callers; the model sees `result`."""
+        return cls("function_result", fields={"call_id": call_id, "result": result, "exception": exception})
 
     @classmethod
-    def from_function_result(
-        cls, call_id: str, *, result: JsonValue = None, exception: str | None = None, items: list[Content] | None = None
-    ) -> Content:
-        """A function's outcome: `result` is for the model, `exception` for us."""
-        return cls(type="function_result", call_id=call_id, result=result, exception=exception, items=items)
+    def from_usage(cls, details: JsonMapping) -> Content:
+        """Token counts arriving in a stream."""
+        return cls("usage", fields={"usage_details": dict(details)})
 
     @classmethod
-    def from_usage(cls, usage_details: UsageDetails) -> Content:
-        """Token counts, as streaming providers send them at the end."""
-        return cls(type="usage", usage_details=usage_details)
+    def from_error(cls, message: str, code: str | None = None) -> Content:
+        """A provider's error inside a response."""
+        return cls("error", fields={"message": message, "error_code": code})
 
-    @classmethod
-    def from_function_approval_request(cls, id: str, function_call: Content) -> Content:
-        """A call that waits for a person's consent."""
-        return cls(type="function_approval_request", id=id, function_call=function_call)
-
-    def to_function_approval_response(self, approved: bool) -> Content:
-        """The answer to this approval request."""
-        return Content(type="function_approval_response", id=self.id, function_call=self.function_call, approved=approved)
+    # -- access ------------------------------------------------------------------------------------------------
 
     @property
-    def user_input_request(self) -> bool:
-        """Whether a person has to answer this before the run can go on."""
-        return self.type in USER_INPUT_TYPES
+    def text(self) -> str | None:
+        """Text of `text` and `text_reasoning`."""
+        return self.fields.get("text")
+
+    @property
+    def uri(self) -> str | None:
+        """Address of `uri` and `data`."""
+        return self.fields.get("uri")
+
+    @property
+    def media_type(self) -> str | None:
+        """Media type of `uri` and `data`."""
+        return self.fields.get("media_type")
+
+    @property
+    def call_id(self) -> str | None:
+        """Pairs a `function_call` with its `function_result`."""
+        return self.fields.get("call_id")
+
+    @property
+    def name(self) -> str | None:
+        """Name of the tool in a `function_call`."""
+        return self.fields.get("name")
+
+    @property
+    def arguments(self) -> str | JsonMapping | None:
+        """Arguments of a `function_call`."""
+        return self.fields.get("arguments")
+
+    @property
+    def result(self) -> JsonValue:
+        """Result of a `function_result`."""
+        return self.fields.get("result")
+
+    @property
+    def exception(self) -> str | None:
+        """What went wrong in a `function_result`, in detail."""
+        return self.fields.get("exception")
 
     def parse_arguments(self) -> JsonObject:
-        """A call's arguments as an object; absent or empty ones are `{}`.
+        """The arguments of a `function_call` as an object; no text means none.
 
         Raises:
-            ValueError: They are not a JSON object.
+            ValueError: They are no JSON object.
         """
-        if isinstance(self.arguments, dict):
-            return self.arguments
-        if not self.arguments or not self.arguments.strip():
+        arguments = self.arguments
+        if isinstance(arguments, Mapping):
+            return dict(arguments)
+        if arguments is None or not arguments.strip():
             return {}
-        decoded: object = json.loads(self.arguments)
+        decoded: JsonValue = json.loads(arguments)
         if not isinstance(decoded, dict):
-            raise ValueError(f"arguments must be a JSON object, not {type(decoded).__name__}")
+            raise ValueError("the arguments are not a JSON object")
         return cast("JsonObject", decoded)
 
+    # -- serialisation -----------------------------------------------------------------------------------------
+
     def to_dict(self) -> JsonObject:
-        """JSON form; `from_dict` reads it back. Unset fields are left out."""
-        data: JsonObject = dict(self.unknown)
-        for spec in fields(self):
-            value: JsonValue = getattr(self, spec.name)
-            if value is None or spec.name in ("unknown", "raw_representation") or (spec.name == "additional_properties" and not value):
-                continue
-            if isinstance(value, Content):
-                value = value.to_dict()
-            elif spec.name == "items":
-                value = [item.to_dict() for item in cast("list[Content]", value)]
-            data[spec.name] = value
+        """JSON form: `type` beside the kind's own fields."""
+        data: JsonObject = {"type": self.type, **{k: v for k, v in self.fields.items() if v is not None}}
+        if self.additional_properties:
+            data["additional_properties"] = self.additional_properties
         return data
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> Content:
-        """Read JSON form, including kinds and keys that this version does not know.
+        """The inverse of `to_dict`, for known and unknown kinds."""
+        fields = {k: v for k, v in data.items() if k not in ("type", "additional_properties")}
+        return cls(str(data["type"]), additional_properties=data.get("additional_properties"), fields=fields)
 
-        Raises:
-            ValueError: There is no `type`.
-        """
-        if not isinstance(data.get("type"), str):
-            raise ValueError("content needs a 'type'")
-        known: JsonObject = {key: value for key, value in data.items() if key in _FIELDS}
-        unknown: JsonObject = {key: value for key, value in data.items() if key not in _FIELDS}
-        if isinstance(known.get("function_call"), Mapping):
-            known["function_call"] = cls.from_dict(known["function_call"])
-        if isinstance(known.get("items"), list):
-            known["items"] = [cls.from_dict(item) for item in known["items"]]
-        return cls(**known, unknown=unknown)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Content) and self.to_dict() == other.to_dict()
 
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
 
-_FIELDS = frozenset(spec.name for spec in fields(Content)) - {"unknown", "raw_representation"}
-
-
-def to_contents(contents: Sequence[Content | str | JsonMapping]) -> list[Content]:
-    """Contents from what callers write: a string is text, a mapping is JSON form."""
-    result: list[Content] = []
-    for item in contents:
-        if isinstance(item, Content):
-            result.append(item)
-        elif isinstance(item, str):
-            result.append(Content.from_text(item))
-        else:
-            result.append(Content.from_dict(item))
-    return result
-
-
-def fold_contents(contents: list[Content], more: Sequence[Content]) -> None:
-    """Append streamed pieces to `contents`, joining what belongs together.
-
-    Neighbouring text joins text, reasoning joins reasoning of the same id, and a call's argument fragments
-    join the call of the same `call_id` (an empty id means the latest one).
-    """
-    for piece in more:
-        target = _joinable(contents, piece)
-        if target is None:
-            contents.append(piece)
-        elif piece.type == "function_call":
-            target.name = target.name or piece.name
-            if isinstance(piece.arguments, str):
-                target.arguments = (target.arguments if isinstance(target.arguments, str) else "") + piece.arguments
-            target.additional_properties.update(piece.additional_properties)
-        elif piece.type == "usage":
-            target.usage_details = add_usage_details(target.usage_details, piece.usage_details)
-        else:
-            target.text = (target.text or "") + (piece.text or "")
-            target.id = target.id or piece.id
-            target.protected_data = piece.protected_data or target.protected_data
-            if piece.annotations:
-                target.annotations = [*(target.annotations or []), *piece.annotations]
-
-
-def _joinable(contents: list[Content], piece: Content) -> Content | None:
-    if piece.type == "function_call":
-        return next((c for c in reversed(contents) if c.type == "function_call" and (not piece.call_id or c.call_id == piece.call_id)), None)
-    last = contents[-1] if contents else None
-    if last is None or last.type != piece.type:
-        return None
-    if piece.type == "text_reasoning":
-        return last if not piece.id or not last.id or last.id == piece.id else None
-    return last if piece.type in ("text", "usage") else None
+    def __repr__(self) -> str:
+        return f"Content({self.to_dict()!r})"

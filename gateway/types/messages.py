@@ -1,55 +1,47 @@
-"""`Message`: who said what. The unit of conversations, histories and model requests."""
+"""`Message`: who said what in a conversation, provider-neutral."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import cast
+from collections.abc import Sequence
+from typing import Literal, cast
 
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.types.content import Content, to_contents
+from gateway.types.content import Content
+
+Role = Literal["system", "user", "assistant", "tool"]
 
 
-@dataclass(slots=True, init=False)
 class Message:
-    """One message: a role and ordered contents."""
+    """One message. Strings and dicts among `contents` become `Content`."""
 
-    role: str
-    """`system`, `user`, `assistant` or `tool`; other roles are carried as they are."""
-    contents: list[Content]
-    author_name: str | None = None
-    message_id: str | None = None
-    additional_properties: JsonObject
-    raw_representation: object = field(compare=False, repr=False)
+    __slots__ = ("additional_properties", "author_name", "contents", "message_id", "role")
 
     def __init__(
         self,
-        role: str,
+        role: Role,
         contents: str | Sequence[Content | str | JsonMapping] = (),
         *,
         author_name: str | None = None,
         message_id: str | None = None,
         additional_properties: JsonObject | None = None,
-        raw_representation: object = None,
     ) -> None:
-        """Strings in `contents` become text, mappings are read as JSON form."""
-        self.role = role
-        self.contents = to_contents([contents] if isinstance(contents, str) else contents)
+        given = [contents] if isinstance(contents, str) else list(contents)
+        self.role: Role = role
+        self.contents: list[Content] = [_to_content(item) for item in given]
         self.author_name = author_name
         self.message_id = message_id
-        self.additional_properties = {} if additional_properties is None else additional_properties
-        self.raw_representation = raw_representation
+        self.additional_properties: JsonObject = dict(additional_properties or {})
 
     @property
     def text(self) -> str:
-        """All text contents joined by spaces; reasoning is not text."""
-        return " ".join(content.text or "" for content in self.contents if content.type == "text")
+        """All text contents, joined."""
+        return "".join(c.text or "" for c in self.contents if c.type == "text")
 
     def to_dict(self) -> JsonObject:
-        """JSON form; `from_dict` reads it back."""
-        data: JsonObject = {"type": "message", "role": self.role, "contents": [content.to_dict() for content in self.contents]}
-        for key, value in (("author_name", self.author_name), ("message_id", self.message_id)):
-            if value is not None:
+        """JSON form."""
+        data: JsonObject = {"type": "message", "role": self.role, "contents": [c.to_dict() for c in self.contents]}
+        for key in ("author_name", "message_id"):
+            if (value := getattr(self, key)) is not None:
                 data[key] = value
         if self.additional_properties:
             data["additional_properties"] = self.additional_properties
@@ -57,38 +49,31 @@ class Message:
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> Message:
-        """Read JSON form.
-
-        Raises:
-            ValueError: It is not a message.
-        """
-        role, contents = data.get("role"), data.get("contents", [])
-        if not isinstance(role, str) or not isinstance(contents, list):
-            raise ValueError("a message needs a 'role' and a list of 'contents'")
+        """The inverse of `to_dict`."""
         return cls(
-            role,
-            cast("list[JsonObject]", contents),
+            cast("Role", data["role"]),
+            cast("list[JsonMapping]", data.get("contents") or []),
             author_name=data.get("author_name"),
             message_id=data.get("message_id"),
-            additional_properties=dict(data.get("additional_properties") or {}),
+            additional_properties=data.get("additional_properties"),
         )
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self.to_dict() == other.to_dict()
 
-MessagesInput = str | Message | Content | JsonMapping | Sequence[str | Message | Content | JsonMapping]
-"""What `run` and `get_response` take: a string and a bare content are the user's."""
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
+
+    def __repr__(self) -> str:
+        return f"Message({self.to_dict()!r})"
 
 
-def normalize_messages(messages: MessagesInput | None) -> list[Message]:
-    """A list of messages from what callers write. The messages themselves are not copied."""
-    if messages is None:
-        return []
-    items = [messages] if isinstance(messages, str | Message | Content | Mapping) else messages
-    result: list[Message] = []
-    for item in items:
-        if isinstance(item, Message):
-            result.append(item)
-        elif isinstance(item, str | Content):
-            result.append(Message("user", [item]))
-        else:
-            result.append(Message.from_dict(item))
-    return result
+def _to_content(item: Content | str | JsonMapping) -> Content:
+    if isinstance(item, Content):
+        return item
+    return Content.from_text(item) if isinstance(item, str) else Content.from_dict(item)
+
+
+def to_messages(messages: str | Message | Sequence[str | Message]) -> list[Message]:
+    """What a caller may pass as messages, as a list; strings are the user's."""
+    given = [messages] if isinstance(messages, str | Message) else list(messages)
+    return [m if isinstance(m, Message) else Message("user", m) for m in given]
