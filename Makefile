@@ -33,7 +33,7 @@ layers: $(STAMP)
 check: lint types layers test
 
 schemas: $(STAMP)
-	@$(BIN)/python -m gateway.config.schema config
+	@$(BIN)/moongate schema --write config
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.hop $(ARGS)

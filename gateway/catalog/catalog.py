@@ -313,7 +313,7 @@ class Catalog:
         split = split_uri(uri)
         if split is not None:
             for shelf in self._shelves:
-                if shelf.label and shelf.label == split[0] and shelf.entry.full is not None:
+                if shelf.label and shelf.label == split[0] and shelf.entry.full is not None and not self._is_local(uri):
                     return shelf, split[1]
         unlabelled = [s for s in self._shelves if not s.label and s.entry.full is not None]
         for shelf in unlabelled:
@@ -323,6 +323,13 @@ class Catalog:
         if len(servers) == 1:
             return servers[0], uri
         raise NotFound("resource", uri)
+
+    def _is_local(self, uri: str) -> bool:
+        """Whether a local skill has this unlisted file: its folder may be named like a server."""
+        root = "/".join(uri.split("/")[:3])
+        return any(
+            exposed.startswith(f"{root}/") for s in self._shelves if s.entry.is_local for exposed in s.natives.get("resources", {})
+        )
 
     def _owner_of_prompt(self, name: str) -> tuple[_Shelf, str]:
         shelf = self._owners["prompts"].get(name)

@@ -5,9 +5,8 @@ Reads have no arguments to judge, so what is left is the slot, the deadline, the
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import anyio
 
@@ -18,6 +17,7 @@ from gateway.policy.limits import judge_result
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Finished, InputRequired
 from gateway.tools.context import CallClock, CallContext
+from gateway.tools.slot import slot_for
 
 
 class ReadGate:
@@ -41,21 +41,13 @@ class ReadGate:
         """
         outcome = "error"
         started = anyio.current_time()
-        borrower = object()
-        await self._limiter.acquire_on_behalf_of(borrower)
+        slot = slot_for(self._limiter, ctx)
+        if slot is not None:
+            await slot.take()
         try:
             clock = CallClock(self._policy.timeout_seconds)
-
-            @contextlib.asynccontextmanager
-            async def without_slot() -> AsyncGenerator[None, None]:
-                self._limiter.release_on_behalf_of(borrower)
-                try:
-                    yield
-                finally:
-                    with anyio.CancelScope(shield=True):
-                        await self._limiter.acquire_on_behalf_of(borrower)
-
-            inner = dataclasses.replace(ctx, clocks=(*ctx.clocks, clock), waits=(*ctx.waits, without_slot))
+            waits = ctx.waits if slot is None else (*ctx.waits, slot)
+            inner = dataclasses.replace(ctx, clocks=(*ctx.clocks, clock), waits=waits)
             with clock.scope:
                 result = await work(inner)
                 outcome = "complete" if isinstance(result, Finished) else "input_required"
@@ -66,7 +58,8 @@ class ReadGate:
             outcome = type(error).__name__ if outcome == "error" else outcome
             raise
         finally:
-            self._limiter.release_on_behalf_of(borrower)
+            if slot is not None:
+                slot.give_back()
             milliseconds = round((anyio.current_time() - started) * 1000, 3)
             self._events.emit(
                 "read.finished",

@@ -23,15 +23,13 @@ def expose_blocks(blocks: JsonValue, label: str) -> JsonValue:
 
 
 def _expose_block(block: JsonValue, label: str) -> JsonValue:
-    if not isinstance(block, dict):
-        return cast("JsonValue", block)
-    wire = cast("JsonObject", block)
+    wire: JsonMapping = cast("JsonMapping", block) if isinstance(block, dict) else cast("JsonObject", {})
     if wire.get("type") == "resource_link" and isinstance(uri := wire.get("uri"), str):
         return {**wire, "uri": expose_uri(label, uri)}
     resource = wire.get("resource")
     if wire.get("type") == "resource" and isinstance(resource, dict):
         return {**wire, "resource": expose_contents([resource], label)[0]}
-    return wire
+    return cast("JsonValue", wire or block)
 
 
 def expose_contents(contents: list[JsonValue], label: str) -> list[JsonValue]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -30,7 +31,8 @@ def load(config_path: str | None) -> LoadedConfig:
     """Load the configuration for a command and quiet the log. Raises `ConfigError`."""
     from gateway.config.load import load_config
 
-    loaded = load_config(config_path, os.environ)
+    # So that an entry can start a Python server with the Python that has the SDK, wherever the gateway is installed.
+    loaded = load_config(config_path, {"MOONGATE_PYTHON": sys.executable, **os.environ})
     configure_log(loaded, "error")
     return loaded
 

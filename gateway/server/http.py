@@ -76,9 +76,11 @@ def security_settings(settings: HttpSettings, host: str, port: int) -> Transport
 class KeyGate:
     """ASGI middleware for every route: checks Host and Origin, verifies the API key, leaves the principal in the scope."""
 
-    def __init__(self, app: ASGIApp, keys: KeyStore, security: TransportSecuritySettings) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyStore, security: TransportSecuritySettings, *, requires_key: bool) -> None:
+        """`requires_key` holds even when the last key is revoked while the gateway runs: then nobody gets in."""
         self._app = app
         self._keys = keys
+        self._requires_key = requires_key
         self._rebinding = TransportSecurityMiddleware(security)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,7 +108,7 @@ class KeyGate:
         await self._app(scope, receive, send)
 
     def _principal(self, connection: HTTPConnection) -> Principal | None:
-        if not self._keys.list():
+        if not self._requires_key and not self._keys.list():
             return LOCAL
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         return self._keys.verify(token.strip()) if scheme.lower() == "bearer" and token else None
@@ -146,5 +148,5 @@ def build_http_app(
         host=host,
         custom_starlette_routes=[Route("/health", health), Route("/ready", readiness), *routes],  # pyright: ignore[reportArgumentType]
     )
-    app.add_middleware(KeyGate, keys=keys, security=security)
+    app.add_middleware(KeyGate, keys=keys, security=security, requires_key=not is_loopback(host) or bool(keys.list()))
     return app

@@ -7,11 +7,10 @@ It knows nothing of MCP's wire; `server.calls` makes wire results. Resources and
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -26,6 +25,7 @@ from gateway.policy.limits import judge_result
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallClock, CallContext
+from gateway.tools.slot import slot_for
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class GuardedTool:
             self._tell(record.kind, ctx, record.fields())
 
     async def _run(self, arguments: JsonObject, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
-        slot = _slot_for(self._limiter, ctx)
+        slot = slot_for(self._limiter, ctx)
         if slot is not None:
             await slot.take()
         try:
@@ -207,60 +207,6 @@ class _CallRecord:
             fields["dropped"] = _noted(self.dropped)
             fields["droppedCount"] = len(self.dropped)
         return fields
-
-
-class _Slot:
-    """One place in a source's limiter. Also an entry of `CallContext.waits`: calling it gives the place back meanwhile."""
-
-    __slots__ = ("_borrower", "_waiting", "limiter")
-
-    def __init__(self, limiter: anyio.CapacityLimiter) -> None:
-        self.limiter = limiter
-        self._borrower: object | None = None
-        self._waiting = 0
-
-    async def take(self) -> None:
-        """Hold a place, waiting for one if need be. A limiter refuses a second place to one borrower, so each take is its own."""
-        borrower = object()
-        try:
-            self.limiter.acquire_on_behalf_of_nowait(borrower)
-        except anyio.WouldBlock:
-            await self.limiter.acquire_on_behalf_of(borrower)
-        if self._borrower is None and not self._waiting:
-            self._borrower = borrower
-        else:  # somebody else took it back first, or is asking again by now
-            self.limiter.release_on_behalf_of(borrower)
-
-    def give_back(self) -> None:
-        """Let go of the place, if it is held."""
-        if self._borrower is not None:
-            self.limiter.release_on_behalf_of(self._borrower)
-            self._borrower = None
-
-    @contextlib.asynccontextmanager
-    async def __call__(self) -> AsyncGenerator[None, None]:
-        """Without the place while a person is asked; several may ask at once."""
-        self._waiting += 1
-        self.give_back()
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-        if not self._waiting:
-            await self.take()
-
-
-def _slot_for(limiter: anyio.CapacityLimiter | None, ctx: CallContext) -> _Slot | None:
-    """A slot to take, or `None` where there is no limit or an outer call holds one of the same limiter.
-
-    A call inside a call (agent → workflow → agent) must not wait for a place that its own caller holds.
-    """
-    if limiter is None:
-        return None
-    for wait in ctx.waits:
-        if isinstance(wait, _Slot) and wait.limiter is limiter:
-            return None
-    return _Slot(limiter)
 
 
 def _only_cause(error: Exception) -> Exception:

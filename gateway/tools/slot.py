@@ -1,0 +1,64 @@
+"""`Slot`: one place in a source's limiter, given back while a person is asked. Used by the gates of calls and of reads."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+
+import anyio
+
+from gateway.tools.context import CallContext
+
+
+class Slot:
+    """One place in a source's limiter. Also an entry of `CallContext.waits`: calling it gives the place back meanwhile."""
+
+    __slots__ = ("_borrower", "_waiting", "limiter")
+
+    def __init__(self, limiter: anyio.CapacityLimiter) -> None:
+        self.limiter = limiter
+        self._borrower: object | None = None
+        self._waiting = 0
+
+    async def take(self) -> None:
+        """Hold a place, waiting for one if need be. A limiter refuses a second place to one borrower, so each take is its own."""
+        borrower = object()
+        try:
+            self.limiter.acquire_on_behalf_of_nowait(borrower)
+        except anyio.WouldBlock:
+            await self.limiter.acquire_on_behalf_of(borrower)
+        if self._borrower is None and not self._waiting:
+            self._borrower = borrower
+        else:  # somebody else took it back first, or is asking again by now
+            self.limiter.release_on_behalf_of(borrower)
+
+    def give_back(self) -> None:
+        """Let go of the place, if it is held."""
+        if self._borrower is not None:
+            self.limiter.release_on_behalf_of(self._borrower)
+            self._borrower = None
+
+    @contextlib.asynccontextmanager
+    async def __call__(self) -> AsyncGenerator[None, None]:
+        """Without the place while a person is asked; several may ask at once."""
+        self._waiting += 1
+        self.give_back()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+        if not self._waiting:
+            await self.take()
+
+
+def slot_for(limiter: anyio.CapacityLimiter | None, ctx: CallContext) -> Slot | None:
+    """A slot to take, or `None` where there is no limit or an outer call holds one of the same limiter.
+
+    A call inside a call (agent → workflow → agent) must not wait for a place that its own caller holds.
+    """
+    if limiter is None:
+        return None
+    for wait in ctx.waits:
+        if isinstance(wait, Slot) and wait.limiter is limiter:
+            return None
+    return Slot(limiter)
