@@ -1,0 +1,49 @@
+"""Files, functions and parameter lists stay small enough to read."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.house.sources import name_of, parsed, ruled_files
+
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 80
+MAX_PARAMETERS = 8
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(tree: ast.Module) -> list[Function]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def parameters(function: Function) -> int:
+    arguments = function.args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    own = [argument for argument in named if argument.arg not in ("self", "cls")]
+    return len(own) + (arguments.vararg is not None) + (arguments.kwarg is not None)
+
+
+def test_no_file_is_longer_than_six_hundred_lines() -> None:
+    lengths = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in ruled_files()}
+    assert {name: lines for name, lines in lengths.items() if lines > MAX_FILE_LINES} == {}
+
+
+def test_no_function_is_longer_than_eighty_lines() -> None:
+    long = [
+        f"{name_of(path)}:{function.lineno} {function.name}"
+        for path in ruled_files()
+        for function in functions(parsed(path))
+        if (function.end_lineno or 0) - function.lineno + 1 > MAX_FUNCTION_LINES
+    ]
+    assert long == []
+
+
+def test_no_function_takes_more_than_eight_parameters() -> None:
+    wide = [
+        f"{name_of(path)}:{function.lineno} {function.name}"
+        for path in ruled_files()
+        for function in functions(parsed(path))
+        if parameters(function) > MAX_PARAMETERS
+    ]
+    assert wide == []
