@@ -44,6 +44,9 @@ logger = logging.getLogger(__name__)
 SHUTDOWN_SECONDS = 2
 """How long open HTTP streams may finish after a stop was asked for."""
 
+SIGNAL_BURST_SECONDS = 0.5
+"""Signals closer together count once: a terminal and a supervisor may both send one."""
+
 _DEFAULT_PREFIX = {"skill": "", "function": "function", "agent": "agent", "workflow": "workflow"}
 
 
@@ -289,12 +292,13 @@ class Gateway:
 
 
 async def _on_signals(stop: Callable[[int], None]) -> None:
-    """Call `stop` with 1, 2, … for each SIGINT or SIGTERM, until cancelled."""
+    """Call `stop` with 1, 2, … for each SIGINT or SIGTERM, until cancelled; one stop often comes as a burst."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        count = 0
+        count, last = 0, float("-inf")
         async for _ in signals:
-            count += 1
-            stop(count)
+            if anyio.current_time() - last > SIGNAL_BURST_SECONDS:
+                count, last = count + 1, anyio.current_time()
+                stop(count)
 
 
 def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:

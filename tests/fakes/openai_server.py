@@ -29,7 +29,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,9 +50,9 @@ class State:
     """The script being played and what came in so far."""
 
     script: Json = field(default_factory=lambda: {"turns": []})
-    used: set[int] = field(default_factory=set)
-    requests: list[Json] = field(default_factory=list)
-    holds: dict[str, anyio.Event] = field(default_factory=dict)
+    used: set[int] = field(default_factory=lambda: set[int]())
+    requests: list[Json] = field(default_factory=lambda: list[Json]())
+    holds: dict[str, anyio.Event] = field(default_factory=lambda: dict[str, anyio.Event]())
 
     def load(self, script: Json) -> None:
         """Start over with another script."""
@@ -93,7 +93,8 @@ def _last_role(body: Json) -> str:
 
 def _plain(content: Any) -> str:
     if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        parts: list[Any] = content
+        return "".join(str(part.get("text", "")) for part in parts)
     return str(content or "")
 
 
@@ -101,7 +102,8 @@ def _fill(text: str, body: Json) -> str:
     if "{" not in text:
         return text
     users = [_plain(i.get("content")) for i in _items(body) if i.get("role") == "user"]
-    tools = [_plain(i.get("output", i.get("content"))) for i in _items(body) if i.get("type") == "function_call_output" or i.get("role") == "tool"]
+    results = [i for i in _items(body) if i.get("type") == "function_call_output" or i.get("role") == "tool"]
+    tools = [_plain(i.get("output", i.get("content"))) for i in results]
     names = [t.get("name") or t.get("function", {}).get("name", "") for t in body.get("tools", [])]
     filled = text.replace("{last_user}", users[-1] if users else "").replace("{last_tool}", tools[-1] if tools else "")
     return filled.replace("{tools}", ", ".join(names))
@@ -146,10 +148,11 @@ def _response_items(turn: Json, text: str, number: int) -> list[Json]:
     if turn.get("reasoning"):
         items.append({"type": "reasoning", "id": f"rs_{number}", "summary": [{"type": "summary_text", "text": turn["reasoning"]}]})
     if text:
-        part = {"type": "output_text", "text": text, "annotations": []}
+        part: Json = {"type": "output_text", "text": text, "annotations": []}
         items.append({"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed", "content": [part]})
     items.extend(
-        {"type": "function_call", "id": f"fc_{number}_{i}", "call_id": c["id"], "name": c["name"], "arguments": c["arguments"], "status": "completed"}
+        {"type": "function_call", "id": f"fc_{number}_{i}", "call_id": c["id"], "status": "completed"}
+        | {"name": c["name"], "arguments": c["arguments"]}
         for i, c in enumerate(_calls(turn, number))
     )
     return items
@@ -182,7 +185,7 @@ def _response_events(turn: Json, full: Json) -> Iterator[Json]:
     yield {"type": "response.created", "response": {**full, "status": "in_progress", "output": [], "usage": None}}
     for index, item in enumerate(full["output"]):
         base = {"output_index": index, "item_id": item["id"]}
-        started = {**item, "content": []} if item["type"] == "message" else {**item, "arguments": ""} if "arguments" in item else item
+        started: Json = {**item, "content": []} if item["type"] == "message" else {**item, "arguments": ""} if "arguments" in item else item
         yield {"type": "response.output_item.added", "output_index": index, "item": started}
         if item["type"] == "message":
             for delta in _chunks(item["content"][0]["text"]):
@@ -240,7 +243,8 @@ def _completion_events(turn: Json, body: Json, full: Json) -> Iterator[Json]:
         yield {"error": {"message": "The model had an error", "code": "server_error"}}
         return
     yield chunk({}, choice["finish_reason"])
-    if (body.get("stream_options") or {}).get("include_usage"):
+    wanted: Json = body.get("stream_options") or {}
+    if wanted.get("include_usage"):
         yield {**base, "choices": [], "usage": full["usage"]}
 
 
@@ -248,7 +252,8 @@ async def _sse(turn: Json, events: Iterator[Json], *, named: bool) -> AsyncItera
     fault = turn.get("fault")
     cut = ("response.output_item.done", "response.completed") if named else ()
     for sequence, event in enumerate(events):
-        ending = event.get("type") in cut or bool((event.get("choices") or [{}])[0].get("finish_reason"))
+        choices: list[Json] = event.get("choices") or [{}]
+        ending = event.get("type") in cut or bool(choices[0].get("finish_reason"))
         if ending and fault == "drop":
             raise ConnectionResetError("scripted drop")
         if ending and fault == "hang":
@@ -357,7 +362,7 @@ class ScriptedServer:
 
 
 @contextlib.contextmanager
-def openai_server(*turns: Json) -> Iterator[ScriptedServer]:
+def openai_server(*turns: Json) -> Generator[ScriptedServer]:
     """A server in its own process for the length of the block, playing `turns`; `play` changes them later."""
     command = [sys.executable, "-m", "tests.fakes.openai_server"]
     root = Path(__file__).resolve().parents[2]

@@ -306,7 +306,7 @@ async def test_a_function_that_exits_does_not_take_the_gateway_with_it() -> None
 async def test_a_result_that_is_not_what_was_annotated_is_a_failure() -> None:
     @tool
     def lie() -> Point:
-        return {"x": "far"}  # type: ignore[return-value]  # pyright: ignore[reportReturnType]  # the point of the test
+        return {"x": "far"}  # pyright: ignore[reportReturnType]  # the point of the test
 
     with pytest.raises(ToolFailed, match="Function 'lie' failed"):
         await lie.call({}, CTX)

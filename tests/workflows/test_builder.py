@@ -92,8 +92,8 @@ def test_executors_that_cannot_handle_anything_are_refused() -> None:
         pass
 
     class NotAsync(Executor):
-        @handler  # type: ignore[type-var]  # the point of the test
-        def run(self, message: Any, ctx: Any) -> None: ...  # pyright: ignore[reportArgumentType]  # the point of the test
+        @handler  # pyright: ignore[reportArgumentType]  # the point of the test
+        def run(self, message: Any, ctx: Any) -> None: ...
 
     with pytest.raises(WorkflowInvalid, match="handles nothing"):
         Empty("e")
