@@ -46,6 +46,8 @@ def child(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 @contextmanager

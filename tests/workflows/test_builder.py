@@ -92,7 +92,7 @@ def test_executors_that_cannot_handle_anything_are_refused() -> None:
         pass
 
     class NotAsync(Executor):
-        @handler  # pyright: ignore[reportArgumentType]  # the point of the test
+        @handler  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]  # the point of the test
         def run(self, message: Any, ctx: Any) -> None: ...
 
     with pytest.raises(WorkflowInvalid, match="handles nothing"):
