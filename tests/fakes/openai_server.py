@@ -29,10 +29,10 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx2
@@ -49,10 +49,10 @@ Json = dict[str, Any]
 class State:
     """The script being played and what came in so far."""
 
-    script: Json = field(default_factory=lambda: {"turns": []})
-    used: set[int] = field(default_factory=set)
-    requests: list[Json] = field(default_factory=list)
-    holds: dict[str, anyio.Event] = field(default_factory=dict)
+    script: Json = field(default_factory=lambda: Json(turns=[]))
+    used: set[int] = field(default_factory=lambda: set[int]())
+    requests: list[Json] = field(default_factory=lambda: list[Json]())
+    holds: dict[str, anyio.Event] = field(default_factory=lambda: dict[str, anyio.Event]())
 
     def load(self, script: Json) -> None:
         """Start over with another script."""
@@ -93,7 +93,7 @@ def _last_role(body: Json) -> str:
 
 def _plain(content: Any) -> str:
     if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        return "".join(str(part.get("text", "")) for part in cast("list[Json]", content))
     return str(content or "")
 
 
@@ -101,7 +101,8 @@ def _fill(text: str, body: Json) -> str:
     if "{" not in text:
         return text
     users = [_plain(i.get("content")) for i in _items(body) if i.get("role") == "user"]
-    tools = [_plain(i.get("output", i.get("content"))) for i in _items(body) if i.get("type") == "function_call_output" or i.get("role") == "tool"]
+    results = [i for i in _items(body) if i.get("type") == "function_call_output" or i.get("role") == "tool"]
+    tools = [_plain(i.get("output", i.get("content"))) for i in results]
     names = [t.get("name") or t.get("function", {}).get("name", "") for t in body.get("tools", [])]
     filled = text.replace("{last_user}", users[-1] if users else "").replace("{last_tool}", tools[-1] if tools else "")
     return filled.replace("{tools}", ", ".join(names))
@@ -146,12 +147,11 @@ def _response_items(turn: Json, text: str, number: int) -> list[Json]:
     if turn.get("reasoning"):
         items.append({"type": "reasoning", "id": f"rs_{number}", "summary": [{"type": "summary_text", "text": turn["reasoning"]}]})
     if text:
-        part = {"type": "output_text", "text": text, "annotations": []}
+        part: Json = {"type": "output_text", "text": text, "annotations": []}
         items.append({"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed", "content": [part]})
-    items.extend(
-        {"type": "function_call", "id": f"fc_{number}_{i}", "call_id": c["id"], "name": c["name"], "arguments": c["arguments"], "status": "completed"}
-        for i, c in enumerate(_calls(turn, number))
-    )
+    for index, call in enumerate(_calls(turn, number)):
+        item: Json = {"type": "function_call", "id": f"fc_{number}_{index}", "call_id": call["id"], "status": "completed"}
+        items.append({**item, "name": call["name"], "arguments": call["arguments"]})
     return items
 
 
@@ -182,7 +182,8 @@ def _response_events(turn: Json, full: Json) -> Iterator[Json]:
     yield {"type": "response.created", "response": {**full, "status": "in_progress", "output": [], "usage": None}}
     for index, item in enumerate(full["output"]):
         base = {"output_index": index, "item_id": item["id"]}
-        started = {**item, "content": []} if item["type"] == "message" else {**item, "arguments": ""} if "arguments" in item else item
+        emptied = {"message": Json(content=[]), "function_call": Json(arguments="")}
+        started: Json = {**item, **emptied.get(item["type"], {})}
         yield {"type": "response.output_item.added", "output_index": index, "item": started}
         if item["type"] == "message":
             for delta in _chunks(item["content"][0]["text"]):
@@ -240,7 +241,7 @@ def _completion_events(turn: Json, body: Json, full: Json) -> Iterator[Json]:
         yield {"error": {"message": "The model had an error", "code": "server_error"}}
         return
     yield chunk({}, choice["finish_reason"])
-    if (body.get("stream_options") or {}).get("include_usage"):
+    if cast("Json", body.get("stream_options") or {}).get("include_usage"):
         yield {**base, "choices": [], "usage": full["usage"]}
 
 
@@ -248,7 +249,8 @@ async def _sse(turn: Json, events: Iterator[Json], *, named: bool) -> AsyncItera
     fault = turn.get("fault")
     cut = ("response.output_item.done", "response.completed") if named else ()
     for sequence, event in enumerate(events):
-        ending = event.get("type") in cut or bool((event.get("choices") or [{}])[0].get("finish_reason"))
+        choices = cast("list[Json]", event.get("choices") or [{}])
+        ending = event.get("type") in cut or bool(choices[0].get("finish_reason"))
         if ending and fault == "drop":
             raise ConnectionResetError("scripted drop")
         if ending and fault == "hang":
@@ -357,7 +359,7 @@ class ScriptedServer:
 
 
 @contextlib.contextmanager
-def openai_server(*turns: Json) -> Iterator[ScriptedServer]:
+def openai_server(*turns: Json) -> Generator[ScriptedServer]:
     """A server in its own process for the length of the block, playing `turns`; `play` changes them later."""
     command = [sys.executable, "-m", "tests.fakes.openai_server"]
     root = Path(__file__).resolve().parents[2]
