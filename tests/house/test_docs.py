@@ -19,7 +19,6 @@ from gateway.workflows.definition import AgentStep, EdgeEntry, PythonStep, ToolS
 from tests.house.documents import DOCUMENTS, blocks, code_of, links, read, rows, section
 from tests.house.sources import ROOT, name_of
 
-
 # -- gateway.json ----------------------------------------------------------------------------------------------------
 
 
