@@ -1,3 +1,107 @@
-"""Moongate: one MCP endpoint for agents, skills, workflows and remote MCP servers."""
+"""Moongate: one MCP endpoint for agents, skills, workflows and remote MCP servers.
+
+The public names of the library, loaded on first use (PEP 562), so `import gateway` costs nothing and brings no
+model or protocol package along. The command line and the server are not part of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.agents.agent import Agent
+    from gateway.chat.base import BaseChatClient
+    from gateway.chat.completions import OpenAIChatCompletionClient
+    from gateway.chat.responses import OpenAIChatClient
+    from gateway.chat.scripted import ScriptedChatClient
+    from gateway.middleware import MiddlewareTermination
+    from gateway.sessions.context import ContextProvider, SessionContext
+    from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
+    from gateway.sessions.session import AgentSession
+    from gateway.tools.context import CallContext
+    from gateway.tools.function import FunctionTool, tool
+    from gateway.types.content import Content
+    from gateway.types.messages import Message
+    from gateway.types.options import ChatOptions
+    from gateway.types.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, ResponseStream
+    from gateway.workflows.builder import WorkflowBuilder
+    from gateway.workflows.executor import Executor, WorkflowContext, handler
+    from gateway.workflows.workflow import Workflow
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Agent",
+    "AgentResponse",
+    "AgentResponseUpdate",
+    "AgentSession",
+    "BaseChatClient",
+    "CallContext",
+    "ChatOptions",
+    "ChatResponse",
+    "ChatResponseUpdate",
+    "Content",
+    "ContextProvider",
+    "Executor",
+    "FunctionTool",
+    "HistoryProvider",
+    "InMemoryHistoryProvider",
+    "Message",
+    "MiddlewareTermination",
+    "OpenAIChatClient",
+    "OpenAIChatCompletionClient",
+    "ResponseStream",
+    "ScriptedChatClient",
+    "SessionContext",
+    "Workflow",
+    "WorkflowBuilder",
+    "WorkflowContext",
+    "__version__",
+    "handler",
+    "tool",
+]
+
+_HOMES = {
+    "Agent": "agents.agent",
+    "AgentResponse": "types.responses",
+    "AgentResponseUpdate": "types.responses",
+    "AgentSession": "sessions.session",
+    "BaseChatClient": "chat.base",
+    "CallContext": "tools.context",
+    "ChatOptions": "types.options",
+    "ChatResponse": "types.responses",
+    "ChatResponseUpdate": "types.responses",
+    "Content": "types.content",
+    "ContextProvider": "sessions.context",
+    "Executor": "workflows.executor",
+    "FunctionTool": "tools.function",
+    "HistoryProvider": "sessions.history",
+    "InMemoryHistoryProvider": "sessions.history",
+    "Message": "types.messages",
+    "MiddlewareTermination": "middleware",
+    "OpenAIChatClient": "chat.responses",
+    "OpenAIChatCompletionClient": "chat.completions",
+    "ResponseStream": "types.responses",
+    "ScriptedChatClient": "chat.scripted",
+    "SessionContext": "sessions.context",
+    "Workflow": "workflows.workflow",
+    "WorkflowBuilder": "workflows.builder",
+    "WorkflowContext": "workflows.executor",
+    "handler": "workflows.executor",
+    "tool": "tools.function",
+}
+"""Where each public name lives, below `gateway`."""
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

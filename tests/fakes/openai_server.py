@@ -29,10 +29,10 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx2
@@ -49,7 +49,7 @@ Json = dict[str, Any]
 class State:
     """The script being played and what came in so far."""
 
-    script: Json = field(default_factory=lambda: {"turns": []})
+    script: Json = field(default_factory=lambda: Json(turns=[]))
     used: set[int] = field(default_factory=lambda: set[int]())
     requests: list[Json] = field(default_factory=lambda: list[Json]())
     holds: dict[str, anyio.Event] = field(default_factory=lambda: dict[str, anyio.Event]())
@@ -93,8 +93,7 @@ def _last_role(body: Json) -> str:
 
 def _plain(content: Any) -> str:
     if isinstance(content, list):
-        parts: list[Any] = content
-        return "".join(str(part.get("text", "")) for part in parts)
+        return "".join(str(part.get("text", "")) for part in cast("list[Json]", content))
     return str(content or "")
 
 
@@ -150,11 +149,9 @@ def _response_items(turn: Json, text: str, number: int) -> list[Json]:
     if text:
         part: Json = {"type": "output_text", "text": text, "annotations": []}
         items.append({"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed", "content": [part]})
-    items.extend(
-        {"type": "function_call", "id": f"fc_{number}_{i}", "call_id": c["id"], "status": "completed"}
-        | {"name": c["name"], "arguments": c["arguments"]}
-        for i, c in enumerate(_calls(turn, number))
-    )
+    for index, call in enumerate(_calls(turn, number)):
+        item: Json = {"type": "function_call", "id": f"fc_{number}_{index}", "call_id": call["id"], "status": "completed"}
+        items.append({**item, "name": call["name"], "arguments": call["arguments"]})
     return items
 
 
@@ -185,7 +182,8 @@ def _response_events(turn: Json, full: Json) -> Iterator[Json]:
     yield {"type": "response.created", "response": {**full, "status": "in_progress", "output": [], "usage": None}}
     for index, item in enumerate(full["output"]):
         base = {"output_index": index, "item_id": item["id"]}
-        started: Json = {**item, "content": []} if item["type"] == "message" else {**item, "arguments": ""} if "arguments" in item else item
+        emptied = {"message": Json(content=[]), "function_call": Json(arguments="")}
+        started: Json = {**item, **emptied.get(item["type"], {})}
         yield {"type": "response.output_item.added", "output_index": index, "item": started}
         if item["type"] == "message":
             for delta in _chunks(item["content"][0]["text"]):
@@ -243,8 +241,7 @@ def _completion_events(turn: Json, body: Json, full: Json) -> Iterator[Json]:
         yield {"error": {"message": "The model had an error", "code": "server_error"}}
         return
     yield chunk({}, choice["finish_reason"])
-    wanted: Json = body.get("stream_options") or {}
-    if wanted.get("include_usage"):
+    if cast("Json", body.get("stream_options") or {}).get("include_usage"):
         yield {**base, "choices": [], "usage": full["usage"]}
 
 
@@ -252,7 +249,7 @@ async def _sse(turn: Json, events: Iterator[Json], *, named: bool) -> AsyncItera
     fault = turn.get("fault")
     cut = ("response.output_item.done", "response.completed") if named else ()
     for sequence, event in enumerate(events):
-        choices: list[Json] = event.get("choices") or [{}]
+        choices = cast("list[Json]", event.get("choices") or [{}])
         ending = event.get("type") in cut or bool(choices[0].get("finish_reason"))
         if ending and fault == "drop":
             raise ConnectionResetError("scripted drop")

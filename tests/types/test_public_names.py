@@ -1,0 +1,68 @@
+"""The names that `import gateway` offers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import gateway
+
+HEAVY = ("openai", "mcp", "uvicorn", "click", "pydantic", "anyio", "starlette")
+
+
+def test_every_public_name_loads_from_where_the_table_says() -> None:
+    for name in gateway.__all__:
+        assert getattr(gateway, name) is not None
+    assert sorted(gateway.__all__) == dir(gateway)
+
+
+def test_the_public_names_are_these() -> None:
+    assert [name for name in gateway.__all__ if name != "__version__"] == [
+        "Agent",
+        "AgentResponse",
+        "AgentResponseUpdate",
+        "AgentSession",
+        "BaseChatClient",
+        "CallContext",
+        "ChatOptions",
+        "ChatResponse",
+        "ChatResponseUpdate",
+        "Content",
+        "ContextProvider",
+        "Executor",
+        "FunctionTool",
+        "HistoryProvider",
+        "InMemoryHistoryProvider",
+        "Message",
+        "MiddlewareTermination",
+        "OpenAIChatClient",
+        "OpenAIChatCompletionClient",
+        "ResponseStream",
+        "ScriptedChatClient",
+        "SessionContext",
+        "Workflow",
+        "WorkflowBuilder",
+        "WorkflowContext",
+        "handler",
+        "tool",
+    ]
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
+    with pytest.raises(AttributeError, match="Agnet"):
+        _ = gateway.Agnet  # pyright: ignore[reportAttributeAccessIssue]  # the point of the test
+
+
+@pytest.mark.parametrize("statement", ["import gateway", "from gateway import Message, Content, ChatResponse"])
+def test_importing_plain_names_brings_no_heavy_package(statement: str) -> None:
+    probe = f"{statement}; import sys; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_agent_and_its_client_import_without_the_openai_package() -> None:
+    probe = "from gateway import Agent, OpenAIChatClient; OpenAIChatClient('m'); import sys; print('openai' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.strip() == "False"
