@@ -7,6 +7,7 @@ needs are not imported. Everything is entered in one exit stack, in dependency o
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
@@ -26,6 +27,7 @@ from gateway.config.load import LoadedConfig
 from gateway.config.models import ServerEntry, StdioServer
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject
+from gateway.policy.lint import policy_remarks
 from gateway.server.build import GatewayServer
 from gateway.server.instructions import build_instructions
 from gateway.storage.state import StateFolder, default_state_dir
@@ -184,7 +186,19 @@ class Gateway:
     async def _note_settled(self) -> None:
         for upstream in self._upstreams:
             await upstream.settled()
+            for remark in await self._remarks(upstream):
+                logger.warning("%s", remark)
         self._settled.set()
+
+    async def remarks(self) -> list[str]:
+        """Rules that do nothing or cannot be applied, with their JSON paths; only of sources that are ready."""
+        return [remark for upstream in self._upstreams for remark in await self._remarks(upstream)]
+
+    async def _remarks(self, upstream: UpstreamSource) -> list[str]:
+        if upstream.status().state != "ready":
+            return []
+        schemas = {tool.definition.name: tool.definition.input_schema for tool in await upstream.tools()}
+        return [f"policies.{upstream.id}.{text}" for text in policy_remarks(self.loaded.config.policy(upstream.id), schemas)]
 
     async def _wait_for_lists(self) -> None:
         if self._settled.is_set():
@@ -195,7 +209,7 @@ class Gateway:
     def sources(self) -> list[SourceStatus]:
         """How every source is doing, in catalog order; disabled servers last."""
         statuses = [self._local_status(name) for name in self._local]
-        statuses += [upstream.status() for upstream in self._upstreams]
+        statuses += [dataclasses.replace(u.status(), tools=self.catalog.count(u.id)) for u in self._upstreams]
         for name, entry in self.loaded.config.mcp_servers.items():
             if entry.disabled:
                 statuses.append(_disabled(name, "disabled in the configuration"))

@@ -78,13 +78,11 @@ class Refused(Exception):
 
 
 def find_unit(symbol: str) -> Unit:
-    """The unit of a symbol; case may differ where that is unambiguous."""
-    if symbol in UNITS:
-        return UNITS[symbol]
-    folded = [unit for name, unit in UNITS.items() if name.lower() == symbol.lower().lstrip("°")]
-    if len(folded) == 1:
-        return folded[0]
-    near = [unit.name for unit in folded] or difflib.get_close_matches(symbol, UNITS, n=3)
+    """The unit of a symbol. Case matters: mW and MW are not the same."""
+    plain = symbol.removeprefix("°")
+    if plain in UNITS:
+        return UNITS[plain]
+    near = [name for name in UNITS if name.lower() == plain.lower()] or difflib.get_close_matches(plain, UNITS, n=3, cutoff=0.75)
     hint = f" Did you mean {', '.join(near)}?" if near else " list_units shows all."
     raise Refused(f"Unknown unit {symbol!r}.{hint}")
 
@@ -186,7 +184,7 @@ async def serve(port: int, while_runs: int | None) -> None:
     server: Server[Any] = Server(
         "units",
         version="1.0",
-        instructions="Converts units of measure. Symbols are case-sensitive only where that matters (MB, mb).",
+        instructions="Converts units of measure. Case matters in symbols: mW is not MW.",
         get_tool_input_schema=schemas.get,
         on_list_tools=list_tools,
         on_call_tool=call_tool,

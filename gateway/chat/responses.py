@@ -33,7 +33,8 @@ class OpenAIChatClient(OpenAIClientBase):
                     yield update
                 return
             whole: Any = await create(**request)
-            yield ChatResponseUpdate([*_outputs(whole.output), *_usage(whole.usage)], "assistant", whole.id, whole.model, whole.status)
+            contents = [*_outputs(whole.output), *_usage(whole.usage)]
+            yield ChatResponseUpdate(contents, "assistant", whole.id, whole.model, _finish_reason(whole, model))
 
 
 def to_request(messages: Sequence[Message], options: ChatOptions) -> dict[str, Any]:
@@ -81,8 +82,22 @@ def _outputs(output: Sequence[Any]) -> list[Content]:
         if item.type == "function_call":
             contents.append(Content.from_function_call(item.call_id, item.name, item.arguments))
         elif item.type == "message":
-            contents += [Content.from_text(part.text) for part in item.content if part.type == "output_text"]
+            contents += [Content.from_text(part.text if part.type == "output_text" else part.refusal) for part in item.content]
     return contents
+
+
+def _finish_reason(response: Any, model: str) -> str:
+    """`stop`, `length` or `content_filter`, as Chat Completions has it.
+
+    Raises:
+        ModelError: The response failed.
+    """
+    if response.status == "failed":
+        raise ModelError(f"Model {model!r} failed while it was answering.", retryable=True)
+    if response.status != "incomplete":
+        return "stop"
+    reason = response.incomplete_details.reason if response.incomplete_details else None
+    return "content_filter" if reason == "content_filter" else "length"
 
 
 def _usage(usage: Any) -> list[Content]:
@@ -103,7 +118,7 @@ async def _streamed(events: Any, model: str) -> AsyncGenerator[ChatResponseUpdat
         match event.type:
             case "response.created":
                 response_id = event.response.id
-            case "response.output_text.delta":
+            case "response.output_text.delta" | "response.refusal.delta":
                 yield ChatResponseUpdate([Content.from_text(event.delta)], "assistant", response_id, model)
             case "response.reasoning_summary_text.delta":
                 yield ChatResponseUpdate([Content.from_text_reasoning(event.delta)], "assistant", response_id, model)
@@ -112,7 +127,7 @@ async def _streamed(events: Any, model: str) -> AsyncGenerator[ChatResponseUpdat
                 call = Content.from_function_call(item.call_id, item.name, item.arguments)
                 yield ChatResponseUpdate([call], "assistant", response_id, model)
             case "response.completed" | "response.incomplete":
-                finish = "stop" if event.type == "response.completed" else "length"
+                finish = _finish_reason(event.response, model)
                 yield ChatResponseUpdate(_usage(event.response.usage), "assistant", response_id, event.response.model, finish)
                 return
             case "response.failed" | "error":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from gateway.app import Gateway
     from gateway.config.load import LoadedConfig
     from gateway.telemetry.logging import LogLevelName
 
@@ -35,6 +37,31 @@ def load(config_path: str | None) -> LoadedConfig:
     loaded = load_config(config_path, {"MOONGATE_PYTHON": sys.executable, **os.environ})
     configure_log(loaded, "error")
     return loaded
+
+
+@contextlib.contextmanager
+def diverted_stdout() -> Generator[None]:
+    """Descriptor 1 on stderr meanwhile: modules of the user may print when they are imported, and stdout is data or the wire."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+@contextlib.asynccontextmanager
+async def running(loaded: LoadedConfig) -> AsyncGenerator[Gateway]:
+    """A gateway with its sources starting; left in reverse."""
+    from gateway.app import Gateway
+
+    async with contextlib.AsyncExitStack() as stack:
+        with diverted_stdout():
+            gateway = await stack.enter_async_context(Gateway.from_config(loaded))
+        yield gateway
 
 
 def run_async(work: Callable[[], Awaitable[T]]) -> T:

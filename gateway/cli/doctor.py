@@ -53,7 +53,7 @@ async def _live_checks(loaded: LoadedConfig) -> list[Check]:
         async with open_own(loaded) as own:
             checks = [_source_check(status) for status in own.gateway.sources() if status.state != "disabled"]
             checks += await _name_checks(own, loaded)
-            checks += await _idle_rules(own, loaded)
+            checks += await _idle_rules(own)
             return [*checks, *await _definition_checks(loaded, own)]
     except (Collision, StorageError) as error:
         return [Check("fail", "start", str(error), "")]
@@ -96,28 +96,11 @@ async def _name_checks(own: OwnHub, loaded: LoadedConfig) -> list[Check]:
     return checks or [Check("ok", "names", f"{len(tools)} tools, no name too long or taken twice", "")]
 
 
-async def _idle_rules(own: OwnHub, loaded: LoadedConfig) -> list[Check]:
-    """Rules for tools that their source does not have (requirements 3.A/26); only of sources that answered."""
-    from fnmatch import fnmatchcase
-
+async def _idle_rules(own: OwnHub) -> list[Check]:
+    """Rules that do nothing or cannot be applied (requirements 3.A/26); only of sources that answered."""
     from gateway.cli.checks import Check
-    from gateway.config.suggest import did_you_mean
 
-    names: dict[str, list[str]] = {status.name: [] for status in own.gateway.sources() if status.state == "ready"}
-    for tool in await own.tools():
-        names.setdefault(tool.source or "", []).append(tool.native)
-    checks: list[Check] = []
-    for source, policy in loaded.config.policies.items():
-        extra = policy.additional_arguments
-        rules = [("arguments", key) for key in policy.arguments]
-        rules += [("additionalArguments", key) for key in extra] if isinstance(extra, dict) else []
-        idle = [(section, key) for section, key in rules if key != "*" and key not in names.get(source, [key])]
-        patterns = [("tools.allow", pattern) for pattern in policy.tools.allow or []]
-        idle += [(s, p) for s, p in patterns if source in names and not any(fnmatchcase(name, p) for name in names[source])]
-        for section, key in idle:
-            text = f"{source!r} has no tool {key!r}, so the rule affects nothing"
-            checks.append(Check("warn", f"rule policies.{source}.{section}.{key}", text, did_you_mean(key, names[source])))
-    return checks
+    return [Check("warn", "rule", remark, "") for remark in await own.gateway.remarks()]
 
 
 async def _definition_checks(loaded: LoadedConfig, own: OwnHub) -> list[Check]:

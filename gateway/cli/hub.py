@@ -151,10 +151,10 @@ class OwnHub:
 @asynccontextmanager
 async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
     """A gateway started from `loaded` with its sources settled, whether or not another one runs."""
-    from gateway.app import Gateway
+    from gateway.cli.common import running
     from gateway.cli.output import working
 
-    async with Gateway.from_config(loaded) as gateway:
+    async with running(loaded) as gateway:
         with working("starting the configured sources"):
             await gateway.ready(SOURCES_TIMEOUT_SECONDS)
         yield OwnHub(gateway, str(loaded.path or "no configuration"))

@@ -67,10 +67,10 @@ async def _serve(loaded: LoadedConfig, announcer: _Announcer, address: tuple[str
     """Serve until the client leaves or a signal comes; every resource is released on the way out."""
     import anyio
 
-    from gateway.app import Gateway
+    from gateway.cli.common import running
 
     with contextlib.ExitStack() as leaving:
-        async with Gateway.from_config(loaded) as gateway, anyio.create_task_group() as tasks:
+        async with running(loaded) as gateway, anyio.create_task_group() as tasks:
 
             def announce(url: str | None) -> None:
                 tasks.start_soon(announcer.announce, gateway, url)

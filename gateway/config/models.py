@@ -86,10 +86,8 @@ class ToolFilter(Model):
 class SamplingPolicy(Model):
     """What happens when a server asks for a model's answer."""
 
-    mode: Literal["deny", "ask", "relay", "answer"] = "deny"
-    """`deny` refuses; `relay` hands it to the connected client's model; `ask` asks the person first; `answer` uses `model`."""
-    model: str | None = None
-    """For `answer` (and for `ask` where the client has no model): `openai:NAME` or `auto`."""
+    mode: Literal["deny", "relay"] = "deny"
+    """`deny` refuses; `relay` hands it to the connected client's model."""
     max_tokens: int | None = Field(default=4096, ge=1)
     """Cap on the tokens of one answer; `null` means no cap."""
     max_requests: int | None = Field(default=25, ge=0)

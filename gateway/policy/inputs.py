@@ -56,8 +56,6 @@ def _judge_sampling(request: JsonMapping, params: JsonMapping, policy: SamplingP
         return Reject(
             "sampling.mode", "This server may not use a model. The operator can allow it with `sampling.mode` under its `policies`."
         )
-    if policy.mode != "relay":
-        return Reject("sampling.mode", f"`sampling.mode` {policy.mode!r} does not hand requests to the client; only `relay` does.")
     changed: JsonObject = {}
     wanted = params.get("maxTokens")
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):

@@ -110,12 +110,11 @@ def test_doctor_warns_about_rules_for_tools_that_do_not_exist(tmp_path: Path) ->
     servers = {"up": upstream_stdio(), "dead": {"url": f"http://127.0.0.1:{free_port()}/mcp", "disabled": True}}
     write_gateway(tmp_path, mcpServers=servers, policies=policies, storage={"dir": "state"})
     done = moongate("doctor", "--json", cwd=tmp_path)
-    rules_found = {c["subject"]: c["fix"] for c in done.data["checks"] if c["subject"].startswith("rule ")}
-    assert rules_found == {
-        "rule policies.up.arguments.ech": "Did you mean 'echo'?",
-        "rule policies.up.additionalArguments.nothing": None,
-        "rule policies.up.tools.allow.zz_*": None,
-    }
+    check = done.data["checks"]
+    remarks = [" ".join(str(value) for value in c.values()) for c in check if c["subject"] == "rule"]
+    places = ("policies.up.arguments.ech", "policies.up.additionalArguments.nothing", "policies.up.tools.allow[1]")
+    assert sorted(place for place in places if any(place in remark for remark in remarks)) == sorted(places)
+    assert len(remarks) == len(places)
     assert done.code == 0
 
 

@@ -48,11 +48,6 @@ def test_modes_open_and_close() -> None:
     assert rule(judge_input(form({}), policy(elicitation={"mode": "deny"}), 0)) == "elicitation.mode"
 
 
-@pytest.mark.parametrize("mode", ["ask", "answer"])
-def test_modes_that_do_not_hand_on_a_request_refuse_it_here(mode: str) -> None:
-    assert rule(judge_input(sampling(maxTokens=1), policy(sampling={"mode": mode}), 0)) == "sampling.mode"
-
-
 @pytest.mark.requirement(34)
 def test_the_budget_is_looked_at_before_the_mode() -> None:
     assert rule(judge_input(sampling(maxTokens=10_000), policy(sampling={"mode": "deny", "maxRequests": 1}), 1)) == "sampling.maxRequests"
