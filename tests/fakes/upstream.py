@@ -22,10 +22,14 @@ import mcp_types as t
 import uvicorn
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.runner import serve_loop
+from mcp.server.sse import SseServerTransport
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated, ToolsListChanged
 from mcp.shared.exceptions import MCPError
-from starlette.responses import JSONResponse
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
 
 warnings.simplefilter("ignore")  # legacy logging and sampling are deprecated and used on purpose
 
@@ -277,6 +281,18 @@ def http_app(server: Server[Any], *, legacy: bool) -> Any:
     return old
 
 
+def sse_app(server: Server[Any]) -> Any:
+    """The HTTP+SSE transport of 2024-11-05."""
+    transport = SseServerTransport("/messages/")
+
+    async def connect(request: Request) -> Response:
+        async with transport.connect_sse(request.scope, request.receive, request._send) as (read, write):  # pyright: ignore[reportPrivateUsage]  # the transport's own way
+            await serve_loop(server, read, write, lifespan_state={}, init_options=server.create_initialization_options())
+        return Response()
+
+    return Starlette(routes=[Route("/sse", connect), Mount("/messages/", app=transport.handle_post_message)])
+
+
 async def over_stdio(server: Server[Any], legacy: bool) -> None:
     async with stdio_server() as (read, write):
         options = server.create_initialization_options()
@@ -291,6 +307,7 @@ def main() -> None:
     cli.add_argument("--stdio", action="store_true")
     cli.add_argument("--port", type=int, default=0)
     cli.add_argument("--legacy", action="store_true")
+    cli.add_argument("--sse", action="store_true")
     cli.add_argument("--tools", type=int, default=0)
     options = cli.parse_args()
     server = build(options.tools)
@@ -301,9 +318,10 @@ def main() -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", options.port))
     listener.listen(128)
-    sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp\n")
+    sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}/{'sse' if options.sse else 'mcp'}\n")
     sys.stdout.flush()
-    uvicorn.Server(uvicorn.Config(http_app(server, legacy=options.legacy), log_level="error")).run(sockets=[listener])
+    app = sse_app(server) if options.sse else http_app(server, legacy=options.legacy)
+    uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
 
 
 if __name__ == "__main__":

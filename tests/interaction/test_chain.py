@@ -1,0 +1,86 @@
+"""Gateways behind gateways beyond the two-hop ways: over stdio, in a circle, and the older transport at the end."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, get_args
+
+import anyio
+import pytest
+
+from tests.fakes.running import (
+    ROOT,
+    child,
+    free_port,
+    gateway_command,
+    gateway_http,
+    upstream_http,
+    upstream_stdio,
+    wait_until_ready,
+    write_config,
+)
+from tests.interaction.ways import Era, Way, connected
+
+pytestmark = pytest.mark.timeout(90)
+ERAS = [Way("http", era, "chain") for era in get_args(Era)]
+
+
+def text_of(result: Any) -> str:
+    return result.content[0].text
+
+
+@pytest.mark.parametrize("way", ERAS, ids=str)
+async def test_a_gateway_started_over_stdio_serves_as_a_server_of_another(tmp_path: Path, way: Way) -> None:
+    relay = {"sampling": {"mode": "relay"}}
+    inner = write_config(tmp_path, {"mcpServers": {"up": upstream_stdio()}, "policies": {"up": relay}}, "inner")
+    command, args = gateway_command(inner)
+    outer = {"mcpServers": {"hub": {"command": command, "args": args, "cwd": str(ROOT)}}, "policies": {"hub": relay}}
+    heard: list[float] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(progress)
+
+    with gateway_http(tmp_path, outer, "outer") as url:
+        async with connected(way, url) as (client, _):
+            assert text_of(await client.call_tool("hub__up__ask_name", {})) == "accept: Ada"
+            assert text_of(await client.call_tool("hub__up__ask_model", {})) == "Paris"
+            await client.call_tool("hub__up__progress", {}, progress_callback=note)
+            failed = await client.call_tool("hub__up__fail", {})
+    assert heard == [1, 2, 3]
+    assert failed.is_error
+
+
+async def test_two_gateways_that_list_each_other_settle_and_refuse_to_go_round(tmp_path: Path) -> None:
+    ports = {"a": free_port(), "b": free_port()}
+    with ExitStack() as stack:
+        processes: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+        for name, other in (("a", "b"), ("b", "a")):
+            servers = {"own": upstream_stdio(), other: {"type": "http", "url": f"http://127.0.0.1:{ports[other]}/mcp"}}
+            path = write_config(tmp_path, {"mcpServers": servers, "server": {"startupTimeoutSeconds": 2}}, name)
+            log = tmp_path / f"{name}.log"
+            argv = ["-m", "gateway", "run", "--http", f"127.0.0.1:{ports[name]}", "--config", str(path)]
+            processes[name] = (stack.enter_context(child(*argv, log=log)), log)
+        for name, (process, log) in processes.items():
+            wait_until_ready(process, f"http://127.0.0.1:{ports[name]}/ready", log)
+        way = Way("http", "modern", "a")
+        async with connected(way, f"http://127.0.0.1:{ports['a']}/mcp") as (client, _):
+            with anyio.fail_after(30):
+                while not (names := {tool.name for tool in (await client.list_tools()).tools}) >= {"own__echo", "b__own__echo"}:
+                    await anyio.sleep(0.1)
+            assert not [name for name in names if name.startswith("b__a__")]
+            assert text_of(await client.call_tool("b__own__echo", {"text": "across"})) == "across"
+            via: Any = {"dev.moongate/via": [str(n) for n in range(8)]}
+            refused = await client.call_tool("own__echo", {"text": "x"}, meta=via)
+    assert refused.is_error
+    assert "gateways" in text_of(refused)
+
+
+@pytest.mark.parametrize("way", ERAS, ids=str)
+async def test_a_server_with_the_older_sse_transport_works(tmp_path: Path, way: Way) -> None:
+    with upstream_http("--sse") as sse, gateway_http(tmp_path, {"mcpServers": {"old": {"type": "sse", "url": sse}}}) as url:
+        async with connected(way, url) as (client, _):
+            assert text_of(await client.call_tool("old__echo", {"text": "over sse"})) == "over sse"
+
+
