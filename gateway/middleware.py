@@ -37,7 +37,18 @@ class MiddlewareTermination(Exception):
 
 async def compose(middleware: Sequence[Middleware[ContextT]], context: ContextT, inner: CallNext) -> None:
     """Run `inner` inside `middleware`, outermost first."""
-    call: CallNext = inner
+    call: CallNext = _without_arguments(inner)
     for layer in reversed(middleware):
-        call = partial(layer, context, call)
+        call = _without_arguments(partial(layer, context, call))
     await call()
+
+
+def _without_arguments(call: CallNext) -> CallNext:
+    """`call` as a `call_next` that says what is wrong when it is given the context, as it once was (requirements C1)."""
+
+    def call_next(*unexpected: object) -> Awaitable[None]:
+        if unexpected:
+            raise TypeError("call_next() takes no argument: the context is shared, so edit it and call call_next()")
+        return call()
+
+    return call_next

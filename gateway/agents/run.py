@@ -65,7 +65,6 @@ async def run_stream(plan: RunPlan) -> AsyncGenerator[AgentResponseUpdate, None]
     """
     batch = Batch(plan.tools, plan.ctx, plan.loop, plan.middleware)
     response_id = f"run-{uuid.uuid4()}"
-    seen: set[str] = set()
     executed = errors = 0
     tools_off = False
     for iteration in range(1, plan.loop.max_iterations + 1):
@@ -74,13 +73,13 @@ async def run_stream(plan: RunPlan) -> AsyncGenerator[AgentResponseUpdate, None]
             await plan.observer.model_called(iteration)
         parts: list[ChatResponseUpdate] = []
         message_id = f"{response_id}-{iteration}"
-        async for part in _model_call(plan, with_tools=not tools_off):
+        async for part in _model_call(plan, with_tools=not tools_off, is_first=iteration == 1):
             parts.append(part)
             contents = [c for c in part.contents if not (tools_off and c.type == "function_call")]
             yield AgentResponseUpdate(contents, "assistant", plan.agent_name, message_id, response_id, part.finish_reason)
         answer = ChatResponse.from_updates(parts).messages[0]
         plan.messages.append(answer)
-        calls = _unanswered(answer, seen)
+        calls = _calls_of(answer)
         if not calls or tools_off:
             if tools_off and not answer.text:
                 yield AgentResponseUpdate([Content.from_text(NO_ANSWER)], "assistant", plan.agent_name, message_id, response_id)
@@ -98,8 +97,10 @@ async def run_stream(plan: RunPlan) -> AsyncGenerator[AgentResponseUpdate, None]
         tools_off = over or (errors > 0 and errors >= plan.loop.max_consecutive_errors)
 
 
-async def _model_call(plan: RunPlan, *, with_tools: bool) -> AsyncGenerator[ChatResponseUpdate, None]:
+async def _model_call(plan: RunPlan, *, with_tools: bool, is_first: bool) -> AsyncGenerator[ChatResponseUpdate, None]:
     options = cast("ChatOptions", dict(plan.options))
+    if not is_first and options.get("tool_choice") not in (None, "auto", "none"):
+        del options["tool_choice"]  # a forced choice holds once, or the run could never end in text (requirements C9)
     if with_tools and plan.tools:
         options["tools"] = list(plan.tools)
     else:
@@ -112,9 +113,10 @@ async def _model_call(plan: RunPlan, *, with_tools: bool) -> AsyncGenerator[Chat
         await stream.aclose()
 
 
-def _unanswered(answer: Message, seen: set[str]) -> list[Content]:
-    """The answer's tool calls that were not run before; a repeated call id counts once."""
+def _calls_of(answer: Message) -> list[Content]:
+    """The answer's tool calls; a repeated call id counts once. Some servers use the same ids in every answer."""
     calls: list[Content] = []
+    seen: set[str] = set()
     for content in answer.contents:
         if content.type == "function_call" and (content.call_id or "") not in seen:
             seen.add(content.call_id or "")

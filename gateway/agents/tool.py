@@ -15,10 +15,10 @@ from gateway.agents.definition import AgentDefinition
 from gateway.agents.options import LoopOptions
 from gateway.chat.resolve import ModelResolver
 from gateway.errors import AgentError
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.checking import SchemaCheck, measure
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, LogLevel
 from gateway.tools.toolbox import ToolBox
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse
@@ -92,9 +92,10 @@ class AgentTool:
         depth = depth if isinstance(depth, int) else 0
         if depth >= MAX_DEPTH:
             raise AgentError(f"Agent {self._agent.file.name!r} was not run: {depth} agents are already calling each other.")
-        inner = dataclasses.replace(ctx, meta={**ctx.meta, DEPTH_KEY: depth + 1})
+        progress = _Progress(ctx)
+        inner = dataclasses.replace(ctx, caller=progress, meta={**ctx.meta, DEPTH_KEY: depth + 1})
         agent = await self._build(inner)
-        response = await agent.run(str(arguments["task"]), ctx=inner, observer=_Progress(ctx))
+        response = await agent.run(str(arguments["task"]), ctx=inner, observer=progress)
         return self._to_complete(agent, response)
 
     async def _build(self, ctx: CallContext) -> Agent:
@@ -146,7 +147,11 @@ def _structured(text: str, schema: JsonObject) -> JsonObject:
 
 
 class _Progress:
-    """Turns the run's steps into progress messages, one number each."""
+    """Turns the run's steps, and the progress of its tools, into one sequence of progress messages.
+
+    It stands in for the caller inside the run: numbers of inner calls would start over, and the ones that the
+    client sees must grow.
+    """
 
     def __init__(self, ctx: CallContext) -> None:
         self._ctx = ctx
@@ -159,6 +164,19 @@ class _Progress:
     async def tools_called(self, names: Sequence[str]) -> None:
         """Tools are running."""
         await self._tell(f"using {', '.join(names[:5])}{' …' if len(names) > 5 else ''}")
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """A tool of the run reports; only what it says is passed on."""
+        if message:
+            await self._tell(message)
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        """Passed on."""
+        await self._ctx.caller.log(level, data, logger)
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        """Passed on; the context that asks has stopped its clocks already."""
+        return await self._ctx.caller.ask(request)
 
     async def _tell(self, message: str) -> None:
         self._step += 1

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from gateway.chat.openai_base import OpenAIClientBase, as_text, closing, tool_definitions
+from gateway.chat.openai_base import OpenAIClientBase, as_text, closing, load_openai, tool_definitions
 from gateway.json_types import JsonObject
 from gateway.types.content import Content
 from gateway.types.messages import Message
@@ -24,12 +25,13 @@ class OpenAIChatCompletionClient(OpenAIClientBase):
     ) -> AsyncGenerator[ChatResponseUpdate, None]:
         model = options.get("model") or self.model
         request = to_request(messages, options) | {"model": model}
+        await load_openai()
         create: Any = self._openai.chat.completions.create
         async with self._guarded(model):
             if stream:
                 request |= {"stream": True, "stream_options": {"include_usage": True}}
                 chunks: Any = await create(**request)
-                async for update in _streamed(chunks):
+                async for update in _streamed(chunks, model):
                     yield update
                 return
             whole: Any = await create(**request)
@@ -85,11 +87,11 @@ def _usage(usage: Any) -> list[Content]:
     return [Content.from_usage({k: v for k, v in counts.items() if v is not None})]
 
 
-async def _streamed(chunks: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
+async def _streamed(chunks: Any, model: str) -> AsyncGenerator[ChatResponseUpdate, None]:
     """Text as it comes; tool calls whole, at the end, because their arguments arrive in pieces."""
     calls: dict[int, dict[str, str]] = {}
     last: ChatResponseUpdate | None = None
-    async for chunk in closing(chunks):
+    async for chunk in closing(chunks, model):
         contents = _usage(chunk.usage)
         choice = chunk.choices[0] if chunk.choices else None
         if choice is not None:
@@ -105,7 +107,7 @@ async def _streamed(chunks: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
         if contents or last.finish_reason:
             yield last
     if calls and last is not None:
-        done = [Content.from_function_call(c["id"] or f"call-{i}", c["name"], c["arguments"]) for i, c in sorted(calls.items())]
+        done = [Content.from_function_call(c["id"] or f"call-{uuid.uuid4()}", c["name"], c["arguments"]) for _, c in sorted(calls.items())]
         yield ChatResponseUpdate(done, "assistant", last.response_id, last.model)
 
 

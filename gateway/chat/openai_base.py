@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+import anyio.to_thread
 import httpx2
 
 from gateway.chat.base import BaseChatClient, ChatContext
@@ -82,11 +85,28 @@ class OpenAIClientBase(BaseChatClient):
             raise ModelError(f"Model {model!r} broke off its answer ({type(error).__name__}).", retryable=True) from None
 
 
-async def closing(stream: Any) -> AsyncGenerator[Any, None]:
-    """The events of one of the package's streams; the response is released however iteration ends."""
+async def load_openai() -> None:
+    """Import the package in a thread: it takes seconds on a small machine, and other calls go on meanwhile."""
+    if "openai" not in sys.modules:
+        await anyio.to_thread.run_sync(import_module, "openai")
+
+
+async def closing(stream: Any, model: str) -> AsyncGenerator[Any, None]:
+    """The events of one of the package's streams; the response is released however iteration ends.
+
+    Raises:
+        ModelError: The connection broke before the end.
+    """
+    import openai
+
     async with stream:
-        async for event in stream:
-            yield event
+        try:
+            async for event in stream:
+                yield event
+        except openai.APITimeoutError:
+            raise
+        except openai.APIConnectionError:
+            raise ModelError(f"Model {model!r} broke off its answer: the connection was lost.", retryable=True) from None
 
 
 def tool_definitions(options: ChatOptions) -> list[tuple[str, str, JsonObject]]:

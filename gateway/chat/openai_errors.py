@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from gateway.errors import ModelError
 
@@ -14,6 +15,7 @@ def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str) -> M
     """The error to raise for one of the package's."""
     import openai
 
+    base_url = _shown(base_url)
     match error:
         case openai.AuthenticationError() | openai.PermissionDeniedError():
             text = f"The model endpoint {base_url} refused the API key ({error.status_code}); check OPENAI_API_KEY."
@@ -34,6 +36,12 @@ def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str) -> M
             return ModelError(f"The model endpoint {base_url} cannot be reached; check OPENAI_BASE_URL and the network.", retryable=True)
         case _:
             return ModelError(f"Model {model!r} gave an answer that could not be read ({type(error).__name__}).", retryable=True)
+
+
+def _shown(base_url: str) -> str:
+    """The address without user name, password and query, which may be secrets."""
+    parts = urlsplit(base_url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def _reason(error: openai.APIStatusError) -> str:

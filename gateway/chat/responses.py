@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from gateway.chat.openai_base import OpenAIClientBase, as_text, closing, tool_definitions
+from gateway.chat.openai_base import OpenAIClientBase, as_text, closing, load_openai, tool_definitions
 from gateway.errors import ModelError
 from gateway.json_types import JsonObject
 from gateway.types.content import Content
@@ -25,6 +25,7 @@ class OpenAIChatClient(OpenAIClientBase):
     ) -> AsyncGenerator[ChatResponseUpdate, None]:
         model = options.get("model") or self.model
         request = to_request(messages, options) | {"model": model}
+        await load_openai()
         create: Any = self._openai.responses.create
         async with self._guarded(model):
             if stream:
@@ -114,7 +115,7 @@ async def _streamed(events: Any, model: str) -> AsyncGenerator[ChatResponseUpdat
         ModelError: The response failed, or the stream ended without one.
     """
     response_id: str | None = None
-    async for event in closing(events):
+    async for event in closing(events, model):
         match event.type:
             case "response.created":
                 response_id = event.response.id
