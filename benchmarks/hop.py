@@ -154,7 +154,7 @@ async def measure_hop(folder: Path, calls: int, rounds: int) -> list[tuple[str, 
                 drivers = {name: Driver(http, ports[name], era, "tool_1") for name in ("relay", "gateway", "large")}
                 for driver in drivers.values():
                     await driver.open()
-                    await driver.calls(CONCURRENCY * 10)
+                    await driver.calls(CONCURRENCY * 100)
                 pids = {"relay": relay.pid, "gateway": gateway.pid, "large": large.pid}
                 before = await counts(ports["few"])
                 samples: dict[str, list[float]] = {name: [] for name in drivers}
