@@ -213,7 +213,7 @@ class Gateway:
         for name, entry in self.loaded.config.mcp_servers.items():
             if entry.disabled:
                 statuses.append(_disabled(name, "disabled in the configuration"))
-        statuses += [_disabled(server.name, f"{server.json_path}: {server.reason}") for server in self.loaded.disabled]
+        statuses += [_disabled(s.name, f"{s.json_path}: {s.reason} {s.hint or ''}".rstrip()) for s in self.loaded.disabled]
         return statuses
 
     def _local_status(self, name: str) -> SourceStatus:

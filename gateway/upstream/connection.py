@@ -14,7 +14,7 @@ from typing import Literal, cast
 import anyio
 
 from gateway.config.models import ServerEntry, SourcePolicy
-from gateway.errors import GatewayError, UpstreamUnavailable
+from gateway.errors import GatewayError, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.upstream.session import Negotiated, Session, SessionHooks, open_session
 from gateway.upstream.stdio import ChildLog
@@ -146,6 +146,8 @@ class Connection:
                     tasks.cancel_scope.cancel()
                 if closed:
                     raise UpstreamUnavailable("it ended during the handshake", server=self.server)
+        except UpstreamLost:
+            raise UpstreamUnavailable("it closed the connection during the handshake", server=self.server) from None
         except TimeoutError:
             text = f"no answer within {self._policy.connect_timeout_seconds:g} s"
             raise UpstreamUnavailable(text, server=self.server) from None
