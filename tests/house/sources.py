@@ -8,9 +8,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-FIXTURES = frozenset({"tests/conformance/fixture_server.py"})
-"""Files whose size is set by somebody else's contract."""
-
 
 def python_files(*folders: str) -> list[Path]:
     """Python files of these folders of the repository, sorted."""
@@ -19,7 +16,7 @@ def python_files(*folders: str) -> list[Path]:
 
 def ruled_files() -> list[Path]:
     """Files under the size rules."""
-    return [path for path in python_files("gateway", "tests") if name_of(path) not in FIXTURES]
+    return python_files("gateway", "tests")
 
 
 def name_of(path: Path) -> str:

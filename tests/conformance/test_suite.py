@@ -1,0 +1,72 @@
+"""The official suite, end to end: suite → gateway → `upstream`, and every leg passes what can cross a hop.
+
+The floors are the suite's whole count, but for one check of 2025-11-25 (`server-sse-disconnect-resume`): an upstream that hangs up
+in the middle of a stream cannot be seen from before the gateway.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance import suite
+from tests.fakes.running import ROOT, child, gateway_http
+
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(180)]
+
+SKILL_SCENARIOS = ("directory", "enumeration", "manifest")
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Generator[str]:
+    if not suite.is_installed():
+        pytest.skip(f"the conformance suite is not installed in {suite.HOME}; run `make conformance`")
+    with child("-m", "tests.conformance.upstream", stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().decode().strip()
+
+
+@pytest.fixture(scope="module")
+def gateway(upstream: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """A gateway that leaves the upstream's names alone and relays what it asks."""
+    policy: dict[str, Any] = {"prefix": "", "sampling": {"mode": "relay", "maxRequests": None}, "roots": {"mode": "relay"}}
+    config = {
+        "mcpServers": {"upstream": {"type": "http", "url": upstream}},
+        "policies": {"upstream": policy},
+        "expose": {"skills": [str(ROOT / "skills")]},
+    }
+    with gateway_http(tmp_path_factory.mktemp("conformance"), config) as url:
+        yield url
+
+
+@pytest.mark.parametrize(("version", "floor"), [("2025-11-25", 83), ("2026-07-28", 152)])
+def test_every_check_that_can_cross_a_hop_passes(gateway: str, version: str, floor: int, tmp_path: Path) -> None:
+    code, said, tally = suite.run_suite(gateway, tmp_path, "--suite", "all", "--spec-version", version)
+    print(f"\nconformance {version} through the gateway: {tally.passed} passed, {dict(tally.counts)}")
+    assert tally.failures == []
+    assert code == 0, said[-2000:]
+    assert tally.passed >= floor
+
+
+@pytest.mark.parametrize(("version", "floor"), [("2025-11-25", 84), ("2026-07-28", 152)])
+def test_the_upstream_itself_passes_every_check(upstream: str, version: str, floor: int, tmp_path: Path) -> None:
+    code, said, tally = suite.run_suite(upstream, tmp_path, "--suite", "all", "--spec-version", version)
+    assert tally.failures == []
+    assert code == 0, said[-2000:]
+    assert tally.passed >= floor
+
+
+def test_every_check_of_the_skills_extension_passes(gateway: str, tmp_path: Path) -> None:
+    total = suite.Tally()
+    for scenario in SKILL_SCENARIOS:
+        code, said, _ = suite.run_suite(gateway, tmp_path / scenario, "--scenario", f"sep-2640-skills-{scenario}")
+        total.add(tmp_path / scenario)
+        assert code == 0, said[-2000:]
+    print(f"\nconformance skills through the gateway: {total.passed} passed, {dict(total.counts)}")
+    assert total.failures == []
+    assert total.unexercised == []
+    assert total.passed >= 45
