@@ -13,9 +13,11 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CallToolRequestParams,
     CompleteRequestParams,
@@ -27,11 +29,13 @@ from mcp_types import (
     SubscriptionsListenRequestParams,
     UnsubscribeRequestParams,
 )
+from pydantic import ValidationError
 
 from gateway.catalog import Catalog
 from gateway.server.calls import CallHandler
 from gateway.server.changes import Changes
-from gateway.server.clients import Clients, LegacySession, principal_of
+from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, principal_of
+from gateway.server.errors import to_mcp_error
 from gateway.server.lists import ListHandler
 from gateway.server.parked import ParkedCalls
 from gateway.server.reads import ReadHandler
@@ -41,6 +45,16 @@ logger = logging.getLogger(__name__)
 
 REQUEST_STATE_TTL_SECONDS = 3600.0
 """How long a person may take to answer: sealed request state is valid, and a parked call waits, this long."""
+
+
+async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+    """Outermost middleware: what an unexpected exception says stays here; the SDK would send it to legacy clients as it is."""
+    try:
+        return await call_next(ctx)
+    except (MCPError, ValidationError):
+        raise
+    except Exception as error:  # the call-handler boundary
+        raise to_mcp_error(error, "modern" if is_modern(ctx) else "legacy") from None
 
 
 class _Server(Server[Any]):
@@ -80,6 +94,7 @@ class GatewayServer:
         self._reads = ReadHandler(catalog, self._clients)
         self.mcp = _Server(name, version=version, instructions=instructions(), get_tool_input_schema=catalog.input_schema)
         self._register()
+        self.mcp.middleware.append(keep_internals)
         self.mcp.middleware.append(
             RequestStateBoundary(
                 RequestStateSecurity(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,17 @@ import anyio
 import httpx2
 import pytest
 
-from tests.fakes.running import ROOT, child, free_port, gateway_http, upstream_http, upstream_stdio, wait_until_ready, write_config
+from tests.fakes.running import (
+    ROOT,
+    child,
+    free_port,
+    gateway_command,
+    gateway_http,
+    upstream_http,
+    upstream_stdio,
+    wait_until_ready,
+    write_config,
+)
 from tests.interaction.ways import Way, connected
 
 pytestmark = pytest.mark.timeout(90)
@@ -196,3 +207,20 @@ def marked(value: str) -> list[int]:
                 if f"MARK={value}".encode() in (entry / "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
     return found
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_a_gateway_whose_client_keeps_the_pipe_open(tmp_path: Path, stop: signal.Signals) -> None:
+    command, args = gateway_command(write_config(tmp_path, {"mcpServers": {"good": upstream_stdio()}}))
+    process = subprocess.Popen([command, *args], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    with process:
+        assert process.stdin is not None and process.stdout is not None
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}).encode() + b"\n")
+        process.stdin.flush()
+        assert b'"result"' in await anyio.to_thread.run_sync(process.stdout.readline)
+        process.send_signal(stop)
+        with anyio.fail_after(15):
+            while process.poll() is None:
+                await anyio.sleep(0.05)
+    assert process.returncode == 0

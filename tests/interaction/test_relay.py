@@ -33,6 +33,7 @@ async def test_a_result_passes_untouched_with_structured_content_and_vendor_meta
     assert (result.meta or {})["com.example/kept"] == 1
 
 
+@pytest.mark.requirement(1, 25)
 async def test_an_undeclared_argument_never_leaves_the_gateway_and_is_named_to_the_client(house: House, way: Way) -> None:
     async with connected(way, house.target(way)) as (client, _):
         result = await client.call_tool(way.name("echo"), {"text": "x", "session": "secret"})
@@ -112,6 +113,7 @@ async def test_a_question_to_the_person_is_answered_by_the_connected_client(hous
     assert [asked.message for asked in heard.asked] == ["Your name?"]
 
 
+@pytest.mark.requirement(39, 48, 50)
 async def test_a_sampling_request_is_relayed_with_its_tokens_capped_by_each_gateway(house: House, way: Way) -> None:
     async with connected(way, house.target(way)) as (client, heard):
         result = await client.call_tool(way.name("ask_model"), {})
