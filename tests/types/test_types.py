@@ -1,0 +1,101 @@
+"""Messages, contents and responses: round trips and folding."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, Content, Message, ResponseStream
+from gateway.types.responses import add_usage
+
+
+@pytest.mark.requirement("TY1")
+def test_strings_and_dicts_among_contents_become_contents() -> None:
+    message = Message("user", ["hi ", {"type": "text", "text": "you"}, Content.from_text("!")])
+    assert message.text == "hi you!"
+    assert [content.type for content in message.contents] == ["text"] * 3
+
+
+@pytest.mark.requirement("TY2", "C12")
+def test_a_kind_nobody_knows_survives_a_round_trip() -> None:
+    wire = {"type": "hologram", "beams": [1, {"deep": True}], "additional_properties": {"x": 1}}
+    message = Message("assistant", [wire], author_name="me", message_id="m", additional_properties={"k": "v"})
+    again = Message.from_dict(json.loads(json.dumps(message.to_dict())))
+    assert again == message
+    assert again.contents[0].to_dict() == wire
+
+
+@pytest.mark.requirement("TY3")
+def test_a_function_result_keeps_the_exception_apart_from_what_the_model_sees() -> None:
+    content = Content.from_function_result("c1", "Error: Function failed.", "RuntimeError('secret')")
+    assert (content.call_id, content.result, content.exception) == ("c1", "Error: Function failed.", "RuntimeError('secret')")
+
+
+@pytest.mark.parametrize(("written", "read"), [("", {}), ('{"a": 1}', {"a": 1}), ({"a": 1}, {"a": 1})])
+def test_call_arguments_are_read_as_an_object(written: str, read: dict[str, int]) -> None:
+    assert Content.from_function_call("c", "f", written).parse_arguments() == read
+
+
+@pytest.mark.parametrize("written", ["[1]", "{", "null"])
+def test_call_arguments_that_are_no_object_are_a_value_error(written: str) -> None:
+    with pytest.raises(ValueError):
+        Content.from_function_call("c", "f", written).parse_arguments()
+
+
+@pytest.mark.requirement("TY4")
+def test_chat_updates_fold_into_one_response() -> None:
+    response = ChatResponse.from_updates(
+        [
+            ChatResponseUpdate([Content.from_text("one")], "assistant", "r1", "m"),
+            ChatResponseUpdate([Content.from_text(" two"), Content.from_usage({"input_token_count": 2})]),
+            ChatResponseUpdate([Content.from_function_call("c", "f", "{}")], finish_reason="tool_calls"),
+        ]
+    )
+    [message] = response.messages
+    assert [content.type for content in message.contents] == ["text", "function_call"]
+    assert (response.text, response.response_id, response.model, response.finish_reason) == ("one two", "r1", "m", "tool_calls")
+    assert response.usage_details == {"input_token_count": 2}
+
+
+@pytest.mark.requirement("TY8", "TY12", "C23")
+def test_agent_updates_fold_into_messages_and_usage_adds_up() -> None:
+    usage = Content.from_usage({"total_token_count": 5})
+    updates = [
+        AgentResponseUpdate([Content.from_text("let me"), usage], "assistant", message_id="1"),
+        AgentResponseUpdate([Content.from_function_result("c", "5")], "tool", message_id="1-tools"),
+        AgentResponseUpdate([Content.from_text("it is")], "assistant", message_id="2"),
+        AgentResponseUpdate([Content.from_text(" 5"), usage], "assistant", message_id="2", finish_reason="stop"),
+    ]
+    response = AgentResponse.from_updates(updates)
+    said = [(message.role, message.text) for message in response.messages]
+    assert said == [("assistant", "let me"), ("tool", ""), ("assistant", "it is 5")]
+    assert response.usage_details == {"total_token_count": 10}
+    assert response.text == "it is 5"
+    assert updates[2].text == "it is"
+
+
+@pytest.mark.requirement("TY5")
+def test_an_agent_response_goes_through_json() -> None:
+    response = AgentResponse([Message("assistant", "hi")], "r", "a", "stop", {"total_token_count": 1}, {"n": 1}, {"k": "v"})
+    data = json.loads(json.dumps(response.to_dict()))
+    assert data["type"] == "agent_response"
+    assert AgentResponse.from_dict(data) == response
+
+
+def test_usage_that_one_side_does_not_know_is_kept() -> None:
+    assert add_usage(None, None) is None
+    assert add_usage({"a": 1}, None) == {"a": 1}
+    assert add_usage({"a": 1, "b": 2}, {"a": 1}) == {"a": 2, "b": 2}
+
+
+@pytest.mark.requirement("CL3")
+async def test_a_stream_gives_its_parts_and_then_the_whole_consuming_what_is_left() -> None:
+    async def numbers():
+        for number in (1, 2, 3):
+            yield number
+
+    stream = ResponseStream(numbers(), lambda parts: sum(parts))
+    assert await anext(aiter(stream)) == 1
+    assert await stream.get_final_response() == 6
+    assert await stream.get_final_response() == 6
