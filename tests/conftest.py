@@ -1,0 +1,26 @@
+"""Every test runs in an environment of its own: no configuration, state, key or model of whoever starts the tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+FOREIGN = ("MOONGATE_", "OPENAI_", "NOTES_FILE", "UNITS_PORT")
+"""Starts of the names of variables that change what a gateway does."""
+
+LOOPBACK = "127.0.0.1,localhost,::1"
+"""Never reached through a proxy that the machine may have."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """The environment that tests and the processes they start see."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(FOREIGN)]:
+            patch.delenv(name)
+        for name in ("NO_PROXY", "no_proxy"):
+            patch.setenv(name, ",".join(filter(None, (os.environ.get(name), LOOPBACK))))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state-home")))
+        yield
