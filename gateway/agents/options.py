@@ -42,7 +42,7 @@ class LoopOptions:
 
 @dataclass(slots=True)
 class AgentContext:
-    """One run. Replace `messages`, `session` and `options` before `call_next`, `result` after."""
+    """One run. Replace `messages` and `session` before `call_next`, `result` after."""
 
     agent: Agent
     messages: list[Message]
