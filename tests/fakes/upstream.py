@@ -70,6 +70,7 @@ class Upstream:
             "say": ({"type": "object", "properties": {"level": {"type": "string"}}}, self.say),
             "ask_name": (NONE, self.ask_name),
             "ask_model": (NONE, self.ask_model),
+            "ask_roots": (NONE, self.ask_roots),
             "big": ({"type": "object", "properties": {"bytes": {"type": "integer"}}, "required": ["bytes"]}, self.big),
             "grow": (NONE, self.grow),
             "touch": (NONE, self.touch),
@@ -138,6 +139,15 @@ class Upstream:
         else:
             answer = await ctx.session.create_message(messages, max_tokens=100_000, related_request_id=ctx.request_id)
         return ok(text(answer.content.text))
+
+    async def ask_roots(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        if ctx.protocol_version >= "2026":
+            answer: Any = (params.input_responses or {}).get("roots")
+            if answer is None:
+                return t.InputRequiredResult(input_requests={"roots": t.ListRootsRequest()})
+        else:
+            answer = await ctx.session.list_roots()
+        return ok(text(" ".join(str(root.uri) for root in answer.roots)))
 
     async def big(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
         return ok(text("x" * args["bytes"]))

@@ -14,7 +14,7 @@ from mcp.client.stdio import StdioServerParameters
 from tests.fakes.running import ROOT, gateway_command, gateway_http, upstream_http, upstream_stdio, write_config
 from tests.interaction.ways import Way
 
-RELAY: dict[str, Any] = {"sampling": {"mode": "relay", "maxRequests": None}}
+RELAY: dict[str, Any] = {"sampling": {"mode": "relay", "maxRequests": None}, "roots": {"mode": "relay"}}
 
 
 @dataclass(frozen=True)

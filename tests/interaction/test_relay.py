@@ -121,6 +121,12 @@ async def test_a_sampling_request_is_relayed_with_its_tokens_capped_by_each_gate
     assert [asked.max_tokens for asked in heard.asked] == [4096]
 
 
+async def test_workspace_folders_come_from_the_connected_client(house: House, way: Way) -> None:
+    async with connected(way, house.target(way)) as (client, _):
+        result = await client.call_tool(way.name("ask_roots"), {})
+    assert texts(result) == ["file:///work/ada"]
+
+
 async def test_a_client_that_cannot_be_asked_gets_an_answer_not_a_hang(house: House, way: Way) -> None:
     async with connected(way, house.target(way), capable=False) as (client, _):
         with anyio.fail_after(10):

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import mcp_types as t
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
+from pydantic import FileUrl
 
 Front = Literal["http", "two-hop", "stdio"]
 Era = Literal["legacy", "modern"]
@@ -80,6 +81,9 @@ async def connected(way: Way, target: str | StdioServerParameters, *, capable: b
         heard.asked.append(params)
         return t.ElicitResult(action="accept", content={"name": "Ada"})
 
+    async def list_roots(context: Any) -> t.ListRootsResult:
+        return t.ListRootsResult(roots=[t.Root(uri=FileUrl("file:///work/ada"), name="ada")])
+
     async def log(params: Any) -> None:
         heard.logs.append(params)
 
@@ -94,6 +98,7 @@ async def connected(way: Way, target: str | StdioServerParameters, *, capable: b
             cache=None,
             sampling_callback=sample if capable else None,
             elicitation_callback=elicit if capable else None,
+            list_roots_callback=list_roots if capable else None,
             logging_callback=log,
             message_handler=hear,
             log_level="debug" if way.era == "modern" else None,
