@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any, get_args
 
 import click
 import pytest
 from pydantic import BaseModel
 
-from gateway.agents.definition import AgentFile
+from gateway.agents.definition import AgentFile, read_agent
 from gateway.cli.main import cli
 from gateway.config.jsonc import parse
 from gateway.config.load import load_text
 from gateway.config.models import GatewayConfig, HttpServer, SourcePolicy, StdioServer
+from gateway.skills.parser import parse_skill
 from gateway.workflows.definition import AgentStep, EdgeEntry, PythonStep, ToolStep, WorkflowFile
+from gateway.workflows.loader import parse_workflow
 from tests.house.documents import DOCUMENTS, blocks, code_of, links, read, rows, section
 from tests.house.sources import ROOT, name_of
 
@@ -156,6 +159,32 @@ def test_json_in_the_documentation_is_a_configuration_that_loads(path: Any) -> N
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_links_lead_to_files_that_exist(path: Any) -> None:
     assert [target for target in links(path) if not (path.parent / target).exists()] == []
+
+
+def test_python_in_the_documentation_runs() -> None:
+    ran: list[str] = []
+    for path in DOCUMENTS:
+        for code in blocks(path, "python"):
+            exec(compile(code, str(path), "exec"), {})
+            ran.append(name_of(path))
+    assert ran == ["docs/agents.md"]
+
+
+def test_the_agent_in_the_documentation_loads(tmp_path: Path) -> None:
+    (example,) = blocks(ROOT / "docs/agents.md", "markdown")
+    file = tmp_path / "example.agent.md"
+    file.write_text(example)
+    assert read_agent(file).notes == []
+
+
+def test_the_workflow_in_the_documentation_loads() -> None:
+    (example,) = blocks(ROOT / "docs/workflows.md", "yaml")
+    assert parse_workflow(example).output_id == "draft"
+
+
+def test_the_skill_in_the_documentation_is_by_the_book() -> None:
+    (example,) = blocks(ROOT / "docs/skills.md", "markdown")
+    assert parse_skill(example.encode(), directory="sql-review").diagnostics == ()
 
 
 def test_make_targets_in_the_documentation_exist() -> None:
