@@ -85,7 +85,7 @@ def test_doctor_names_every_fault_with_its_fix(folder: Path) -> None:
     done = moongate("doctor", "--json", cwd=folder)
     checks = {check["subject"]: check for check in done.data["checks"]}
     assert checks["server up"]["status"] == "ok"
-    assert "2026-07-28, 17 tools" in checks["server up"]["text"]
+    assert "2026-07-28, 18 tools" in checks["server up"]["text"]
     assert (checks["server dead"]["status"], "mcpServers.dead" in checks["server dead"]["fix"]) == ("fail", True)
     assert checks["entry mcpServers.unset.headers.X"]["status"] == "fail"
     assert (done.code, done.error["code"]) == (2, "config-invalid")

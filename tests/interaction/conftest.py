@@ -14,7 +14,8 @@ from mcp.client.stdio import StdioServerParameters
 from tests.fakes.running import ROOT, gateway_command, gateway_http, upstream_http, upstream_stdio, write_config
 from tests.interaction.ways import Way
 
-RELAY: dict[str, Any] = {"sampling": {"mode": "relay", "maxRequests": None}, "roots": {"mode": "relay"}}
+RELAY: dict[str, Any] = {"sampling": {"mode": "relay", "maxRequests": None}}
+RELAY_ROOTS: dict[str, Any] = {**RELAY, "roots": {"mode": "relay"}}
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,15 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
         new, old = stack.enter_context(upstream_http()), stack.enter_context(upstream_http("--legacy"))
         over_http = {"new-http": {"type": "http", "url": new}, "old-http": {"type": "http", "url": old}}
         servers = {**over_http, "new-stdio": upstream_stdio(), "old-stdio": upstream_stdio("--legacy")}
-        front = stack.enter_context(gateway_http(folder, {"mcpServers": servers, "policies": dict.fromkeys(servers, RELAY)}, "front"))
-        hub = {"mcpServers": {"hub": {"type": "http", "url": front}}, "policies": {"hub": RELAY}}
+        front = stack.enter_context(gateway_http(folder, relaying(servers), "front"))
+        hub = {"mcpServers": {"hub": {"type": "http", "url": front}}, "policies": {"hub": RELAY_ROOTS}}
         second = stack.enter_context(gateway_http(folder, hub, "second"))
-        stdio = write_config(folder, {"mcpServers": over_http, "policies": dict.fromkeys(over_http, RELAY)}, "stdio")
+        stdio = write_config(folder, relaying(over_http), "stdio")
         yield House(front, second, stdio)
+
+
+def relaying(servers: dict[str, Any]) -> dict[str, Any]:
+    """A configuration over these servers, each a second time with roots relayed: a child process then is one caller's own."""
+    twins = {f"{name}-roots": entry for name, entry in servers.items()}
+    policies = dict.fromkeys(servers, RELAY) | dict.fromkeys(twins, RELAY_ROOTS)
+    return {"mcpServers": servers | twins, "policies": policies}

@@ -122,6 +122,7 @@ async def test_a_sampling_request_is_relayed_with_its_tokens_capped_by_each_gate
 
 
 async def test_workspace_folders_come_from_the_connected_client(house: House, way: Way) -> None:
+    way = Way(way.front, way.era, f"{way.upstream}-roots")
     async with connected(way, house.target(way)) as (client, _):
         result = await client.call_tool(way.name("ask_roots"), {})
     assert texts(result) == ["file:///work/ada"]
