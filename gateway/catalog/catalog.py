@@ -19,7 +19,7 @@ from gateway.catalog.names import expose_names, expose_uri, split_uri, uri_label
 from gateway.catalog.reads import ReadGate
 from gateway.catalog.templates import matches_template
 from gateway.catalog.uris import UriTool, expose_contents, expose_messages
-from gateway.config.models import SourcePolicy
+from gateway.config.policies import SourcePolicy
 from gateway.errors import Collision, NotFound
 from gateway.json_types import JsonObject
 from gateway.policy.tools import judge_tool

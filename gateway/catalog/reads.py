@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from gateway.config.models import SourcePolicy
+from gateway.config.policies import SourcePolicy
 from gateway.errors import GatewayError, PolicyDenied, UpstreamTimeout
 from gateway.policy.decision import Reject
 from gateway.policy.limits import judge_result

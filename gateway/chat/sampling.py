@@ -13,7 +13,7 @@ from typing import cast
 
 from gateway.chat.base import BaseChatClient
 from gateway.chat.openai_base import as_text, tool_definitions
-from gateway.config.models import SamplingPolicy, SourcePolicy
+from gateway.config.policies import SamplingPolicy, SourcePolicy
 from gateway.errors import AskUnavailable, ModelError, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject, Rewrite

@@ -8,24 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, model_validator
 
-from gateway.json_types import JsonObject
+from gateway.config.base import Model
+from gateway.config.policies import SourcePolicy
 
 SOURCE_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,40}$"
 """Source names become the first part of exposed tool names, so they stay within a tool name's alphabet."""
 
 RESERVED_SOURCES = frozenset({"agent", "workflow", "skill", "function", "gateway"})
 """Names of our own sources; a server may not take them."""
-
-
-class Model(BaseModel):
-    """Base of every configuration object: closed, frozen, camelCase in the file."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True
-    )
 
 
 class StdioServer(Model):
@@ -74,79 +66,6 @@ class SseServer(Model):
 ServerEntry = StdioServer | HttpServer | SseServer
 
 
-class ToolFilter(Model):
-    """Which tools of a source exist at all. Patterns are globs over native tool names."""
-
-    allow: list[str] | None = None
-    """Only these; left out means all."""
-    deny: list[str] = Field(default_factory=list)
-    """Never these; wins over `allow`."""
-
-
-class SamplingPolicy(Model):
-    """What happens when a server asks for a model's answer."""
-
-    mode: Literal["deny", "relay"] = "deny"
-    """`deny` refuses; `relay` hands it to the connected client's model."""
-    max_tokens: int | None = Field(default=4096, ge=1)
-    """Cap on the tokens of one answer; `null` means no cap."""
-    max_requests: int | None = Field(default=25, ge=0)
-    """Requests per caller and hour; `null` means no limit, 0 refuses all."""
-
-
-class ElicitationPolicy(Model):
-    """What happens when a server asks the person something."""
-
-    mode: Literal["relay", "deny"] = "relay"
-    """`relay` shows it in the connected client; `deny` refuses."""
-
-
-class RootsPolicy(Model):
-    """What happens when a server asks for the client's workspace folders."""
-
-    mode: Literal["relay", "deny"] = "deny"
-    """`relay` asks the connected client; `deny` refuses."""
-
-
-class SourcePolicy(Model):
-    """Rules for one source: a server by its name, or `agent`, `workflow`, `skill`, `function`."""
-
-    prefix: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{0,40}$")
-    """First part of exposed names (`<prefix>__<tool>`); left out means the source's name, `""` means names pass unchanged."""
-    tools: ToolFilter = Field(default_factory=ToolFilter)
-    """Which tools exist."""
-    arguments: dict[str, dict[str, JsonObject]] = Field(default_factory=dict)
-    """Tool → argument → JSON Schema that the value must also satisfy; `*` as tool means every tool. Shown in the published schema."""
-    additional_arguments: list[str] | dict[str, list[str]] = Field(default_factory=list)
-    """Argument names let through although the tool does not declare them: a list, or lists by tool with `*`."""
-    sampling: SamplingPolicy = Field(default_factory=SamplingPolicy)
-    """Requests for a model's answer."""
-    elicitation: ElicitationPolicy = Field(default_factory=ElicitationPolicy)
-    """Requests to the person."""
-    roots: RootsPolicy = Field(default_factory=RootsPolicy)
-    """Requests for workspace folders."""
-    timeout_seconds: float = Field(default=120, gt=0)
-    """Working time of one call; waiting for a person does not count."""
-    connect_timeout_seconds: float = Field(default=30, gt=0)
-    """Time to start and negotiate."""
-    max_result_bytes: int = Field(default=8_388_608, ge=1024)
-    """Larger results become an error result that says so."""
-    max_concurrency: int = Field(default=32, ge=1)
-    """Calls at once; more wait their turn."""
-    era: Literal["auto", "legacy", "modern"] = "auto"
-    """Protocol era to speak to a server; `auto` finds out."""
-
-    @field_validator("additional_arguments", mode="before")
-    @classmethod
-    def _one_name(cls, value: object) -> object:
-        """A bare string is one name (requirements 3.A/8)."""
-        if isinstance(value, str):
-            return [value]
-        if isinstance(value, dict):
-            return {k: [v] if isinstance(v, str) else v for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]  # narrowed by pydantic next
-        return value
-
-
 class Expose(Model):
     """What of your own is served. Paths are relative to the configuration file."""
 
@@ -190,6 +109,16 @@ class ServerSettings(Model):
     """Entries per page of a listing."""
     startup_timeout_seconds: float = Field(default=10, ge=0)
     """How long the first listing waits for servers that are still starting."""
+    ask_timeout_seconds: float = Field(default=3600, gt=0)
+    """How long a question waits for its answer; then the call that asked ends."""
+    max_child_processes: int = Field(default=64, ge=1)
+    """Server processes at once; the one unused longest makes room."""
+    status_tool: bool = True
+    """Offer `gateway_status`, by which a model can tell why a server is missing."""
+    reload: bool = True
+    """Follow changes of the configuration file while running; a broken file changes nothing."""
+    lock_file: str | None = None
+    """Where `moongate lock` writes; left out: beside the configuration, `gateway.lock.json` for `gateway.json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Level of the log on stderr."""
 
@@ -199,6 +128,21 @@ class StorageSettings(Model):
 
     dir: str | None = None
     """Folder; left out means the user state directory."""
+    result_ttl_seconds: float = Field(default=3600, gt=0)
+    """How long the whole of a shortened result can be read."""
+    max_result_bytes_per_caller: int = Field(default=268_435_456, ge=1024)
+    """Kept results of one caller; the oldest make room."""
+    audit_days: int = Field(default=30, ge=1)
+    """How long the audit log is kept."""
+
+
+class SecretCommand(Model):
+    """A program whose output is a secret, for `${cmd:NAME}`."""
+
+    command: list[str] = Field(min_length=1)
+    """Program and arguments, run without a shell; its standard output without the last line break is the value."""
+    timeout_seconds: float = Field(default=10, gt=0)
+    """Time it may take."""
 
 
 class Defaults(Model):
@@ -223,6 +167,8 @@ class GatewayConfig(Model):
     """The gateway itself."""
     storage: StorageSettings = Field(default_factory=StorageSettings)
     """The gateway's own state."""
+    secrets: dict[str, SecretCommand] = Field(default_factory=dict)
+    """Programs behind `${cmd:NAME}`."""
     defaults: Defaults = Field(default_factory=Defaults)
     """Fallbacks for agents."""
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import cast
 from urllib.parse import urlsplit
 
-from gateway.config.models import ElicitationPolicy, RootsPolicy, SamplingPolicy, SourcePolicy
+from gateway.config.policies import ElicitationPolicy, RootsPolicy, SamplingPolicy, SourcePolicy
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
-from gateway.config.models import SourcePolicy
+from gateway.config.policies import SourcePolicy
 from gateway.json_types import JsonValue
 from gateway.policy.arguments import ANY_TOOL, extra_names, rule_problem
 from gateway.policy.schemas import declared_names

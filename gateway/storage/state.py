@@ -6,6 +6,7 @@ whatever is created here is created race-free. Made by `app`; the files in it be
 
 from __future__ import annotations
 
+import hmac
 import os
 import re
 import secrets
@@ -87,6 +88,38 @@ class StateFolder:
                 found = secrets.token_hex(16)
                 write_atomic(file, f"{found}\n".encode())
         return found
+
+
+    def key(self, purpose: str) -> bytes:
+        """32 bytes for one `purpose` (a fixed text), the same in every process of this installation; made on first use.
+
+        Derived from one random key in the folder (mode 0600), so that keys of different purposes tell nothing of each other.
+
+        Raises:
+            StorageError: It cannot be read or written, or the file holds something else.
+        """
+        file = self.path / "installation-key"
+        root = _read_key(file)
+        if root is None:
+            self.ensure()
+            with locked(file):
+                root = _read_key(file)
+                if root is None:
+                    root = secrets.token_bytes(32)
+                    write_atomic(file, root)
+        return hmac.digest(root, purpose.encode(), "sha256")
+
+
+def _read_key(file: Path) -> bytes | None:
+    try:
+        found = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        found = b""
+    if len(found) != 32:
+        raise StorageError(f"{str(file)!r} does not hold an installation key; delete it to get a new one (tokens and handles are lost).")
+    return found
 
 
 def _read_id(file: Path) -> str | None:

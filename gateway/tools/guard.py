@@ -16,7 +16,7 @@ from typing import cast
 
 import anyio
 
-from gateway.config.models import SourcePolicy
+from gateway.config.policies import SourcePolicy
 from gateway.errors import GatewayError, NotFound, UpstreamRefused
 from gateway.json_types import JsonObject
 from gateway.policy.arguments import ArgumentPolicy

@@ -13,7 +13,8 @@ from typing import Literal, cast
 
 import anyio
 
-from gateway.config.models import ServerEntry, SourcePolicy
+from gateway.config.models import ServerEntry
+from gateway.config.policies import SourcePolicy
 from gateway.errors import GatewayError, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.upstream.session import Negotiated, Session, SessionHooks, open_session

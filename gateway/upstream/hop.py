@@ -44,6 +44,18 @@ def crossing_meta(meta: JsonMapping | None) -> JsonObject:
     return {k: v for k, v in meta.items() if k not in _OWNED} if meta else {}
 
 
+def without_owned_meta(result: JsonObject) -> JsonObject:
+    """`result` itself, without the `_meta` keys that belong to the connection it came over."""
+    meta = result.get("_meta")
+    if isinstance(meta, dict):
+        kept = crossing_meta(cast("JsonMapping", meta))
+        if kept:
+            result["_meta"] = kept
+        else:
+            del result["_meta"]
+    return result
+
+
 def hops_of(meta: JsonMapping | None, key: str) -> list[str]:
     """The list of gateway ids under `key`; anything malformed reads as empty."""
     value: JsonValue = meta.get(key) if meta else None

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from typing import cast
 
-from gateway.config.models import SourcePolicy
+from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable, PolicyDenied
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject, Rewrite

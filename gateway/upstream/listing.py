@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
+from mcp_types import METHOD_NOT_FOUND
 
 from gateway.errors import UpstreamRefused
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
@@ -25,8 +26,6 @@ MAX_PAGES = 1_000
 
 MAX_ENTRIES = 50_000
 """Entries kept of one listing."""
-
-METHOD_NOT_FOUND = -32601
 
 _METHODS = {
     "tools": ("tools/list", "tools", "name"),

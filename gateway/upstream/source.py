@@ -7,33 +7,31 @@ call is exactly one upstream request. Policy on arguments and results is the gat
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import cast
 
 import anyio
 
-from gateway.config.models import HttpServer, ServerEntry, SourcePolicy, SseServer
+from gateway.config.models import HttpServer, ServerEntry, SseServer
+from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable, NotFound, UpstreamError, UpstreamRefused, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, OnChange, SourceStatus, Tool
 from gateway.tools.context import CallContext, LogLevel
-from gateway.upstream.callers import CallerSessions
 from gateway.upstream.connection import Connection
-from gateway.upstream.hop import VIA_KEY, crossing_meta, extend_via, without_loops
+from gateway.upstream.delivery import Delivery
+from gateway.upstream.hop import VIA_KEY, without_loops, without_owned_meta
 from gateway.upstream.inputs import (
     InputGuard,
     asks_relayed,
     declared_capabilities,
-    relayed_capabilities,
     to_input_required,
 )
 from gateway.upstream.listing import Listing, list_all, to_listed
-from gateway.upstream.session import Envelope, Session, open_session
-from gateway.upstream.stdio import ChildLog
+from gateway.upstream.session import Envelope, Session
 from gateway.upstream.tool import RemoteTool
-from gateway.upstream.transport import open_transport
 from gateway.upstream.watching import Watcher
 
 logger = logging.getLogger(__name__)
@@ -84,7 +82,7 @@ class UpstreamSource:
             capabilities=declared_capabilities(policy),
             on_ready=self._load,
         )
-        self._callers: CallerSessions | None = None
+        self._delivery = Delivery(server, entry, policy, self._connection, self, own_id=own_id, client=client)
         self._stack = AsyncExitStack()
         self._settled = anyio.Event()
 
@@ -96,7 +94,7 @@ class UpstreamSource:
     async def __aenter__(self) -> UpstreamSource:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
-        self._callers = CallerSessions(self._server, tasks, self._open_for_caller)
+        self._delivery.start(tasks)
         tasks.start_soon(self._connection.run)
         tasks.start_soon(self._refresh_forever)
         tasks.start_soon(self._watcher.run, self._connection)
@@ -237,57 +235,8 @@ class UpstreamSource:
     # -- calls -------------------------------------------------------------------------------------------------
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """One request on behalf of `ctx`, on the right session; repeated once only if nothing was delivered.
-
-        Raises:
-            UpstreamError: See `Session.request`.
-            ToolFailed: The hop guard refuses.
-        """
-        if ctx.input_responses is not None:
-            params["inputResponses"] = ctx.input_responses
-        if ctx.request_state is not None:
-            params["requestState"] = ctx.request_state
-        declared = relayed_capabilities(ctx.client, self._policy)
-        envelope = Envelope(
-            ctx=ctx,
-            meta=extend_via(ctx.meta, self._own_id),
-            capabilities=declared,
-            log_level=ctx.log_level,
-            headers=headers or {},
-        )
-        session = await self._connection.session()
-        try:
-            result = await self._send_on(session, method, params, envelope)
-        except UpstreamUnavailable as error:
-            if not session.closed.is_set():
-                self._connection.note_failure(str(error))
-                raise UpstreamUnavailable(f"Server {self._server!r} cannot be reached: {error}", server=self._server) from None
-            result = await self._send_on(await self._connection.session(), method, params, envelope)
-        if self._connection.state == "down":
-            self._connection.note_success()
-        return result
-
-    async def _send_on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
-        if not session.is_modern and self._callers is not None and envelope.ctx is not None:
-            askable = {k: v for k, v in envelope.capabilities.items() if k in ("sampling", "elicitation", "roots")}
-            # A child process is shared unless roots are relayed, which servers read once at start.
-            if askable if isinstance(self._entry, HttpServer) else "roots" in askable:
-
-                async def work(own: Session) -> JsonObject:
-                    return await own.request(method, params, envelope)
-
-                return await self._callers.run(envelope.ctx, askable, work)
-        return await session.request(method, params, envelope)
-
-    @asynccontextmanager
-    async def _open_for_caller(self, capabilities: JsonObject) -> AsyncGenerator[Session, None]:
-        async with (
-            open_transport(self._server, self._entry, ChildLog()) as streams,
-            open_session(self._server, streams, self, client=self._client) as session,
-        ):
-            with anyio.fail_after(self._policy.connect_timeout_seconds):
-                await session.negotiate("legacy", capabilities)
-            yield session
+        """One request on behalf of `ctx` (`Delivery.send`)."""
+        return await self._delivery.send(method, params, ctx, headers)
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
         """The judged asks of an `input_required` result."""
@@ -315,7 +264,8 @@ class UpstreamSource:
     def _finish(self, result: JsonObject, ctx: CallContext) -> Finished | InputRequired:
         if result.get("resultType") == "input_required":
             return self.judge(result, ctx)
-        return Finished(without_envelope(result))
+        result.pop("resultType", None)
+        return Finished(without_owned_meta(result))
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
         """Complete an argument; a server without completion has no suggestions."""
@@ -335,16 +285,3 @@ class UpstreamSource:
     async def unwatch(self, uri: str) -> None:
         """Undo one `watch`."""
         await self._watcher.unwatch(uri, self._connection)
-
-
-def without_envelope(result: JsonObject) -> JsonObject:
-    """A result without what belongs to the connection it came over."""
-    result.pop("resultType", None)
-    meta = result.get("_meta")
-    if isinstance(meta, dict):
-        kept = crossing_meta(cast("JsonMapping", meta))
-        if kept:
-            result["_meta"] = kept
-        else:
-            del result["_meta"]
-    return result

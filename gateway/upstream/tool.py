@@ -11,7 +11,7 @@ from gateway.errors import ToolFailed
 from gateway.json_types import JsonObject
 from gateway.tools.base import Complete, InputRequired, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
-from gateway.upstream.hop import crossing_meta
+from gateway.upstream.hop import without_owned_meta
 from gateway.upstream.listing import Listed
 
 
@@ -47,19 +47,8 @@ class RemoteTool:
         result = await self._sender.send("tools/call", {"name": name, "arguments": arguments}, ctx, headers)
         match result.pop("resultType", "complete"):
             case "complete":
-                return Complete(_without_owned_meta(result))
+                return Complete(without_owned_meta(result))
             case "input_required":
                 return self._sender.judge(result, ctx)
             case other:
                 raise ToolFailed(f"Tool {name!r} answered with a result of type {other!r}, which this gateway did not offer to take.")
-
-
-def _without_owned_meta(result: JsonObject) -> JsonObject:
-    meta = result.get("_meta")
-    if meta:
-        kept = crossing_meta(meta)
-        if kept:
-            result["_meta"] = kept
-        else:
-            del result["_meta"]
-    return result

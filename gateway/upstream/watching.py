@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import cast
 
 import anyio
+from mcp_types import METHOD_NOT_FOUND
 
 from gateway.errors import NotFound, UpstreamError, UpstreamRefused
 from gateway.json_types import JsonMapping, JsonObject
@@ -33,7 +34,6 @@ _CHANGES: dict[str, ChangeKind] = {
     "notifications/resources/list_changed": "resources",
     "notifications/prompts/list_changed": "prompts",
 }
-METHOD_NOT_FOUND = -32601
 
 
 class Watcher:

@@ -15,7 +15,8 @@ from gateway.agents.definition import AgentFile, read_agent
 from gateway.cli.main import cli
 from gateway.config.jsonc import parse
 from gateway.config.load import load_text
-from gateway.config.models import GatewayConfig, HttpServer, SourcePolicy, StdioServer
+from gateway.config.models import GatewayConfig, HttpServer, StdioServer
+from gateway.config.policies import AuthorizationCode, ClientCredentials, SourcePolicy, ToolOverride
 from gateway.skills.parser import parse_skill
 from gateway.workflows.definition import AgentStep, EdgeEntry, PythonStep, ToolStep, WorkflowFile
 from gateway.workflows.loader import parse_workflow
@@ -38,9 +39,22 @@ def config_keys(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
     return found
 
 
-def all_config_keys() -> dict[str, str]:
-    entries = config_keys(HttpServer, "mcpServers.<name>.") | config_keys(StdioServer, "mcpServers.<name>.")
-    return config_keys(GatewayConfig) | entries | config_keys(SourcePolicy, "policies.<source>.")
+def all_config_keys() -> dict[str, set[str]]:
+    """Path → defaults; a path may belong to several objects of which an entry is one."""
+    models: list[tuple[type[BaseModel], str]] = [
+        (GatewayConfig, ""),
+        (HttpServer, "mcpServers.<name>."),
+        (StdioServer, "mcpServers.<name>."),
+        (SourcePolicy, "policies.<source>."),
+        (ToolOverride, "policies.<source>.overrides.<tool>."),
+        (ClientCredentials, "policies.<source>.auth."),
+        (AuthorizationCode, "policies.<source>.auth."),
+    ]
+    found: dict[str, set[str]] = {}
+    for model, prefix in models:
+        for path, default in config_keys(model, prefix).items():
+            found.setdefault(path, set()).add(default)
+    return found
 
 
 def documented_keys() -> dict[str, set[str]]:
@@ -55,7 +69,8 @@ def documented_keys() -> dict[str, set[str]]:
 
 def test_every_configuration_key_is_documented_with_its_default() -> None:
     documented = documented_keys()
-    assert {key: default for key, default in all_config_keys().items() if default not in documented.get(key, set())} == {}
+    missing = {key: defaults - documented.get(key, set()) for key, defaults in all_config_keys().items()}
+    assert {key: defaults for key, defaults in missing.items() if defaults} == {}
 
 
 def test_no_configuration_key_is_documented_that_does_not_exist() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.models import SourcePolicy
+from gateway.config.policies import SourcePolicy
 from gateway.policy.arguments import SCHEMA_RULE, ArgumentPolicy, rule_problem
 from gateway.policy.decision import Pass, Reject, Rewrite
 

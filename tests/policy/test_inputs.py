@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.models import SourcePolicy
+from gateway.config.policies import SourcePolicy
 from gateway.policy.decision import Pass, Reject, Rewrite
 from gateway.policy.inputs import judge_input
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.models import SourcePolicy
+from gateway.config.policies import SourcePolicy
 from gateway.policy.lint import policy_remarks
 
 SCHEMAS: dict[str, Any] = {"read_text": {"properties": {"path": {"type": "string"}}}, "search": {"properties": {"q": {}}}}

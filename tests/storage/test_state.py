@@ -84,3 +84,21 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_the_fix(tmp_path: Path) -
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(StorageError, match=r"storage\.dir"):
             StateFolder(path).ensure()
+
+
+def test_keys_differ_by_purpose_and_are_the_same_in_another_process(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path / "state")
+    handles, tokens = folder.key("handles"), folder.key("tokens")
+    code = f"from pathlib import Path; from gateway.storage.state import StateFolder; print(StateFolder(Path({str(folder.path)!r})).key('handles').hex())"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert len(handles) == 32
+    assert handles != tokens
+    assert other == handles.hex()
+    assert stat.S_IMODE((folder.path / "installation-key").stat().st_mode) == 0o600
+
+
+def test_a_damaged_key_is_named(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path)
+    (tmp_path / "installation-key").write_bytes(b"short")
+    with pytest.raises(StorageError, match="installation-key"):
+        folder.key("handles")

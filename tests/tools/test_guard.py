@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from gateway.auth.principal import Principal
-from gateway.config.models import SourcePolicy
+from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable, NotFound, SkillError, ToolFailed, UpstreamRefused, UpstreamUnavailable
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.decision import Reject

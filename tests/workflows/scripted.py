@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.config.models import SourcePolicy
+from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable
 from gateway.json_types import JsonObject, JsonValue
 from gateway.telemetry.events import EventStream

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.config.models import SourcePolicy
+from gateway.config.policies import SourcePolicy
 from gateway.errors import NotFound, WorkflowInvalid
 from gateway.json_types import JsonObject
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome

@@ -1,0 +1,196 @@
+"""Models of `policies` in `gateway.json`: the operator's rules for one source.
+
+Shapes and defaults only; what a rule means is decided in `policy` and by the rooms that are handed these objects.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from gateway.config.base import Model
+from gateway.json_types import JsonObject, JsonValue
+
+
+class ToolFilter(Model):
+    """Which tools of a source exist at all. Patterns are globs over native tool names."""
+
+    allow: list[str] | None = None
+    """Only these; left out means all."""
+    deny: list[str] = Field(default_factory=list)
+    """Never these; wins over `allow`."""
+
+
+class ToolOverride(Model):
+    """How one tool is published instead of as its server wrote it."""
+
+    enabled: bool = True
+    """`false`: the tool does not exist for anybody."""
+    listed: bool = True
+    """`false`: not shown to clients; agents and workflows of this gateway may still use it."""
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    """Another name, put behind the prefix. Rules and patterns go on using the server's own name."""
+    title: str | None = None
+    """Another title."""
+    description: str | None = None
+    """Another description."""
+    hide: list[str] = Field(default_factory=list)
+    """Arguments taken out of the published schema; a value given for one is dropped."""
+    fixed: dict[str, JsonValue] = Field(default_factory=dict)
+    """Arguments always sent with this value, and taken out of the published schema."""
+    defaults: dict[str, JsonValue] = Field(default_factory=dict)
+    """Arguments sent with this value where the caller gives none; no longer required."""
+
+
+class ApprovalLists(Model):
+    """Which tools need a person's approval for each call. Patterns are globs over native tool names."""
+
+    always: list[str] = Field(default_factory=list)
+    """These ask."""
+    never: list[str] = Field(default_factory=list)
+    """These do not; wins over `always`."""
+
+
+class SamplingPolicy(Model):
+    """What happens when a server asks for a model's answer."""
+
+    mode: Literal["deny", "ask", "relay", "answer"] = "deny"
+    """`deny` refuses; `ask` puts each request to the person first; `relay` uses the connected client's model; `answer` uses `model`."""
+    model: str | None = None
+    """Model that answers (`answer`, and `ask` once approved), e.g. `openai:gpt-5-mini`; left out: `defaults.model` or `OPENAI_MODEL`."""
+    max_tokens: int | None = Field(default=4096, ge=1)
+    """Cap on the tokens of one answer; `null` means no cap."""
+    max_requests: int | None = Field(default=25, ge=0)
+    """Requests per caller and hour; `null` means no limit, 0 refuses all."""
+
+
+class ElicitationPolicy(Model):
+    """What happens when a server asks the person something."""
+
+    mode: Literal["relay", "deny"] = "relay"
+    """`relay` shows it in the connected client; `deny` refuses."""
+
+
+class RootsPolicy(Model):
+    """What happens when a server asks for the client's workspace folders."""
+
+    mode: Literal["relay", "deny"] = "deny"
+    """`relay` asks the connected client; `deny` refuses."""
+
+
+class TaskPolicy(Model):
+    """Long-running calls of one server."""
+
+    ttl_seconds: float | None = Field(default=None, gt=0)
+    """How long a server is asked to keep a finished task; left out: it decides."""
+    max_wait_seconds: float | None = Field(default=None, gt=0)
+    """Longest time a task is followed; left out: no limit."""
+    cancel_on_abandon: bool = True
+    """Cancel the server's task when nobody waits for it any more."""
+    promote: list[str] = Field(default_factory=list)
+    """Globs of plain tools that may run as a task of this gateway, for clients that have tasks."""
+
+
+class ClientCredentials(Model):
+    """OAuth client credentials: the gateway authenticates as itself."""
+
+    type: Literal["client-credentials"]
+    """Always `client-credentials`."""
+    issuer: str
+    """The authorization server; the secret goes nowhere else."""
+    client_id: str
+    """Registered client."""
+    client_secret: str
+    """Its secret, by reference: `${VAR}`, `${file:PATH}`, `${keyring:SERVICE/USER}`, `${cmd:NAME}`."""
+    scopes: list[str] = Field(default_factory=list)
+    """Scopes to ask for."""
+
+
+class AuthorizationCode(Model):
+    """OAuth authorization code with PKCE: a person signs in once (`moongate auth login SERVER`)."""
+
+    type: Literal["authorization-code"]
+    """Always `authorization-code`."""
+    issuer: str | None = None
+    """The authorization server; left out: the one the server's metadata names, shown before you sign in."""
+    client_id: str | None = None
+    """Registered client; left out: the gateway registers itself."""
+    client_secret: str | None = None
+    """Secret of a confidential client, by reference."""
+    scopes: list[str] = Field(default_factory=list)
+    """Scopes to ask for; left out: what the server's metadata says."""
+    redirect_port: int = Field(default=0, ge=0, le=65535)
+    """Loopback port the browser comes back to; 0 picks a free one."""
+
+
+OutboundAuth = ClientCredentials | AuthorizationCode
+"""How the gateway authenticates itself to one server, beside fixed `headers`."""
+
+
+class SourcePolicy(Model):
+    """Rules for one source: a server by its name, or `agent`, `workflow`, `skill`, `function`."""
+
+    prefix: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{0,40}$")
+    """First part of exposed names (`<prefix>__<tool>`); left out means the source's name, `""` means names pass unchanged."""
+    tools: ToolFilter = Field(default_factory=ToolFilter)
+    """Which tools exist."""
+    overrides: dict[str, ToolOverride] = Field(default_factory=dict)
+    """Native tool name → how it is published instead."""
+    arguments: dict[str, dict[str, JsonObject]] = Field(default_factory=dict)
+    """Tool → argument → JSON Schema that the value must also satisfy; `*` as tool means every tool. Shown in the published schema."""
+    additional_arguments: list[str] | dict[str, list[str]] = Field(default_factory=list)
+    """Argument names let through although the tool does not declare them: a list, or lists by tool with `*`."""
+    approval: Literal["never", "always"] | ApprovalLists = "never"
+    """Which calls a person must approve first."""
+    hidden_text: Literal["strip", "refuse", "allow"] = "strip"
+    """Control, bidi and invisible characters in what a server says: taken out, refused, or let through."""
+    pins: Literal["quarantine", "warn", "off"] = "quarantine"
+    """A tool that differs from the lock file, or is not in it: hidden until accepted, served with a warning, or not looked at."""
+    sampling: SamplingPolicy = Field(default_factory=SamplingPolicy)
+    """Requests for a model's answer."""
+    elicitation: ElicitationPolicy = Field(default_factory=ElicitationPolicy)
+    """Requests to the person."""
+    roots: RootsPolicy = Field(default_factory=RootsPolicy)
+    """Requests for workspace folders."""
+    tasks: TaskPolicy = Field(default_factory=TaskPolicy)
+    """Long-running calls."""
+    auth: OutboundAuth | None = Field(default=None, discriminator="type")
+    """OAuth towards this server; left out: only its `headers`."""
+    callers: Literal["auto", "shared", "serial", "separate"] = "auto"
+    """A 2025 server over stdio that asks back: one call at a time (`serial`), a process per caller (`separate`), asks refused when
+    two callers are busy (`shared`); `auto` shares until the server asks, then goes serial."""
+    idempotent: list[str] = Field(default_factory=list)
+    """Globs of tools that may be sent again when the connection broke during a call."""
+    trust_annotations: bool = False
+    """Believe the server's own `readOnlyHint` and `idempotentHint` for that."""
+    start: Literal["eager", "lazy"] = "eager"
+    """`lazy`: connect on the first call, where the tools are known from an earlier run."""
+    idle_seconds: float | None = Field(default=None, gt=0)
+    """Stop a connection nobody used this long; it comes back with the next call. Left out: never."""
+    disclosure: Literal["full", "on-demand"] = "full"
+    """`on-demand`: tools are listed once a model loaded them with `load_tools`."""
+    prompts_as_tools: bool = False
+    """Also offer the server's prompts as tools, for clients and agents without prompts."""
+    timeout_seconds: float = Field(default=120, gt=0)
+    """Working time of one call; waiting for a person does not count."""
+    connect_timeout_seconds: float = Field(default=30, gt=0)
+    """Time to start and negotiate."""
+    max_result_bytes: int = Field(default=8_388_608, ge=1024)
+    """Larger results are shortened; the whole is kept and read with `read_result`."""
+    max_kept_bytes: int = Field(default=67_108_864, ge=1024)
+    """Results larger than this are not kept but refused."""
+    max_concurrency: int = Field(default=32, ge=1)
+    """Calls at once; more wait their turn."""
+    era: Literal["auto", "legacy", "modern"] = "auto"
+    """Protocol era to speak to a server; `auto` finds out."""
+
+    @field_validator("additional_arguments", mode="before")
+    @classmethod
+    def _one_name(cls, value: object) -> object:
+        """A bare string is one name (requirements 3.A/8)."""
+        if isinstance(value, str):
+            return [value]
+        if isinstance(value, dict):
+            return {k: [v] if isinstance(v, str) else v for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]  # narrowed by pydantic next
+        return value
