@@ -89,8 +89,8 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_the_fix(tmp_path: Path) -
 def test_keys_differ_by_purpose_and_are_the_same_in_another_process(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path / "state")
     handles, tokens = folder.key("handles"), folder.key("tokens")
-    code = f"from pathlib import Path; from gateway.storage.state import StateFolder; print(StateFolder(Path({str(folder.path)!r})).key('handles').hex())"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    code = "import sys, pathlib, gateway.storage.state as s; print(s.StateFolder(pathlib.Path(sys.argv[1])).key('handles').hex())"
+    other = subprocess.run([sys.executable, "-c", code, str(folder.path)], capture_output=True, text=True, check=True).stdout.strip()
     assert len(handles) == 32
     assert handles != tokens
     assert other == handles.hex()
