@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from gateway.types.messages import Message
     from gateway.types.options import ChatOptions
     from gateway.types.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, ResponseStream
+    from gateway.upstream.library.mcp_tool import MCPTool
+    from gateway.upstream.library.options import MCPSpecificApproval, SamplingApprovalCallback
+    from gateway.upstream.library.transports import MCPStdioTool, MCPStreamableHTTPTool
     from gateway.workflows.builder import WorkflowBuilder
     from gateway.workflows.executor import Executor, WorkflowContext, handler
     from gateway.workflows.workflow import Workflow
@@ -47,11 +50,16 @@ __all__ = [
     "FunctionTool",
     "HistoryProvider",
     "InMemoryHistoryProvider",
+    "MCPSpecificApproval",
+    "MCPStdioTool",
+    "MCPStreamableHTTPTool",
+    "MCPTool",
     "Message",
     "MiddlewareTermination",
     "OpenAIChatClient",
     "OpenAIChatCompletionClient",
     "ResponseStream",
+    "SamplingApprovalCallback",
     "ScriptedChatClient",
     "SessionContext",
     "Workflow",
@@ -78,11 +86,16 @@ _HOMES = {
     "FunctionTool": "tools.function",
     "HistoryProvider": "sessions.history",
     "InMemoryHistoryProvider": "sessions.history",
+    "MCPSpecificApproval": "upstream.library.options",
+    "MCPStdioTool": "upstream.library.transports",
+    "MCPStreamableHTTPTool": "upstream.library.transports",
+    "MCPTool": "upstream.library.mcp_tool",
     "Message": "types.messages",
     "MiddlewareTermination": "middleware",
     "OpenAIChatClient": "chat.responses",
     "OpenAIChatCompletionClient": "chat.completions",
     "ResponseStream": "types.responses",
+    "SamplingApprovalCallback": "upstream.library.options",
     "ScriptedChatClient": "chat.scripted",
     "SessionContext": "sessions.context",
     "Workflow": "workflows.workflow",

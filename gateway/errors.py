@@ -27,6 +27,8 @@ or a peer's raw body. `server.errors` is the only place that turns these into wi
 
 from __future__ import annotations
 
+from typing import cast
+
 from gateway.json_types import JsonValue
 
 
@@ -154,3 +156,14 @@ class SkillError(GatewayError):
 
 class StorageError(GatewayError):
     """The gateway's own state cannot be read or written."""
+
+
+def only_cause(error: Exception) -> Exception:
+    """The one exception inside nested groups of one, as task groups make them; else `error` itself."""
+    cause = error
+    while isinstance(cause, ExceptionGroup):
+        group = cast("ExceptionGroup[Exception]", cause)
+        if len(group.exceptions) != 1:
+            return group
+        cause = group.exceptions[0]
+    return cause

@@ -18,7 +18,7 @@ from gateway.middleware import Middleware, MiddlewareTermination, compose
 from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.history import InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
-from gateway.tools.base import Tool
+from gateway.tools.base import Tool, ToolSource
 from gateway.tools.context import CallContext
 from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.messages import Message, to_messages
@@ -38,17 +38,20 @@ class Agent:
         *,
         name: str | None = None,
         description: str | None = None,
-        tools: Sequence[Tool] = (),
+        tools: Tool | ToolSource | Sequence[Tool | ToolSource] = (),
         context_providers: Sequence[ContextProvider] = (),
         settings: AgentSettings | None = None,
     ) -> None:
-        """Providers run in list order before a run and in reverse after it; `settings` has the rest."""
+        """Providers run in list order before a run and in reverse after it; `settings` has the rest.
+
+        A source among `tools` (an `MCPTool`) gives each run the tools it has by then; whoever made it closes it.
+        """
         self.id = str(uuid.uuid4())
         self.client = client
         self.instructions = instructions
         self.name = name
         self.description = description
-        self.tools = list(tools)
+        self.tools: list[Tool | ToolSource] = list(tools) if isinstance(tools, Sequence) else [tools]
         self.context_providers = list(context_providers)
         self.settings = settings or AgentSettings()
 
@@ -141,7 +144,7 @@ class Agent:
         plan = RunPlan(
             client=self.client,
             messages=around.get_messages(include_input=True),
-            tools=_without_clashes([*self.tools, *around.tools]),
+            tools=_without_clashes([*await self._current_tools(), *around.tools]),
             options=self._options(options, around),
             loop=self.settings.loop,
             ctx=ctx,
@@ -156,6 +159,15 @@ class Agent:
         around.response = self._finish(seen)
         for provider in reversed(providers):
             await provider.after_run(session=session, context=around, state=_state_of(session, provider))
+
+    async def _current_tools(self) -> list[Tool]:
+        found: list[Tool] = []
+        for item in self.tools:
+            if isinstance(item, ToolSource):
+                found += await item.tools()
+            else:
+                found.append(item)
+        return found
 
     def _providers(self, session: AgentSession | None) -> list[ContextProvider]:
         """The agent's providers; a session without any gets a history in itself (requirements SE16)."""

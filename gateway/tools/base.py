@@ -135,6 +135,7 @@ OnChange = Callable[[ChangeKind], None]
 """Called synchronously when a source's list of that kind may differ; must not block or raise."""
 
 
+@runtime_checkable
 class ToolSource(Protocol):
     """Whatever yields tools. Entered as an async context manager by its owner before use."""
 

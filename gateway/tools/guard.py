@@ -17,7 +17,7 @@ from typing import cast
 import anyio
 
 from gateway.config.policies import SourcePolicy
-from gateway.errors import GatewayError, NotFound, UpstreamRefused
+from gateway.errors import GatewayError, NotFound, UpstreamRefused, only_cause
 from gateway.json_types import JsonObject
 from gateway.policy.arguments import ArgumentPolicy
 from gateway.policy.decision import Reject, Rewrite, Verdict
@@ -140,7 +140,7 @@ class GuardedTool:
         try:
             outcome = await self._tool.call(arguments, ctx)
         except Exception as raised:
-            error = _only_cause(raised)
+            error = only_cause(raised)
             record.outcome = "failed"
             record.error = type(error).__name__
             if isinstance(error, UpstreamRefused) or (isinstance(error, NotFound) and error.kind == "tool"):
@@ -207,17 +207,6 @@ class _CallRecord:
             fields["dropped"] = _noted(self.dropped)
             fields["droppedCount"] = len(self.dropped)
         return fields
-
-
-def _only_cause(error: Exception) -> Exception:
-    """The one exception inside nested groups of one, as task groups make them; else `error` itself."""
-    cause = error
-    while isinstance(cause, ExceptionGroup):
-        group = cast("ExceptionGroup[Exception]", cause)
-        if len(group.exceptions) != 1:
-            return group
-        cause = group.exceptions[0]
-    return cause
 
 
 def _noted(names: tuple[str, ...]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Protocol, cast
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types import METHOD_NOT_FOUND
@@ -17,7 +17,7 @@ from gateway.errors import UpstreamRefused
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.base import Kind, ToolDefinition
 from gateway.upstream.hop import GATEWAY_KEY, crossing_meta
-from gateway.upstream.session import Envelope, Session
+from gateway.upstream.session import Envelope
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,17 @@ class Listing:
     """The server is itself a Moongate gateway, so what it lists may come from us."""
 
 
-async def list_all(session: Session, what: Kind | str, envelope: Envelope) -> Listing:
+class Requester(Protocol):
+    """What a listing is read from."""
+
+    server: str
+
+    async def request(self, method: str, params: JsonMapping, envelope: Envelope) -> JsonObject:
+        """One request."""
+        ...
+
+
+async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> Listing:
     """All entries of a listing, in the server's order. A server without the method has none."""
     method, key, name_key = _METHODS[what]
     entries: list[JsonObject] = []

@@ -33,6 +33,7 @@ from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
     CONNECTION_CLOSED,
+    INTERNAL_ERROR,
     INVALID_REQUEST,
     LOG_LEVEL_META_KEY,
     METHOD_NOT_FOUND,
@@ -48,6 +49,7 @@ from mcp_types.version import (
 
 from gateway.errors import (
     GatewayError,
+    ModelError,
     UpstreamError,
     UpstreamLost,
     UpstreamRefused,
@@ -266,6 +268,8 @@ class Session:
         ctx = _calling.get() or self._only_caller()
         try:
             return await self._hooks.answer({"method": method, "params": dict(params or {})}, ctx)
+        except ModelError as error:
+            raise MCPError(INTERNAL_ERROR, str(error)) from None
         except GatewayError as error:
             raise MCPError(INVALID_REQUEST, str(error)) from None
 

@@ -1,0 +1,386 @@
+"""`MCPTool`: one remote MCP server for a program: its tools and prompts as functions, its asks judged.
+
+`connect` and `close` (or `async with`) may come from any task. Calls go through the same gate as the gateway's
+(`GuardedTool`): argument allowlist, limits, approval. Subclasses say how to connect.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
+from typing import Any, Unpack, cast
+
+import anyio
+from mcp_types import CallToolResult, GetPromptResult
+
+from gateway.errors import (
+    AskUnavailable,
+    ModelError,
+    PolicyDenied,
+    ToolFailed,
+    UpstreamError,
+    UpstreamLost,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.telemetry.events import EventStream
+from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition
+from gateway.tools.context import CallContext, NoCaller
+from gateway.tools.drive import drive
+from gateway.tools.guard import GuardedTool, ToolGate
+from gateway.types.content import Content
+from gateway.upstream.hop import without_owned_meta
+from gateway.upstream.inputs import to_input_required
+from gateway.upstream.library.functions import MCPFunction, local_name, normalize_name
+from gateway.upstream.library.link import Link, Wire
+from gateway.upstream.library.options import MCPToolOptions, approval_lists, needs_approval, to_policy
+from gateway.upstream.library.results import error_text, prompt_schema, to_contents, to_prompt_text
+from gateway.upstream.library.sampling import SamplingDesk
+from gateway.upstream.listing import Listed, list_all, to_listed
+from gateway.upstream.session import Envelope, Session, open_session
+from gateway.upstream.tool import RemoteTool
+
+logger = logging.getLogger(__name__)
+
+LIST_SECONDS = 60.0
+"""Time for one complete listing."""
+
+_CLIENT: JsonObject = {"name": "moongate-library", "version": version("moongate")}
+_RELOADS = {"notifications/tools/list_changed": "tools", "notifications/prompts/list_changed": "prompts"}
+
+
+class MCPTool(ABC):
+    """Base of the tools below; also a `ToolSource`, so an `Agent` takes it among its tools and sees its current functions."""
+
+    is_one_pipe = False
+    """Whether a connection that broke during one call is gone for all of them."""
+
+    def __init__(self, name: str, **options: Unpack[MCPToolOptions]) -> None:
+        """No side effects: `connect` opens the connection. See `MCPToolOptions` for the settings."""
+        self.name = name
+        self.description = options.get("description") or ""
+        self.additional_properties = options.get("additional_properties")
+        self._options = options
+        self._policy = to_policy(options)
+        self._link = Link(name, self._open)
+        self._desk = SamplingDesk(name, options)
+        self._events = EventStream()
+        self._tools: dict[str, tuple[GuardedTool, MCPFunction]] = {}
+        self._prompts: dict[str, MCPFunction] = {}
+        self._changed = anyio.Event()
+        self._dirty: set[str] = set()
+        self._on_change: OnChange = lambda _: None
+        if (session := options.get("session")) is not None:
+            self._link.borrow(session)
+            if self._desk.is_configured:
+                logger.warning("%s: its session belongs to the program, so the sampling settings given here do not apply", name)
+
+    # -- connection --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def get_streams(self) -> AbstractAsyncContextManager[tuple[Any, Any]]:
+        """The transport's stream pair; entered and left in one task."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a session is up."""
+        return self._link.wire is not None
+
+    async def connect(self, *, reset: bool = False) -> None:
+        """Open the connection and list what is configured to be loaded; `reset` opens a new one in any case.
+
+        Raises:
+            UpstreamError: It cannot be reached, or is no MCP server.
+            ToolFailed: Two remote names become one local name.
+        """
+        await self._link.open(instead_of=self._link.wire if reset else None)
+        if self._options.get("load_tools", True):
+            await self.load_tools()
+        if self._options.get("load_prompts", True):
+            await self.load_prompts()
+
+    async def close(self) -> None:
+        """Close the connection; functions stay listed and connect again when called."""
+        await self._link.close()
+
+    async def __aenter__(self) -> MCPTool:
+        try:
+            await self.connect()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.close()
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncGenerator[Session, None]:
+        seconds = self._policy.connect_timeout_seconds
+        async with self.get_streams() as streams, open_session(self.name, streams, self, client=_CLIENT) as session:
+            try:
+                with anyio.fail_after(seconds):
+                    await session.negotiate("auto", self._desk.capabilities)
+            except TimeoutError:
+                raise UpstreamTimeout(f"Server {self.name!r} did not answer within {seconds:g} s.", server=self.name) from None
+            self._desk.reset()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._reload_forever)
+                yield session
+                tasks.cancel_scope.cancel()
+
+    # -- lists -------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The name given to it (`ToolSource`)."""
+        return self.name
+
+    async def tools(self) -> Sequence[Tool]:
+        """The current functions, connecting first where needed (`ToolSource`)."""
+        if not self.is_connected:
+            await self.connect()
+        return self.functions
+
+    def subscribe(self, on_change: OnChange) -> None:
+        """Register the one listener for changed lists (`ToolSource`)."""
+        self._on_change = on_change
+
+    @property
+    def functions(self) -> list[MCPFunction]:
+        """Tools, then prompts, as last listed and allowed."""
+        allowed = self._options.get("allowed_tools")
+        found = [*(function for _, function in self._tools.values()), *self._prompts.values()]
+        if allowed is None:
+            return found
+        return [f for f in found if not {f.name, f.remote_name, normalize_name(f.remote_name)}.isdisjoint(allowed)]
+
+    async def load_tools(self) -> None:
+        """List the server's tools again; a server without tools has none.
+
+        Raises:
+            ToolFailed: Two remote names become one local name.
+        """
+        wire = await self._link.open()
+        listed: dict[str, Listed] = {}
+        for entry in await self._list(wire, "tools"):
+            found = to_listed(entry, modern=wire.is_modern, may_ask=False)
+            if found is not None:
+                listed.setdefault(found.definition.name, found)
+        self._check_names([*listed, *self._prompts])
+        mode = self._options.get("approval_mode")
+        asks = {name: needs_approval(mode, self._known_as(name)) for name in listed}
+        policy = self._policy.model_copy(update={"approval": approval_lists([name for name, ask in asks.items() if ask])})
+        tools: dict[str, tuple[GuardedTool, MCPFunction]] = {}
+        for name, found in listed.items():
+            guarded = self._guard(found, ToolGate.build(found.definition, policy))
+            definition = dataclasses.replace(
+                found.definition, name=self._local(name), input_schema=_with_properties(guarded.definition.input_schema)
+            )
+            tools[name] = (guarded, MCPFunction(definition, name, self._invoker(guarded), approval=asks[name]))
+        self._tools = tools
+        self._on_change("tools")
+
+    async def load_prompts(self) -> None:
+        """List the server's prompts again; a server without prompts has none.
+
+        Raises:
+            ToolFailed: Two remote names become one local name.
+        """
+        wire = await self._link.open()
+        entries = {str(entry["name"]): entry for entry in await self._list(wire, "prompts")}
+        self._check_names([*self._tools, *entries])
+        mode = self._options.get("approval_mode")
+        prompts: dict[str, MCPFunction] = {}
+        for name, entry in entries.items():
+            description = entry.get("description")
+            definition = ToolDefinition(
+                self._local(name), description if isinstance(description, str) else None, prompt_schema(entry)
+            )
+            prompts[name] = MCPFunction(
+                definition, name, self._prompt_invoker(name), approval=needs_approval(mode, self._known_as(name))
+            )
+        self._prompts = prompts
+        self._on_change("tools")
+
+    async def _list(self, wire: Wire, what: str) -> list[JsonObject]:
+        if what not in wire.negotiated.capabilities:
+            return []
+        try:
+            with anyio.fail_after(LIST_SECONDS):
+                return (await list_all(wire, what, Envelope(capabilities=self._desk.capabilities))).entries
+        except TimeoutError:
+            raise UpstreamTimeout(f"Server {self.name!r} did not list its {what} within {LIST_SECONDS:g} s.", server=self.name) from None
+
+    def _check_names(self, remote: Sequence[str]) -> None:
+        seen: dict[str, str] = {}
+        for name in remote:
+            other = seen.setdefault(self._local(name), name)
+            if other != name:
+                raise ToolFailed(f"Server {self.name!r} lists {other!r} and {name!r}; both would be called {self._local(name)!r} here.")
+
+    def _local(self, remote: str) -> str:
+        return local_name(remote, self._options.get("tool_name_prefix"))
+
+    def _known_as(self, remote: str) -> tuple[str, ...]:
+        return (self._local(remote), normalize_name(remote), remote)
+
+    def _guard(self, listed: Listed, gate: ToolGate) -> GuardedTool:
+        name = listed.definition.name
+        return GuardedTool(
+            RemoteTool(listed, self), exposed_name=self._local(name), source=self.name, policy=gate, limiter=None, events=self._events
+        )
+
+    async def _reload_forever(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed = anyio.Event()
+            dirty, self._dirty = self._dirty, set()
+            try:
+                if "tools" in dirty and self._options.get("load_tools", True):
+                    await self.load_tools()
+                if "prompts" in dirty and self._options.get("load_prompts", True):
+                    await self.load_prompts()
+            except (UpstreamError, ToolFailed) as error:
+                logger.warning("%s: lists could not be read again: %s", self.name, error)
+
+    # -- calls -------------------------------------------------------------------------------------------------
+
+    async def call_tool(self, tool_name: str, /, **arguments: Any) -> str | list[Content]:
+        """Call a tool by its remote name and return what it gave, parsed.
+
+        Arguments that the tool neither declares nor the settings add are not sent. `_meta` is the request's metadata, a
+        dict, and never an argument.
+
+        Raises:
+            ToolFailed: Tools are not loaded, the call was refused, or the tool says that it failed.
+            UpstreamError: The server could not be reached, or answered with a protocol error.
+        """
+        if not self._options.get("load_tools", True):
+            raise ToolFailed(f"The tools of {self.name!r} are not loaded; set load_tools=True.")
+        meta = arguments.pop("_meta", None)
+        if meta is not None and not isinstance(meta, dict):
+            raise ToolFailed("`_meta` must be a dict of request metadata.")
+        known = self._tools.get(tool_name)
+        guarded = known[0] if known is not None else self._unlisted(tool_name)
+        ctx = CallContext(meta=cast("JsonObject", meta or {}))
+        outcome = await self._run(guarded, arguments, ctx)
+        parse = self._options.get("parse_tool_results")
+        parsed = parse(CallToolResult.model_validate(outcome.result)) if parse is not None else to_contents(outcome.result)
+        if outcome.is_error:
+            raise ToolFailed(error_text(parsed))
+        return parsed
+
+    def _unlisted(self, tool_name: str) -> GuardedTool:
+        """A tool the server never listed: nothing is declared, so only configured extras are sent (requirements 3.A/20)."""
+        definition = ToolDefinition(tool_name, input_schema={"type": "object", "properties": {}})
+        return self._guard(Listed(definition), ToolGate.build(definition, self._policy))
+
+    def _invoker(self, guarded: GuardedTool) -> Any:
+        async def invoke(arguments: JsonObject, ctx: CallContext) -> Complete:
+            return await self._run(guarded, arguments, ctx)
+
+        return invoke
+
+    async def _run(self, guarded: GuardedTool, arguments: JsonObject, ctx: CallContext) -> Complete:
+        answering = dataclasses.replace(ctx, caller=_Answering(self._desk, ctx))
+        try:
+            outcome = await drive(guarded, arguments, answering)
+        except (PolicyDenied, ModelError, AskUnavailable) as error:
+            return Complete.text(str(error), is_error=True)
+        if isinstance(outcome, Complete):
+            return outcome
+        raise ToolFailed(f"Tool {guarded.exposed_name!r} went on in the background, which was not asked for.")
+
+    async def get_prompt(self, prompt_name: str, /, **arguments: str) -> str:
+        """Render a prompt by its remote name.
+
+        Raises:
+            ToolFailed: Prompts are not loaded.
+            UpstreamError: The server could not be reached, or answered with a protocol error.
+        """
+        if not self._options.get("load_prompts", True):
+            raise ToolFailed(f"The prompts of {self.name!r} are not loaded; set load_prompts=True.")
+        return await self._prompt(prompt_name, arguments, CallContext())
+
+    async def _prompt(self, name: str, arguments: Mapping[str, Any], ctx: CallContext) -> str:
+        params: JsonObject = {"name": name, "arguments": {key: str(value) for key, value in arguments.items()}}
+        try:
+            with anyio.fail_after(self._policy.timeout_seconds):
+                result = await self.send("prompts/get", params, ctx)
+        except TimeoutError:
+            raise UpstreamTimeout(f"Prompt {name!r} took longer than {self._policy.timeout_seconds:g} s.", server=self.name) from None
+        parse = self._options.get("parse_prompt_results")
+        return parse(GetPromptResult.model_validate(result)) if parse is not None else to_prompt_text(result)
+
+    def _prompt_invoker(self, name: str) -> Any:
+        async def invoke(arguments: JsonObject, ctx: CallContext) -> Complete:
+            return Complete.text(await self._prompt(name, arguments, ctx))
+
+        return invoke
+
+    # -- what `RemoteTool` and the session need ------------------------------------------------------------------
+
+    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+        """One request; a connection that is gone is opened again once, and the request repeated only if nothing was sent."""
+        if ctx.input_responses is not None:
+            params["inputResponses"] = ctx.input_responses
+        if ctx.request_state is not None:
+            params["requestState"] = ctx.request_state
+        envelope = Envelope(ctx=ctx, meta=ctx.meta, capabilities=self._desk.capabilities, headers=headers or {})
+        wire = await self._link.open()
+        try:
+            result = await wire.request(method, params, envelope)
+        except UpstreamLost:
+            if self.is_one_pipe:
+                self._link.drop(wire)
+            raise
+        except UpstreamUnavailable:
+            result = await (await self._link.open(instead_of=wire)).request(method, params, envelope)
+        return without_owned_meta(result)
+
+    def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
+        """The asks of an `input_required` result; each is judged where it is answered."""
+        return to_input_required(result)
+
+    async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
+        """A legacy server asks (`SessionHooks`)."""
+        return await self._desk.answer(request)
+
+    async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
+        """The server notifies (`SessionHooks`)."""
+        kind = _RELOADS.get(method)
+        if kind is not None:
+            self._dirty.add(kind)
+            self._changed.set()
+        elif method == "notifications/message":
+            logger.info("%s says: %s", self.name, str(params.get("data"))[:500])
+
+
+class _Answering(NoCaller):
+    """The caller of a call made through an `MCPTool`: progress and logs go on, sampling is answered here, the rest asked further."""
+
+    def __init__(self, desk: SamplingDesk, outer: CallContext) -> None:
+        self._desk = desk
+        self._outer = outer
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        await self._outer.caller.progress(progress, total, message)
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        if request.get("method") == "sampling/createMessage":
+            return await self._desk.answer(request)
+        raise AskUnavailable(f"A program's MCP tool does not answer {str(request.get('method'))!r}.", capability="")
+
+
+def _with_properties(schema: JsonObject) -> JsonObject:
+    return {**schema, "properties": {}} if schema.get("type") == "object" and "properties" not in schema else schema
+
+

@@ -1,0 +1,119 @@
+"""The settings of `MCPTool`, under agent-framework's names, and the policy they amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from mcp_types import CallToolResult, CreateMessageRequestParams, GetPromptResult
+
+from gateway.config.policies import ApprovalLists, SamplingPolicy, SourcePolicy
+from gateway.types.content import Content
+
+if TYPE_CHECKING:
+    from mcp import ClientSession
+
+    from gateway.chat.base import SupportsChatGetResponse
+
+SamplingApprovalCallback = Callable[[CreateMessageRequestParams], bool | Awaitable[bool]]
+"""Decides on one sampling request; sees it as the server sent it. Anything truthy approves, anything falsy or raised refuses."""
+
+DEFAULT_SAMPLING_MAX_TOKENS = 4096
+"""Cap on the tokens of one sampling answer (requirements 3.B/39)."""
+
+DEFAULT_SAMPLING_MAX_REQUESTS = 25
+"""Sampling requests per connection (requirements 3.B/36)."""
+
+
+class MCPSpecificApproval(TypedDict, total=False):
+    """Approval by tool; names are remote, normalised or local ones. A tool in both lists requires approval."""
+
+    always_require_approval: Collection[str] | None
+    never_require_approval: Collection[str] | None
+
+
+ApprovalMode = Literal["always_require", "never_require"] | MCPSpecificApproval
+
+
+class MCPToolOptions(TypedDict, total=False):
+    """Keyword settings of every `MCPTool`. Left out means the default named with each."""
+
+    description: str | None
+    """For people; empty."""
+    approval_mode: ApprovalMode | None
+    """Which calls a person must approve; `None`: none."""
+    allowed_tools: Collection[str] | None
+    """Remote, normalised or local names that become functions; `None`: all, empty: none."""
+    tool_name_prefix: str | None
+    """Put before local names, joined with `_`; `None`: nothing."""
+    load_tools: bool
+    """Whether tools are listed on connecting; true."""
+    load_prompts: bool
+    """Whether prompts are listed on connecting; true."""
+    parse_tool_results: Callable[[CallToolResult], str | list[Content]] | None
+    """Instead of the built-in parsing."""
+    parse_prompt_results: Callable[[GetPromptResult], str] | None
+    """Instead of the built-in parsing."""
+    session: ClientSession | None
+    """A session that its owner keeps; nothing is opened or closed then, and the sampling settings do not apply."""
+    request_timeout: float | None
+    """Seconds for connecting and for each request; 30 to connect and 120 for a call."""
+    client: SupportsChatGetResponse | None
+    """Answers sampling requests; `None`: sampling is not announced."""
+    sampling_approval_callback: SamplingApprovalCallback | None
+    """Decides on each sampling request; `None` refuses them all."""
+    sampling_max_tokens: int | None
+    """Cap on the tokens of one answer; 4096. `None`: no cap."""
+    sampling_max_requests: int | None
+    """Requests per connection; 25. `None`: any number, 0: none."""
+    additional_properties: Mapping[str, object] | None
+    """Yours; not looked at."""
+    additional_tool_argument_names: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
+    """Arguments sent although undeclared: for every tool, or by remote tool name with `*` for all."""
+
+
+def to_policy(options: MCPToolOptions) -> SourcePolicy:
+    """The operator's policy these settings amount to; the gate and the judges read nothing else."""
+    policy = SourcePolicy(
+        additional_arguments=_extras(options.get("additional_tool_argument_names")),
+        hidden_text="allow",
+        sampling=SamplingPolicy(
+            mode="answer" if options.get("client") is not None else "deny",
+            max_tokens=options.get("sampling_max_tokens", DEFAULT_SAMPLING_MAX_TOKENS),
+            max_requests=options.get("sampling_max_requests", DEFAULT_SAMPLING_MAX_REQUESTS),
+        ),
+    )
+    seconds = options.get("request_timeout")
+    return policy if seconds is None else policy.model_copy(update={"timeout_seconds": seconds, "connect_timeout_seconds": seconds})
+
+
+def _extras(names: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None) -> list[str] | dict[str, list[str]]:
+    if names is None:
+        return []
+    if isinstance(names, str):
+        return [names]
+    if isinstance(names, Mapping):
+        return {tool: [value] if isinstance(value, str) else list(value) for tool, value in names.items()}
+    return list(names)
+
+
+def needs_approval(mode: ApprovalMode | None, names: Collection[str]) -> bool | None:
+    """Whether a function known by any of `names` needs approval; `None` where nothing is said about it."""
+    if mode is None:
+        return None
+    if isinstance(mode, str):
+        return mode == "always_require"
+    if any(name in (mode.get("always_require_approval") or ()) for name in names):
+        return True
+    if any(name in (mode.get("never_require_approval") or ()) for name in names):
+        return False
+    return None
+
+
+def approval_lists(asking: Collection[str]) -> ApprovalLists:
+    """The policy that makes exactly these remote tools ask."""
+    return ApprovalLists(always=[_as_glob(name) for name in asking])
+
+
+def _as_glob(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

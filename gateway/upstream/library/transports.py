@@ -1,0 +1,97 @@
+"""`MCPStdioTool` and `MCPStreamableHTTPTool`: an `MCPTool` over a child process, and over streamable HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Unpack
+
+from gateway.config.models import HttpServer, StdioServer
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.tools.context import CallContext
+from gateway.upstream.library.mcp_tool import MCPTool
+from gateway.upstream.library.options import MCPToolOptions
+from gateway.upstream.stdio import ChildLog
+from gateway.upstream.transport import MAX_MESSAGE_BYTES, open_transport
+
+if TYPE_CHECKING:
+    import httpx2
+
+HeaderProvider = Callable[[JsonMapping], Mapping[str, str]]
+"""Headers for one call, made from the request metadata (`_meta`) given with it."""
+
+
+class MCPStdioTool(MCPTool):
+    """A server started as a child process."""
+
+    is_one_pipe = True
+
+    def __init__(
+        self,
+        name: str,
+        command: str,
+        *,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        **options: Unpack[MCPToolOptions],
+    ) -> None:
+        """`env` is added to a minimal environment; no shell is involved."""
+        super().__init__(name, **options)
+        self.command = command
+        self.args = list(args)
+        self.env = dict(env or {})
+        self.cwd = cwd
+
+    @asynccontextmanager
+    async def get_streams(self) -> AsyncGenerator[tuple[Any, Any], None]:
+        """Start the child; leaving ends it and everything it started."""
+        entry = StdioServer(command=self.command, args=self.args, env=self.env, cwd=self.cwd)
+        async with open_transport(self.name, entry, ChildLog()) as streams:
+            yield streams
+
+
+class MCPStreamableHTTPTool(MCPTool):
+    """A server reached over streamable HTTP."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        http_client: httpx2.AsyncClient | None = None,
+        terminate_on_close: bool = True,
+        header_provider: HeaderProvider | None = None,
+        **options: Unpack[MCPToolOptions],
+    ) -> None:
+        """`http_client` is used instead of one of ours and never closed; `headers` do not apply to it."""
+        super().__init__(name, **options)
+        self.url = url
+        self.headers = dict(headers or {})
+        self._http_client = http_client
+        self._terminate_on_close = terminate_on_close
+        self._header_provider = header_provider
+
+    @asynccontextmanager
+    async def get_streams(self) -> AsyncGenerator[tuple[Any, Any], None]:
+        """Connect with our bounded client, or the program's own."""
+        if self._http_client is None:
+            async with open_transport(self.name, HttpServer(url=self.url, headers=self.headers), ChildLog()) as streams:
+                yield streams
+            return
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with streamable_http_client(
+            self.url,
+            http_client=self._http_client,
+            terminate_on_close=self._terminate_on_close,
+            max_sse_event_size=MAX_MESSAGE_BYTES,
+        ) as streams:
+            yield streams
+
+    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+        """As `MCPTool.send`, with the header provider's headers."""
+        if self._header_provider is not None:
+            headers = {**self._header_provider(ctx.meta), **(headers or {})}
+        return await super().send(method, params, ctx, headers)

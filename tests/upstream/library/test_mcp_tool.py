@@ -1,0 +1,396 @@
+"""`MCPTool` for programs, against real servers of both eras over stdio and HTTP."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+
+from gateway import Agent, Content, MCPStdioTool, MCPStreamableHTTPTool, MCPTool, ScriptedChatClient
+from gateway.errors import ModelError, ToolFailed, UpstreamError, UpstreamRefused, UpstreamUnavailable
+from gateway.upstream.library.options import MCPToolOptions
+from tests.fakes.running import ROOT, free_port, upstream_http, upstream_stdio
+from tests.house.documents import blocks
+
+WAYS = ("stdio modern", "stdio legacy", "http modern", "http legacy")
+
+
+@pytest.fixture(scope="module")
+def urls() -> Generator[dict[str, str]]:
+    with upstream_http() as modern, upstream_http("--legacy") as legacy:
+        yield {"modern": modern, "legacy": legacy}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Make:
+    """Makes a tool for one way."""
+
+    def __init__(self, way: str, urls: dict[str, str]) -> None:
+        self.transport, self.era = way.split()
+        self._urls = urls
+
+    def __call__(self, options: MCPToolOptions | None = None) -> MCPTool:
+        chosen = options or {}
+        if self.transport == "http":
+            return MCPStreamableHTTPTool("fake", self._urls[self.era], **chosen)
+        entry = upstream_stdio(*(["--legacy"] if self.era == "legacy" else []))
+        return MCPStdioTool("fake", entry["command"], args=entry["args"], cwd=str(ROOT), **chosen)
+
+
+@pytest.fixture
+def make(way: str, urls: dict[str, str]) -> Make:
+    return Make(way, urls)
+
+
+def texts(result: str | list[Content]) -> list[str | None]:
+    assert not isinstance(result, str)
+    return [content.text for content in result]
+
+
+@pytest.mark.requirement("MC2", "MC3")
+async def test_tools_and_prompts_become_functions(make: Make) -> None:
+    async with make({"tool_name_prefix": "up"}) as tool:
+        names = {function.name: function for function in tool.functions}
+    assert names["up_echo"].definition.input_schema["required"] == ["text"]
+    assert names["up_greet"].definition.input_schema == {
+        "type": "object",
+        "properties": {"who": {"type": "string"}},
+        "required": ["who"],
+    }
+    assert names["up_add"].remote_name == "add"
+
+
+@pytest.mark.requirement("MC10")
+async def test_results_are_parsed_into_contents(make: Make) -> None:
+    async with make() as tool:
+        assert texts(await tool.call_tool("echo", text="hi")) == ["hi", '{"got": {"text": "hi"}}']
+        [picture] = await tool.call_tool("picture")
+        [inner, link, audio] = await tool.call_tool("rich")
+        greeting = await tool.get_prompt("greet", who="Ann")
+    assert isinstance(picture, Content) and picture.media_type == "image/png"
+    assert isinstance(inner, Content) and inner.text == "inside"
+    assert isinstance(link, Content) and (link.type, link.uri) == ("uri", "data://report")
+    assert isinstance(audio, Content) and audio.media_type == "audio/wav"
+    assert greeting == "Greet Ann."
+
+
+@pytest.mark.requirement("MC10", 59)
+async def test_a_failing_tool_raises_its_text(make: Make) -> None:
+    async with make() as tool:
+        with pytest.raises(ToolFailed, match="it did not work"):
+            await tool.call_tool("fail")
+        with pytest.raises(UpstreamRefused, match="the database said no"):
+            await tool.call_tool("raise_error")
+
+
+@pytest.mark.requirement(1, 16)
+async def test_only_declared_arguments_are_sent(make: Make) -> None:
+    async with make() as tool:
+        assert texts(await tool.call_tool("echo", text="a", thread="t", foo=1))[1] == '{"got": {"text": "a"}}'
+
+
+@pytest.mark.requirement(5, 6, 7, 8, 12, 17)
+async def test_configured_extras_are_sent_and_metadata_is_no_argument(make: Make) -> None:
+    async with make({"additional_tool_argument_names": {"echo": "foo", "*": ["bar"], "up_echo": ["no"]}, "tool_name_prefix": "up"}) as tool:
+        sent = texts(await tool.call_tool("echo", text="a", foo=1, bar=2, no=3, additional_tool_argument_names=["x"], x=4))
+        who = texts(await tool.call_tool("who", _meta={"com.example/trace": 1}))
+    assert sent[1] == '{"got": {"text": "a", "foo": 1, "bar": 2}}'
+    assert "com.example/trace" in str(who[0])
+
+
+@pytest.mark.requirement(13)
+async def test_metadata_that_is_no_dict_is_refused_before_anything_is_sent(make: Make) -> None:
+    async with make() as tool:
+        with pytest.raises(ToolFailed, match="_meta"):
+            await tool.call_tool("echo", text="a", _meta="nonsense")
+
+
+@pytest.mark.requirement(20)
+async def test_a_name_that_was_never_listed_gets_only_the_extras(make: Make) -> None:
+    async with make({"additional_tool_argument_names": "text"}) as tool:
+        with pytest.raises((UpstreamError, ToolFailed), match="Unknown tool"):
+            await tool.call_tool("nowhere", text="a", other="b")
+
+
+@pytest.mark.requirement("MC4")
+@pytest.mark.parametrize(
+    ("allowed", "expected"), [(None, True), ([], False), (["echo"], True), (["up_echo"], True), (["add"], False)]
+)
+async def test_only_allowed_tools_become_functions(urls: dict[str, str], allowed: list[str] | None, expected: bool) -> None:
+    async with MCPStreamableHTTPTool("fake", urls["modern"], allowed_tools=allowed, tool_name_prefix="up") as tool:
+        assert any(function.name == "up_echo" for function in tool.functions) is expected
+
+
+@pytest.mark.requirement(87)
+async def test_tools_that_are_not_loaded_cannot_be_called(urls: dict[str, str]) -> None:
+    async with MCPStreamableHTTPTool("fake", urls["modern"], load_tools=False, load_prompts=False) as tool:
+        assert tool.functions == []
+        with pytest.raises(ToolFailed, match="load_tools"):
+            await tool.call_tool("echo", text="a")
+        with pytest.raises(ToolFailed, match="load_prompts"):
+            await tool.get_prompt("greet", who="a")
+
+
+@pytest.mark.requirement(19)
+async def test_a_changed_list_is_read_again_in_the_background(make: Make) -> None:
+    async with make() as tool:
+        changed = anyio.Event()
+        tool.subscribe(lambda kind: changed.set())
+        if make.era == "modern":
+            return  # only handshake-era servers push list changes to a client that does not listen
+        await tool.call_tool("grow")
+        with anyio.fail_after(5):
+            await changed.wait()
+        assert any(function.name.startswith("grown_") for function in tool.functions)
+
+
+@pytest.mark.requirement("MC9")
+async def test_a_connection_that_is_gone_is_opened_again_for_the_next_call(urls: dict[str, str]) -> None:
+    entry = upstream_stdio()
+    async with MCPStdioTool("fake", entry["command"], args=entry["args"], cwd=str(ROOT)) as tool:
+        with pytest.raises((UpstreamError, ToolFailed)):
+            await tool.call_tool("die")
+        assert texts(await tool.call_tool("echo", text="again"))[0] == "again"
+
+
+@pytest.mark.requirement("MC14")
+async def test_it_may_be_opened_and_closed_in_different_tasks(make: Make) -> None:
+    tool = make()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tool.connect)
+    assert tool.is_connected
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tool.close)
+    assert not tool.is_connected
+    assert texts(await tool.call_tool("echo", text="back"))[0] == "back"
+    await tool.close()
+
+
+async def test_a_server_that_cannot_be_reached_is_an_error_that_names_it() -> None:
+    with pytest.raises(UpstreamUnavailable, match="no-such-program"):
+        await MCPStdioTool("gone", "no-such-program").connect()
+    with pytest.raises(UpstreamError):
+        await MCPStreamableHTTPTool("gone", f"http://127.0.0.1:{free_port()}/mcp").connect()
+
+
+async def test_giving_up_on_connecting_leaves_nothing_behind() -> None:
+    tool = MCPStdioTool("silent", "sleep", args=["60"])
+    with anyio.move_on_after(0.3) as scope:
+        await tool.connect()
+    assert scope.cancelled_caught
+    assert not tool.is_connected
+
+
+# -- sampling ----------------------------------------------------------------------------------------------------
+
+
+def sampling(client: ScriptedChatClient | None = None, **more: Any) -> MCPToolOptions:
+    options: dict[str, Any] = {"client": client, **more}
+    return options  # pyright: ignore[reportReturnType]  # built from a test's keywords
+
+
+@pytest.mark.requirement(28)
+async def test_sampling_is_announced_only_with_a_chat_client(make: Make) -> None:
+    async with make() as plain, make(sampling(ScriptedChatClient([]))) as able:
+        without, having = await plain.call_tool("who"), await able.call_tool("who")
+    assert "sampling" not in str(texts(without)[0])
+    assert "sampling" in str(texts(having)[0])
+
+
+@pytest.mark.requirement(30)
+async def test_without_an_approval_every_request_is_refused(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    client = ScriptedChatClient(["Paris"])
+    async with make(sampling(client)) as tool:
+        with pytest.raises((ToolFailed, UpstreamError), match="sampling"):
+            await tool.call_tool("ask_model")
+    assert client.requests == []
+
+
+def approve(params: Any) -> bool:
+    return True
+
+
+def approve_loosely(params: Any) -> Any:
+    return "yes"
+
+
+async def approve_later(params: Any) -> bool:
+    await anyio.lowlevel.checkpoint()
+    return True
+
+
+@pytest.mark.requirement(31, 39)
+@pytest.mark.parametrize("decision", [approve, approve_loosely, approve_later], ids=["sync", "truthy", "async"])
+async def test_an_approved_request_is_answered_within_the_cap(make: Make, decision: Any) -> None:
+    client = ScriptedChatClient(["Paris"])
+    async with make(sampling(client, sampling_approval_callback=decision)) as tool:
+        assert texts(await tool.call_tool("ask_model")) == ["Paris"]
+    assert client.requests[0][1].get("max_tokens") == 4096
+
+
+def refuse(params: Any) -> bool:
+    return False
+
+
+def refuse_loosely(params: Any) -> Any:
+    return 0
+
+
+def explode(params: Any) -> bool:
+    raise RuntimeError("no decision today")
+
+
+@pytest.mark.requirement(31, 32, 35)
+@pytest.mark.parametrize("decision", [refuse, refuse_loosely, explode], ids=["false", "falsy", "raises"])
+async def test_a_refusal_consumes_the_budget(urls: dict[str, str], decision: Any) -> None:
+    asked: list[Any] = []
+
+    def decide(params: Any) -> bool:
+        asked.append(params)
+        return bool(decision(params))
+
+    client = ScriptedChatClient([])
+    options = sampling(client, sampling_approval_callback=decide, sampling_max_requests=2)
+    async with MCPStreamableHTTPTool("fake", urls["legacy"], **options) as tool:
+        for _ in range(4):
+            with pytest.raises((ToolFailed, UpstreamError)):
+                await tool.call_tool("ask_model")
+    assert len(asked) == 2
+    assert client.requests == []
+
+
+@pytest.mark.requirement(33)
+async def test_the_callback_sees_the_request_before_it_is_capped(make: Make) -> None:
+    seen: list[int] = []
+
+    def decide(params: Any) -> bool:
+        seen.append(params.max_tokens)
+        return True
+
+    client = ScriptedChatClient(["Paris"])
+    async with make(sampling(client, sampling_approval_callback=decide, sampling_max_tokens=50)) as tool:
+        await tool.call_tool("ask_model")
+    assert seen == [100_000]
+    assert client.requests[0][1].get("max_tokens") == 50
+
+
+@pytest.mark.requirement(36, 38)
+async def test_the_default_budget_is_25_and_a_new_connection_refills_it(urls: dict[str, str]) -> None:
+    client = ScriptedChatClient(["Paris"] * 40)
+    options = sampling(client, sampling_approval_callback=approve)
+    async with MCPStreamableHTTPTool("fake", urls["legacy"], **options) as tool:
+        for _ in range(25):
+            await tool.call_tool("ask_model")
+        await tool.load_tools()
+        with pytest.raises((ToolFailed, UpstreamError)):
+            await tool.call_tool("ask_model")
+        assert len(client.requests) == 25
+        await tool.connect(reset=True)
+        assert texts(await tool.call_tool("ask_model")) == ["Paris"]
+
+
+@pytest.mark.requirement(37)
+async def test_no_budget_means_any_number_and_none_means_none(urls: dict[str, str]) -> None:
+    client = ScriptedChatClient(["Paris"] * 40)
+    always: Any = {"sampling_approval_callback": approve}
+    async with MCPStreamableHTTPTool("fake", urls["legacy"], **sampling(client, **always, sampling_max_requests=None)) as tool:
+        for _ in range(30):
+            await tool.call_tool("ask_model")
+    async with MCPStreamableHTTPTool("fake", urls["legacy"], **sampling(client, **always, sampling_max_requests=0)) as tool:
+        with pytest.raises((ToolFailed, UpstreamError)):
+            await tool.call_tool("ask_model")
+    assert len(client.requests) == 30
+
+
+@pytest.mark.requirement(29, 42)
+async def test_a_request_nobody_can_answer_is_an_internal_error(urls: dict[str, str]) -> None:
+    client = ScriptedChatClient([ModelError("overloaded")])
+    options = sampling(client, sampling_approval_callback=approve)
+    async with MCPStreamableHTTPTool("fake", urls["legacy"], **options) as tool:
+        with pytest.raises((ToolFailed, UpstreamError)):
+            await tool.call_tool("ask_model")
+    async with MCPStreamableHTTPTool("fake", urls["legacy"]) as tool:
+        with pytest.raises((ToolFailed, UpstreamError)):
+            await tool.call_tool("ask_model")
+
+
+@pytest.mark.requirement(40)
+async def test_every_decision_is_logged_without_content(urls: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    client = ScriptedChatClient(["Paris, of course"])
+    options = sampling(client, sampling_approval_callback=approve, sampling_max_requests=1)
+    with caplog.at_level(logging.DEBUG, logger="gateway"):
+        async with MCPStreamableHTTPTool("fake", urls["legacy"], **options) as tool:
+            await tool.call_tool("ask_model")
+            with pytest.raises((ToolFailed, UpstreamError)):
+                await tool.call_tool("ask_model")
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert any("1 message(s), maxTokens 100000" in text for text in warnings)
+    assert any("capped from 100000 to 4096" in text for text in warnings)
+    assert any("refused by sampling.maxRequests" in text for text in warnings)
+    assert not any("France" in r.getMessage() or "Paris" in r.getMessage() for r in caplog.records)
+
+
+# -- sessions of the program, agents -----------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def own_session(url: str) -> AsyncGenerator[ClientSession]:
+    async with streamable_http_client(url) as streams, ClientSession(*streams[:2]) as session:
+        await session.initialize()
+        yield session
+
+
+@pytest.mark.requirement(45)
+async def test_with_a_session_of_the_program_sampling_settings_do_not_apply(
+    urls: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = ScriptedChatClient(["Paris"])
+    async with own_session(urls["legacy"]) as session:
+        options = sampling(client, sampling_approval_callback=approve, session=session)
+        async with MCPStreamableHTTPTool("fake", urls["legacy"], **options) as tool:
+            assert texts(await tool.call_tool("echo", text="hi"))[0] == "hi"
+            with pytest.raises((ToolFailed, UpstreamError)):
+                await tool.call_tool("ask_model")
+        assert (await session.list_tools()).tools  # still the program's, and open
+    assert "sampling settings given here do not apply" in caplog.text
+    assert client.requests == []
+
+
+async def test_an_agent_uses_an_mcp_tool_like_any_other(make: Make) -> None:
+    client = ScriptedChatClient([[Content.from_function_call("c1", "add", '{"a": 2, "b": 3}')], "It is 5."])
+    async with make() as tool:
+        answer = await Agent(client, "Calculate.", tools=tool).run("2+3?")
+    assert answer.text == "It is 5."
+    results = [c.result for m in client.requests[1][0] for c in m.contents if c.type == "function_result"]
+    assert results == ["5"]
+
+
+async def test_two_remote_names_that_become_one_function_are_an_error() -> None:
+    tool = MCPStreamableHTTPTool("fake", "http://127.0.0.1:9/mcp")
+    with pytest.raises(ToolFailed, match="both would be called 'a-b'"):
+        tool._check_names(["a b", "a/b"])  # pyright: ignore[reportPrivateUsage]  # no server lists such names here
+
+
+async def test_the_example_in_the_documentation_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = blocks(ROOT / "docs/library.md", "python")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    names: dict[str, Any] = {}
+    exec(compile(code, "docs/library.md", "exec"), names)
+    await names["main"]()
+    assert "notes__list_notes" in capsys.readouterr().out
