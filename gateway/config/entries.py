@@ -70,7 +70,7 @@ def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> E
         kind = _kind(entry, path)
         _refuse_unknown(name, entry, kind, path)
         expanded = expander.entry(_plain_env(entry), path=path)
-        result.server = _validated(expanded, kind, path, expander.base_dir)
+        result.server = _validated(expanded, kind, path, expander.references.base_dir)
     except ConfigError as error:
         reason, _, hint = str(error).partition("\n")
         result.disabled = DisabledServer(name, error.path or path, reason, hint)

@@ -1,8 +1,8 @@
-"""`${…}` references inside server entries.
+"""`${…}` references inside server entries and in the secrets of `auth`.
 
-`${VAR}`, `${VAR:-default}` and `${env:VAR}` everywhere in `FIELDS`; `${file:PATH}` in `env` and `headers`.
-A bare `$VAR` stays as it is, references do not nest, and an unset variable is an error, never the empty
-string. Nothing outside server entries is expanded. Used by `entries`.
+`${VAR}`, `${VAR:-default}` and `${env:VAR}` everywhere in `FIELDS`; `${file:PATH}`, `${keyring:SERVICE/USER}` and
+`${cmd:NAME}` where secrets stand. A bare `$VAR` stays as it is, references do not nest, and an unset variable is an
+error, never the empty string. Nothing else is expanded. Used by `entries` and `outbound`; `references` fetches.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
+from gateway.config.references import References
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
 
@@ -20,16 +20,14 @@ FIELDS = ("command", "args", "env", "cwd", "url", "headers")
 """Keys of a server entry in which references are read."""
 
 SECRET_FIELDS = ("env", "headers")
-"""Keys whose referenced values are secrets, and where `${file:PATH}` is read."""
+"""Keys whose referenced values are secrets, and where files, the keyring and programs are read."""
 
 MIN_SECRET_CHARS = 6
 """Shorter values are not masked: hiding every `1` or `true` would make the output unreadable and protects nothing."""
 
-MAX_SECRET_FILE_BYTES = 65_536
-"""A `${file:PATH}` larger than this is a mistake, not a secret."""
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_FETCHED = ("file", "keyring", "cmd")
 _EDITOR_VARIABLES = frozenset({"workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "extensionPath"})
 _SENSITIVE_NAME = re.compile(r"auth|cookie|key|passw|secret|token|credential", re.IGNORECASE)
 
@@ -39,8 +37,7 @@ class Expander:
     """Expands the references of one configuration and remembers which values are secret."""
 
     environ: Mapping[str, str]
-    base_dir: Path
-    """Folder that relative `${file:PATH}` paths start from."""
+    references: References
     secrets: set[str] = field(default_factory=lambda: cast("set[str]", set()))
     """Values to mask wherever something is shown; grows with every expansion."""
 
@@ -51,6 +48,16 @@ class Expander:
             ConfigError: With the JSON path of the value that cannot be expanded.
         """
         return {key: self._value(value, f"{path}.{key}", key) if key in FIELDS else value for key, value in entry.items()}
+
+    def secret(self, text: str, *, path: str) -> str:
+        """`text` with its references replaced; all of it is a secret.
+
+        Raises:
+            ConfigError: With `path`, when a reference cannot be expanded.
+        """
+        expanded = self._text(text, path, secret=True)
+        self._note(expanded)
+        return expanded
 
     def _value(self, value: JsonValue, path: str, field_name: str) -> JsonValue:
         if isinstance(value, str):
@@ -101,30 +108,22 @@ class Expander:
                 if default is None:
                     raise ConfigError(_unset(name), path=path)
                 return default
-            if secret:
+            if secret or _SENSITIVE_NAME.search(name):
                 self._note(value)
             return value
         scheme, colon, rest = body.partition(":")
-        if scheme == "file" and colon:
+        if colon and scheme in _FETCHED:
             if not secret:
-                raise ConfigError("`${file:…}` is read in `env` and `headers` only.", path=path)
-            value = self._file(rest, path)
+                raise ConfigError(f"`${{{scheme}:…}}` is read in `env`, `headers` and `auth` only.", path=path)
+            value = self._fetch(scheme, rest, path)
             self._note(value)
             return value
         raise ConfigError(_refused(scheme if colon else "", rest, body), path=path)
 
-    def _file(self, name: str, path: str) -> str:
-        source = self.base_dir / Path(name).expanduser()
-        try:
-            with source.open("rb") as stream:
-                data = stream.read(MAX_SECRET_FILE_BYTES + 1)
-            if len(data) > MAX_SECRET_FILE_BYTES:
-                raise ConfigError(f"file {name!r} is larger than {MAX_SECRET_FILE_BYTES} bytes.", path=path)
-            return data.decode().rstrip("\r\n")
-        except OSError as error:
-            raise ConfigError(f"file {name!r} cannot be read: {error.strerror or 'unknown reason'}.", path=path) from None
-        except UnicodeDecodeError:
-            raise ConfigError(f"file {name!r} is not UTF-8 text.", path=path) from None
+    def _fetch(self, scheme: str, rest: str, path: str) -> str:
+        if scheme == "file":
+            return self.references.file(rest, path)
+        return self.references.keyring(rest, path) if scheme == "keyring" else self.references.command(rest, path)
 
 
 def _unset(name: str) -> str:
@@ -137,8 +136,9 @@ def _refused(scheme: str, rest: str, body: str) -> str:
     if scheme == "input":
         name = re.sub(r"[^A-Za-z0-9]+", "_", rest).strip("_").upper() or "VALUE"
         return f"`${{input:{rest}}}` asks in an editor, and nobody is asked here; set {name} and write `${{{name}}}`."
-    if scheme in ("keyring", "cmd"):
-        return f"`${{{scheme}:…}}` is not read; use an environment variable `${{VAR}}`, or `${{file:PATH}}` in `env` or `headers`."
     if scheme == "env":
         return f"`${{env:…}}` needs the name of an environment variable, not {rest!r}."
-    return f"`${{{body}}}` is not a reference; write `${{VAR}}`, `${{VAR:-default}}`, `${{env:VAR}}` or `${{file:PATH}}`."
+    return (
+        f"`${{{body}}}` is not a reference; write `${{VAR}}`, `${{VAR:-default}}` or `${{env:VAR}}`, "
+        f"or for a secret `${{file:PATH}}`, `${{keyring:SERVICE/USER}}` or `${{cmd:NAME}}`."
+    )

@@ -18,9 +18,11 @@ from gateway.config.entries import DisabledServer, read_entry
 from gateway.config.expand import Expander
 from gateway.config.hosts import IGNORED_ROOT_KEYS
 from gateway.config.jsonc import parse
-from gateway.config.models import RESERVED_SOURCES, SOURCE_NAME_PATTERN, GatewayConfig
+from gateway.config.models import RESERVED_SOURCES, SOURCE_NAME_PATTERN, GatewayConfig, ServerEntry
+from gateway.config.outbound import read_auth
 from gateway.config.paths import find_config
 from gateway.config.problems import keys_of, problems_of
+from gateway.config.references import References
 from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
@@ -30,7 +32,7 @@ __all__ = ["DisabledServer", "LoadedConfig", "load_config"]
 MAX_CONFIG_BYTES = 4_194_304
 """A configuration larger than this is refused unread; real ones stay below 100 kB."""
 
-SETTINGS_SECTIONS = ("expose", "server", "storage", "defaults")
+SETTINGS_SECTIONS = ("expose", "server", "storage", "secrets", "defaults")
 """Sections in which a `${…}` would be taken literally; refused, because nobody means that."""
 
 
@@ -98,8 +100,8 @@ def _load(document: JsonObject, path: Path, environ: Mapping[str, str]) -> Loade
     notes: list[str] = []
     root = _own_root(document, notes)
     key = "servers" if "servers" in document else "mcpServers"
-    expander = Expander(environ, base_dir)
-    servers: JsonObject = {}
+    expander = Expander(environ, References(environ, base_dir, _object(root, "secrets")))
+    servers: dict[str, ServerEntry] = {}
     disabled: list[DisabledServer] = []
     policies = _object(root, "policies")
     for name, raw in _object(root, "mcpServers").items():
@@ -112,6 +114,18 @@ def _load(document: JsonObject, path: Path, environ: Mapping[str, str]) -> Loade
             servers[name] = result.server
             for side, tools in result.filters.items():
                 policies = _with_filter(policies, name, side, tools)
+    for name, entry in list(servers.items()):
+        written = _auth(policies, name)
+        if written is None:
+            continue
+        try:
+            auth, remarks = read_auth(written, entry, expander, path=f"policies.{name}.auth")
+        except ConfigError as error:
+            disabled.append(DisabledServer(name, error.path, str(error)))
+            del servers[name]
+            continue
+        policies = {**policies, name: {**cast("JsonObject", policies[name]), "auth": auth}}
+        notes += remarks
     for section in SETTINGS_SECTIONS:
         _refuse_references(root.get(section), section)
     try:
@@ -143,6 +157,13 @@ def _object(root: JsonObject, key: str) -> JsonObject:
     if not isinstance(value, dict):
         raise ConfigError(f"{key}: must be an object.", path=key)
     return cast("JsonObject", value)
+
+
+def _auth(policies: JsonObject, name: str) -> JsonObject | None:
+    """The `auth` of a policy where it is an object; what else is wrong with it is found by the validation."""
+    policy = policies.get(name)
+    auth = cast("JsonObject", policy).get("auth") if isinstance(policy, dict) else None
+    return cast("JsonObject", auth) if isinstance(auth, dict) else None
 
 
 def _check_name(name: str, path: str) -> None:

@@ -1,0 +1,53 @@
+"""The `auth` of a server's policy: its secret expanded, and judged together with the entry it is for.
+
+A mistake costs the one server. The shape itself is `policies`' and is checked with the whole file. Called by `load`.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from gateway.config.expand import Expander
+from gateway.config.models import ServerEntry, StdioServer
+from gateway.errors import ConfigError
+from gateway.json_types import JsonObject
+
+SECRET_KEY = "clientSecret"
+"""The one key of `auth` in which references are read."""
+
+LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Hosts of this machine, for which plain http is fine."""
+
+
+def read_auth(written: JsonObject, entry: ServerEntry, expander: Expander, *, path: str) -> tuple[JsonObject, list[str]]:
+    """`written` with its secret expanded, and notes about it.
+
+    Raises:
+        ConfigError: With the place; the server cannot be used.
+    """
+    if isinstance(entry, StdioServer):
+        raise ConfigError("OAuth is for servers with a `url`; give a program its credentials in `env`.", path=path)
+    if any(name.lower() == "authorization" for name in entry.headers):
+        raise ConfigError("the entry has an `Authorization` header already; keep one of the two.", path=path)
+    for key, value in written.items():
+        if key != SECRET_KEY and isinstance(value, str) and "${" in value:
+            raise ConfigError(f"`${{…}}` is read in `{SECRET_KEY}` only; write the value itself.", path=f"{path}.{key}")
+    _check_issuer(written.get("issuer"), f"{path}.issuer")
+    parts = urlsplit(entry.url)
+    notes = [f"{path}: tokens travel unencrypted to {parts.netloc}; use https"] if _is_open(entry.url) else []
+    secret = written.get(SECRET_KEY)
+    if not isinstance(secret, str):
+        return written, notes
+    if "${" not in secret:
+        notes.append(f"{path}.{SECRET_KEY}: a secret stands in the file; write a reference such as `${{VAR}}` or `${{file:PATH}}`")
+    return {**written, SECRET_KEY: expander.secret(secret, path=f"{path}.{SECRET_KEY}")}, notes
+
+
+def _check_issuer(issuer: object, path: str) -> None:
+    if isinstance(issuer, str) and (_is_open(issuer) or not urlsplit(issuer).hostname):
+        raise ConfigError("is no https:// address (http:// is for this machine only).", path=path)
+
+
+def _is_open(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS)

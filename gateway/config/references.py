@@ -1,0 +1,173 @@
+"""Where a secret reference gets its value: a file, the system's keyring, or a program's output.
+
+`expand` finds references and knows where they are allowed; this only fetches. A program runs at most once per load,
+without a shell, and neither its output nor what it says on stderr is ever shown. `keyring` is an optional extra,
+because on a server there is none to ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from pydantic import ValidationError
+
+from gateway.config.models import SecretCommand
+from gateway.config.suggest import did_you_mean
+from gateway.errors import ConfigError
+from gateway.json_types import JsonValue
+
+MAX_SECRET_BYTES = 65_536
+"""A value larger than this is a mistake, not a secret."""
+
+KILL_WAIT_SECONDS = 2.0
+"""Time for a killed program to be gone; it is never waited for longer."""
+
+
+@dataclass(slots=True)
+class References:
+    """The sources of secrets of one configuration."""
+
+    environ: Mapping[str, str]
+    """Environment of the programs."""
+    base_dir: Path
+    """Folder that relative paths start from, and in which programs run."""
+    commands: Mapping[str, JsonValue] = field(default_factory=lambda: cast("dict[str, JsonValue]", {}))
+    """The configuration's `secrets`, as written."""
+    _answers: dict[str, str | ConfigError] = field(default_factory=lambda: cast("dict[str, str | ConfigError]", {}))
+
+    def file(self, name: str, path: str) -> str:
+        """The text of a file without its last line breaks. `path` is the reference's place, for errors.
+
+        Raises:
+            ConfigError: It cannot be read, is too large or is not text.
+        """
+        source = self.base_dir / Path(name).expanduser()
+        try:
+            with source.open("rb") as stream:
+                return _text(stream.read(MAX_SECRET_BYTES + 1), f"file {name!r}", path)
+        except OSError as error:
+            raise ConfigError(f"file {name!r} cannot be read: {error.strerror or 'unknown reason'}.", path=path) from None
+
+    def keyring(self, name: str, path: str) -> str:
+        """The password of `SERVICE/USER` in the system's keyring; the last `/` divides.
+
+        Raises:
+            ConfigError: There is no such password, no keyring, or the extra is not installed.
+        """
+        service, slash, user = name.rpartition("/")
+        if not slash or not service or not user:
+            raise ConfigError(f"`${{keyring:{name}}}` needs a service and a user: `${{keyring:SERVICE/USER}}`.", path=path)
+        try:
+            import keyring
+            import keyring.errors
+        except ImportError:
+            raise ConfigError("`${keyring:…}` needs the extra `keyring`: install `moongate[keyring]`.", path=path) from None
+        try:
+            value = keyring.get_password(service, user)
+        except (keyring.errors.KeyringError, RuntimeError) as error:
+            reason = "there is none on this machine" if isinstance(error, keyring.errors.NoKeyringError) else type(error).__name__
+            raise ConfigError(f"the keyring cannot be read: {reason}.", path=path) from None
+        if not value:
+            fix = f"set it: `keyring set {service} {user}`"
+            raise ConfigError(f"the keyring has no password for {user!r} of {service!r}; {fix}.", path=path)
+        return value
+
+    def command(self, name: str, path: str) -> str:
+        """What the program `secrets.<name>` prints, without its last line breaks.
+
+        Raises:
+            ConfigError: No such program, or it failed; the text never has its output.
+        """
+        if name not in self._answers:
+            try:
+                self._answers[name] = self._run(name)
+            except ConfigError as error:
+                self._answers[name] = error
+        answer = self._answers[name]
+        if isinstance(answer, ConfigError):
+            raise ConfigError(str(answer), path=path)
+        return answer
+
+    def _run(self, name: str) -> str:
+        written = self.commands.get(name)
+        if written is None:
+            raise ConfigError(f"`${{cmd:{name}}}` names no program under `secrets`. {did_you_mean(name, self.commands)}".rstrip())
+        try:
+            settings = SecretCommand.model_validate(written)
+        except ValidationError:
+            raise ConfigError(f'secrets.{name} must be like `{{"command": ["program", "argument"]}}`.') from None
+        what = f"the program of secrets.{name} ({settings.command[0]!r})"
+        try:
+            process = subprocess.Popen(
+                settings.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=self.base_dir,
+                env=dict(self.environ),
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "an argument has a NUL character"
+            raise ConfigError(f"{what} cannot be started: {reason or 'unknown reason'}.") from None
+        data = _read_output(process, settings.timeout_seconds)
+        if data is None:
+            raise ConfigError(f"{what} did not end within {settings.timeout_seconds:g} s.")
+        if len(data) <= MAX_SECRET_BYTES and process.returncode != 0:
+            raise ConfigError(f"{what} failed with exit code {process.returncode}; run it by hand to see why.")
+        text = _text(data, f"the output of {what}", "")
+        if not text:
+            raise ConfigError(f"{what} printed nothing.")
+        return text
+
+
+def _read_output(process: subprocess.Popen[bytes], timeout_seconds: float) -> bytes | None:
+    """Its standard output, cut off behind the limit; `None` when it took too long. The program is gone afterwards."""
+    assert process.stdout is not None
+    pipe = process.stdout
+    seen: list[bytes] = []
+    ended = threading.Event()
+
+    def read() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            seen.append(pipe.read(MAX_SECRET_BYTES + 1))
+            if len(seen[0]) <= MAX_SECRET_BYTES:
+                process.wait()
+        ended.set()
+
+    reader = threading.Thread(target=read, daemon=True, name="secret-command")
+    reader.start()
+    in_time = ended.wait(timeout_seconds)
+    _kill(process)
+    reader.join(KILL_WAIT_SECONDS)
+    if not reader.is_alive():
+        pipe.close()
+    return seen[0] if in_time and seen else None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the program and what it started, where it still runs."""
+    if os.name == "posix":
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+    elif process.poll() is None:
+        process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_WAIT_SECONDS)
+
+
+def _text(data: bytes, what: str, path: str) -> str:
+    if len(data) > MAX_SECRET_BYTES:
+        raise ConfigError(f"{what} is larger than {MAX_SECRET_BYTES} bytes.", path=path)
+    try:
+        return data.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{what} is not UTF-8 text.", path=path) from None

@@ -1,0 +1,221 @@
+"""Secret references: where they may stand, what they fetch, and that what they fetch is never shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.load import LoadedConfig, load_config
+
+SECRET = "canary-5f2c-secret"
+
+
+def load(folder: Path, document: dict[str, Any], environ: dict[str, str] | None = None) -> LoadedConfig:
+    file = folder / "gateway.json"
+    file.write_text(json.dumps(document))
+    return load_config(file, {**os.environ, **(environ or {})})
+
+
+def with_program(body: str, **settings: Any) -> dict[str, Any]:
+    """A configuration whose one server takes a header from a Python program."""
+    return {
+        "mcpServers": {"docs": {"url": "https://docs.example.com/mcp", "headers": {"X-Token": "${cmd:docs}"}}},
+        "secrets": {"docs": {"command": [sys.executable, "-c", body], **settings}},
+    }
+
+
+def reason(loaded: LoadedConfig) -> str:
+    (only,) = loaded.disabled
+    return f"{only.json_path}: {only.reason}"
+
+
+def test_a_program_gives_what_it_prints_without_the_last_line_break(tmp_path: Path) -> None:
+    loaded = load(tmp_path, with_program(f"print({SECRET!r})"))
+    assert loaded.config.mcp_servers["docs"].model_dump()["headers"] == {"X-Token": SECRET}
+    assert loaded.secrets == {SECRET}
+
+
+def test_a_program_runs_once_however_often_it_is_named_and_not_for_a_server_that_is_off(tmp_path: Path) -> None:
+    body = "import pathlib; p = pathlib.Path('runs'); p.write_text((p.read_text() if p.exists() else '') + 'x'); print('value-of-it')"
+    document = with_program(body)
+    document["mcpServers"]["docs"]["headers"]["X-Other"] = "Bearer ${cmd:docs}"
+    document["mcpServers"]["tool"] = {"command": "x", "env": {"A": "${cmd:docs}"}}
+    loaded = load(tmp_path, document)
+    assert loaded.config.mcp_servers["tool"].model_dump()["env"] == {"A": "value-of-it"}
+    assert (tmp_path / "runs").read_text() == "x"
+    for entry in document["mcpServers"].values():
+        entry["disabled"] = True
+    load(tmp_path, document)
+    assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_a_program_gets_no_shell(tmp_path: Path) -> None:
+    document = with_program("import sys; print(sys.argv[1])")
+    document["secrets"]["docs"]["command"].append("$(touch made); `touch made` ; echo $HOME")
+    loaded = load(tmp_path, document)
+    assert loaded.config.mcp_servers["docs"].model_dump()["headers"] == {"X-Token": "$(touch made); `touch made` ; echo $HOME"}
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (f"import sys; print({SECRET!r}); print({SECRET!r}, file=sys.stderr); sys.exit(3)", "failed with exit code 3"),
+        ("pass", "printed nothing"),
+        (f"print({SECRET!r} * 10_000)", "is larger than 65536 bytes"),
+        (f"while True: print({SECRET!r} * 10_000)", "is larger than 65536 bytes"),
+        ("import sys; sys.stdout.buffer.write(b'canary-5f2c-secret\\xff')", "is not UTF-8 text"),
+    ],
+)
+def test_a_program_that_fails_disables_its_server_and_its_output_is_not_told(
+    body: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loaded = load(tmp_path, with_program(body))
+    assert said in reason(loaded)
+    assert reason(loaded).startswith("mcpServers.docs.headers.X-Token: ")
+    assert SECRET not in reason(loaded) + "".join(capfd.readouterr())
+
+
+def test_a_program_that_hangs_is_ended_with_everything_it_started(tmp_path: Path) -> None:
+    body = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "open('child', 'w').write(str(child.pid))\n"
+        "time.sleep(600)"
+    )
+    began = time.monotonic()
+    loaded = load(tmp_path, with_program(body, timeoutSeconds=2))
+    assert "did not end within 2 s" in reason(loaded)
+    assert time.monotonic() - began < 15
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 5
+    while _runs(child) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _runs(child)
+
+
+def _runs(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_an_unknown_program_and_a_wrong_place_are_named_with_the_fix(tmp_path: Path) -> None:
+    document = with_program("pass")
+    document["mcpServers"] = {
+        "a": {"url": "https://a.example.com", "headers": {"X": "${cmd:dosc}"}},
+        "b": {"url": "https://b.example.com/${cmd:docs}"},
+        "c": {"command": "x", "args": ["${keyring:a/b}"]},
+    }
+    said = {d.name: d.reason for d in load(tmp_path, document).disabled}
+    assert said["a"] == "`${cmd:dosc}` names no program under `secrets`. Did you mean 'docs'?"
+    assert said["b"] == "`${cmd:…}` is read in `env`, `headers` and `auth` only."
+    assert said["c"] == "`${keyring:…}` is read in `env`, `headers` and `auth` only."
+
+
+def test_the_keyring_gives_a_password_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    """In a process of its own: `keyring` chooses its backend once."""
+    (tmp_path / "keyring.json").write_text(json.dumps({"https://docs.example.com": {"me@example.com": SECRET}}))
+    servers = {
+        "docs": {"url": "https://a.example.com", "headers": {"X": "${keyring:https://docs.example.com/me@example.com}"}},
+        "none": {"url": "https://a.example.com", "headers": {"X": "${keyring:docs/me}"}},
+    }
+    (tmp_path / "gateway.json").write_text(json.dumps({"mcpServers": servers}))
+    code = (
+        "import os; from gateway.config.load import load_config; c = load_config('gateway.json', os.environ);"
+        "print(c.config.mcp_servers['docs'].headers['X'], sorted(c.secrets), c.disabled[0].reason)"
+    )
+    environ = {
+        **os.environ,
+        "PYTHON_KEYRING_BACKEND": "tests.fakes.keyring_file.FileKeyring",
+        "MOONGATE_TEST_KEYRING": str(tmp_path / "keyring.json"),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=20, check=True)
+    fix = "the keyring has no password for 'me' of 'docs'; set it: `keyring set docs me`."
+    assert run.stdout == f"{SECRET} ['{SECRET}'] {fix}\n"
+
+
+def test_without_the_extra_the_keyring_reference_names_it(tmp_path: Path) -> None:
+    (tmp_path / "keyring").mkdir()
+    (tmp_path / "keyring" / "__init__.py").write_text("raise ImportError('not installed')\n")
+    (tmp_path / "gateway.json").write_text('{"mcpServers": {"a": {"command": "x", "env": {"A": "${keyring:a/b}"}}}}')
+    code = "from gateway.config.load import load_config; print(load_config('gateway.json', {}).disabled[0].reason)"
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=20, check=True)
+    assert run.stdout == "`${keyring:…}` needs the extra `keyring`: install `moongate[keyring]`.\n"
+
+
+def auth_config(auth: dict[str, Any], entry: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"mcpServers": {"docs": entry or {"url": "https://docs.example.com/mcp"}}, "policies": {"docs": {"auth": auth}}}
+
+
+def credentials(**more: Any) -> dict[str, Any]:
+    written = {"type": "client-credentials", "issuer": "https://id.example.com", "clientId": "me", "clientSecret": "${file:secret}"}
+    return {**written, **more}
+
+
+def test_the_secret_of_auth_is_expanded_and_masked(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    loaded = load(tmp_path, auth_config(credentials()))
+    auth = loaded.config.policies["docs"].auth
+    assert auth is not None
+    assert auth.client_secret == SECRET
+    assert loaded.secrets == {SECRET}
+    assert loaded.notes == []
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (auth_config(credentials()), "policies.docs.auth.clientSecret: file 'secret' cannot be read: No such file or directory."),
+        (
+            auth_config(credentials(clientId="${ID}")),
+            "policies.docs.auth.clientId: `${…}` is read in `clientSecret` only; write the value itself.",
+        ),
+        (
+            auth_config(credentials(issuer="http://id.example.com")),
+            "policies.docs.auth.issuer: is no https:// address (http:// is for this machine only).",
+        ),
+        (
+            auth_config(credentials(), {"command": "x"}),
+            "policies.docs.auth: OAuth is for servers with a `url`; give a program its credentials in `env`.",
+        ),
+        (
+            auth_config(credentials(), {"url": "https://docs.example.com/mcp", "headers": {"authorization": "Bearer x"}}),
+            "policies.docs.auth: the entry has an `Authorization` header already; keep one of the two.",
+        ),
+    ],
+)
+def test_a_mistake_in_auth_disables_the_one_server(document: dict[str, Any], said: str, tmp_path: Path) -> None:
+    document["mcpServers"]["other"] = {"command": "x"}
+    loaded = load(tmp_path, document)
+    assert reason(loaded) == said
+    assert list(loaded.config.mcp_servers) == ["other"]
+
+
+def test_a_secret_written_out_in_auth_works_is_masked_and_remarked(tmp_path: Path) -> None:
+    loaded = load(tmp_path, auth_config(credentials(clientSecret=SECRET)))
+    assert loaded.secrets == {SECRET}
+    assert loaded.notes == [
+        "policies.docs.auth.clientSecret: a secret stands in the file; write a reference such as `${VAR}` or `${file:PATH}`"
+    ]
+
+
+def test_a_variable_with_a_telling_name_is_masked_in_arguments_and_addresses_too(tmp_path: Path) -> None:
+    servers = {"a": {"url": "https://a.example.com/?key=${A_KEY}&p=${PROJECT}"}, "b": {"command": "x", "args": ["--token=${B_TOKEN}"]}}
+    loaded = load(tmp_path, {"mcpServers": servers}, {"A_KEY": "value-of-a", "B_TOKEN": "value-of-b", "PROJECT": "the-project"})
+    assert loaded.secrets == {"value-of-a", "value-of-b"}
+
+
+def test_references_are_refused_in_the_programs_themselves(tmp_path: Path) -> None:
+    from gateway.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"secrets\.docs\.command\[0\]: `\$\{…\}` is read inside server entries only"):
+        load(tmp_path, {"secrets": {"docs": {"command": ["${HOME}/x"]}}})
