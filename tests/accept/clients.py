@@ -88,17 +88,18 @@ class TypeScript:
 
     def list_tools(self) -> list[str]:
         """Names in the server's order."""
-        return self._steps([["list"]])[0]
+        return self.run([["list"]])[0]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The result of one call."""
-        return self._steps([["call", name, arguments]])[0]
+        return self.run([["call", name, arguments]])[0]
 
     def read(self, uri: str) -> dict[str, Any]:
         """The result of one `resources/read`."""
-        return self._steps([["read", uri]])[0]
+        return self.run([["read", uri]])[0]
 
-    def _steps(self, steps: Sequence[Sequence[Any]]) -> list[Any]:
+    def run(self, steps: Sequence[Sequence[Any]]) -> list[Any]:
+        """The results of several steps on one connection: `["list"]`, `["call", name, arguments]`, `["read", uri]`."""
         ended = run_node(str(CLIENT), self._era, json.dumps(self._target), json.dumps(steps), cwd=self._folder)
         assert ended.code == 0, ended.err
         return json.loads(ended.out)
