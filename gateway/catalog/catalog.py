@@ -22,11 +22,15 @@ from gateway.catalog.uris import UriTool, expose_contents, expose_messages
 from gateway.config.policies import SourcePolicy
 from gateway.errors import Collision, NotFound
 from gateway.json_types import JsonObject
+from gateway.policy.decision import Reject
+from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_value
+from gateway.policy.shaping import public_names
 from gateway.policy.tools import judge_tool
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, Source, Tool, ToolSource, UpdatingSource
 from gateway.tools.context import CallContext
 from gateway.tools.guard import GuardedTool, ToolGate
+from gateway.tools.published import judge_definition
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +64,13 @@ class _Shelf:
     """Exposed wire objects."""
     natives: dict[Kind, dict[str, str]] = field(default_factory=lambda: cast("dict[Kind, dict[str, str]]", {}))
     """Exposed name or URI → native one."""
+    withheld: dict[str, dict[str, str]] = field(default_factory=lambda: cast("dict[str, dict[str, str]]", {}))
+    """By kind: native name or URI → why policy does not let it exist, where that is worth telling."""
+
+    @property
+    def hidden_text(self) -> str:
+        """What becomes of hidden text; texts of our own are not searched."""
+        return "allow" if self.entry.is_local else self.entry.policy.hidden_text
 
 
 class Catalog:
@@ -77,6 +88,9 @@ class Catalog:
         self._settled = settled
         self._shelves = self._label_shelves(entries)
         self._tools: dict[str, GuardedTool] = {}
+        """What clients see and call."""
+        self._unlisted: dict[str, GuardedTool] = {}
+        """What only agents and workflows of this gateway may call."""
         self._merged: dict[Kind, list[JsonObject]] = {kind: [] for kind in CATALOG_KINDS}
         self._owners: dict[Kind, dict[str, _Shelf]] = {kind: {} for kind in CATALOG_KINDS}
         self._wire_tools: list[JsonObject] = []
@@ -168,56 +182,76 @@ class Catalog:
 
     async def _rebuild_tools(self, shelf: _Shelf) -> None:
         policy = shelf.entry.policy
-        natives = [
-            tool
-            for tool in await shelf.entry.source.tools()
-            if judge_tool(tool.definition.name, policy.tools.allow, policy.tools.deny)
-        ]
-        names = expose_names(shelf.entry.prefix, [t.definition.name for t in natives], self._budget)
-        built: dict[str, tuple[Tool, GuardedTool]] = {}
-        for tool in natives:
-            name = names[tool.definition.name]
-            known = shelf.tools.get(name)
-            if known is not None and known[0] is tool:
-                built[name] = known
+        withheld: dict[str, str] = {}
+        existing: dict[str, Tool] = {}
+        for tool in await shelf.entry.source.tools():
+            native = tool.definition.name
+            override = policy.overrides.get(native)
+            if not judge_tool(native, policy.tools.allow, policy.tools.deny) or (override is not None and not override.enabled):
                 continue
-            inner = UriTool(tool, shelf.label) if shelf.label and shelf.entry.full is not None else tool
-            built[name] = (
-                tool,
-                GuardedTool(
-                    inner,
-                    exposed_name=name,
-                    source=shelf.entry.source.id,
-                    policy=ToolGate.build(inner.definition, policy),
-                    limiter=shelf.limiter,
-                    events=self._events,
-                ),
-            )
+            if shelf.hidden_text == "refuse" and isinstance(verdict := judge_definition(tool.definition), Reject):
+                withheld[native] = f"Refused by {verdict.rule}: {verdict.reason}"
+                continue
+            existing[native] = tool
+        public, lost = public_names(existing, policy.overrides)
+        for native, (name, holder) in lost.items():
+            withheld[native] = f"overrides.{native}.name: {name!r} is the name of tool {holder!r}, so the tool is left out; choose another."
+        exposed = expose_names(shelf.entry.prefix, list(public.values()), self._budget)
+        built: dict[str, tuple[Tool, GuardedTool]] = {}
+        for native, name in ((native, exposed[stem]) for native, stem in public.items()):
+            known = shelf.tools.get(name)
+            built[name] = known if known is not None and known[0] is existing[native] else self._guard(shelf, existing[native], name)
         shelf.tools = built
+        shelf.withheld["tools"] = withheld
+
+    def _guard(self, shelf: _Shelf, tool: Tool, name: str) -> tuple[Tool, GuardedTool]:
+        entry = shelf.entry
+        inner = UriTool(tool, shelf.label) if shelf.label and entry.full is not None else tool
+        gate = ToolGate.build(inner.definition, entry.policy, is_local=entry.is_local)
+        return tool, GuardedTool(inner, exposed_name=name, source=entry.source.id, policy=gate, limiter=shelf.limiter, events=self._events)
 
     async def _rebuild_kind(self, shelf: _Shelf, kind: Kind) -> None:
         if shelf.entry.full is None:
             return
         key = _KEY_OF[kind]
-        wires = await shelf.entry.full.list(kind)
+        wires = self._readable(shelf, kind, await shelf.entry.full.list(kind))
         natives = [str(wire[key]) for wire in wires]
         if kind == "prompts":
             exposed = expose_names(shelf.entry.prefix, natives, self._budget)
         else:
             exposed = {native: expose_uri(shelf.label, native) for native in natives}
+        if shelf.hidden_text == "strip":
+            exposed = {native: strip_text(name) for native, name in exposed.items()}
+            wires = [cast("JsonObject", strip_value(wire, keys=True)) for wire in wires]
         shelf.natives[kind] = {exposed[native]: native for native in natives}
         shelf.listed[kind] = [{**wire, key: exposed[native]} for wire, native in zip(wires, natives, strict=True)]
+
+    def _readable(self, shelf: _Shelf, kind: Kind, wires: Sequence[JsonObject]) -> Sequence[JsonObject]:
+        """The listed entries that policy lets exist."""
+        if shelf.hidden_text != "refuse":
+            return wires
+        verdicts = [(wire, judge_hidden_text(wire, "The definition")) for wire in wires]
+        shelf.withheld[kind] = {
+            strip_text(str(wire[_KEY_OF[kind]])): f"Refused by {verdict.rule}: {verdict.reason}"
+            for wire, verdict in verdicts
+            if isinstance(verdict, Reject)
+        }
+        return [wire for wire, verdict in verdicts if not isinstance(verdict, Reject)]
 
     def _merge_tools(self, *, strict: bool) -> None:
         merged: dict[str, GuardedTool] = {}
         problems: dict[str, str] = {}
         local: dict[str, bool] = {}
+        unlisted: dict[str, GuardedTool] = {}
         for shelf in self._shelves:
             for name, (_, guarded) in shelf.tools.items():
                 first = merged.get(name)
                 if first is None:
                     merged[name] = guarded
                     local[name] = shelf.entry.is_local
+                    override = shelf.entry.policy.overrides.get(guarded.definition.name)
+                    if override is not None and not override.listed:
+                        unlisted[name] = guarded
                     continue
                 text = (
                     f"Tool name {name!r} is claimed by source {first.source!r} and by source {guarded.source!r}; "
@@ -230,8 +264,9 @@ class Catalog:
             if self.problems.get(name) != text:
                 logger.error("%s", text)
         self.problems = problems
-        self._tools = merged
-        self._wire_tools = [tool.definition.to_wire(name) for name, tool in merged.items()]
+        self._tools = {name: tool for name, tool in merged.items() if name not in unlisted} if unlisted else merged
+        self._unlisted = unlisted
+        self._wire_tools = [tool.definition.to_wire(name) for name, tool in self._tools.items()]
 
     def _merge_kind(self, kind: Kind) -> None:
         merged: list[JsonObject] = []
@@ -250,7 +285,7 @@ class Catalog:
     # -- tools -------------------------------------------------------------------------------------------------
 
     async def tools(self, patterns: Sequence[str] | None = None) -> Sequence[GuardedTool]:
-        """All tools in catalog order, or those matching any `<source>/<glob over native names>` (`ToolBox`)."""
+        """All tools that clients see, or those matching any `<source>/<glob over native names>`, unlisted ones too (`ToolBox`)."""
         await self.catch_up()
         if patterns is None:
             return list(self._tools.values())
@@ -259,7 +294,7 @@ class Catalog:
             guarded
             for shelf in self._shelves
             for name, (tool, guarded) in shelf.tools.items()
-            if self._tools.get(name) is guarded
+            if (self._tools.get(name) is guarded or self._unlisted.get(name) is guarded)
             and any(source == shelf.entry.source.id and fnmatchcase(tool.definition.name, glob) for source, glob in split)
         ]
 
@@ -295,6 +330,15 @@ class Catalog:
         """How many tools of one source are served."""
         return sum(1 for tool in self._tools.values() if tool.source == source_id)
 
+    def withheld(self) -> dict[str, str]:
+        """`<source>/<native name or URI>` → why it is not served, for `doctor`; what patterns hide is not told."""
+        return {
+            f"{shelf.entry.source.id}/{native}": reason
+            for shelf in self._shelves
+            for reasons in shelf.withheld.values()
+            for native, reason in reasons.items()
+        }
+
     def wire_tools(self) -> list[JsonObject]:
         """Every tool as published, in order. Shared: do not change it."""
         return self._wire_tools
@@ -327,9 +371,7 @@ class Catalog:
     def _is_local(self, uri: str) -> bool:
         """Whether a local skill has this unlisted file: its folder may be named like a server."""
         root = "/".join(uri.split("/")[:3])
-        return any(
-            exposed.startswith(f"{root}/") for s in self._shelves if s.entry.is_local for exposed in s.natives.get("resources", {})
-        )
+        return any(exposed.startswith(f"{root}/") for s in self._shelves if s.entry.is_local for exposed in s.natives.get("resources", {}))
 
     def _owner_of_prompt(self, name: str) -> tuple[_Shelf, str]:
         shelf = self._owners["prompts"].get(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT_SECONDS = 600.0
 """Working time of one call from the command line; waiting for the person does not count."""
-
-_REFUSED = re.compile(r"Refused by [\w.*/-]+: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +82,7 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
 def _show(result: JsonObject, tool: str, *, as_json: bool) -> None:
     from gateway.cli.failures import CommandFailed
     from gateway.cli.output import block_text, print_content, print_json
+    from gateway.tools.guard import RULE_META_KEY
 
     is_error = bool(result.get("isError"))
     if as_json:
@@ -96,4 +94,5 @@ def _show(result: JsonObject, tool: str, *, as_json: bool) -> None:
     if is_error:
         blocks = cast("list[JsonMapping]", result.get("content") or [])
         text = "\n".join(map(block_text, blocks)) or f"Tool {tool!r} failed."
-        raise CommandFailed(text, code="denied" if _REFUSED.match(text) else "tool-error")
+        rule = cast("JsonMapping", result.get("_meta") or {}).get(RULE_META_KEY)
+        raise CommandFailed(text, code="denied" if isinstance(rule, str) else "tool-error")

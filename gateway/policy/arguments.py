@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
+from gateway.config.policies import ToolOverride
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.checking import MAX_REASON_LENGTH, SchemaCheck, measure, sentence
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 from gateway.policy.schemas import as_object, declared_names, narrow
+from gateway.policy.shaping import (
+    FRAMEWORK_NAMES,
+    ArgumentPlan,
+    plan_arguments,
+    with_defaults,
+    with_properties,
+    without_arguments,
+)
 
 ANY_TOOL = "*"
 """The key of rules and extras that hold for every tool of a source."""
@@ -33,57 +42,70 @@ Rules = Mapping[str, Mapping[str, JsonObject]]
 class ArgumentPolicy:
     """The compiled rules of one tool; immutable but for validators compiled on first use. Make it with `build`."""
 
-    __slots__ = ("_check", "_passed", "_rules", "published_schema")
+    __slots__ = ("_check", "_filling", "_passed", "_rules", "published_schema", "withheld")
 
     def __init__(
-        self,
-        published_schema: JsonObject,
-        passed: frozenset[str],
-        rules: Sequence[tuple[str, str, SchemaCheck]],
-        check: SchemaCheck,
+        self, published_schema: JsonObject, plan: ArgumentPlan, rules: Sequence[tuple[str, str, SchemaCheck]], check: SchemaCheck
     ) -> None:
-        """`passed`: names let through. `rules`: argument, rule id, check. `check` judges what is left."""
+        """`rules`: argument, rule id, check. `check` judges what is left."""
         self.published_schema = published_schema
         """The tool's schema as clients see it: the very object it came in where no rule touches it."""
-        self._passed = passed
+        self.withheld = plan.withheld
+        """Arguments the tool has and a caller may not give → the rule that says so."""
+        self._passed = plan.accepted
+        self._filling = plan.filling
         self._rules = tuple(rules)
         self._check = check
 
     @classmethod
-    def build(cls, tool_name: str, input_schema: JsonValue, extras: Extras, rules: Rules) -> ArgumentPolicy:
+    def build(
+        cls,
+        tool_name: str,
+        input_schema: JsonValue,
+        extras: Extras,
+        rules: Rules,
+        *,
+        denied: frozenset[str] = FRAMEWORK_NAMES,
+        override: ToolOverride | None = None,
+    ) -> ArgumentPolicy:
         """Compile the rules for the tool with native `tool_name`. Never raises: what cannot be checked is refused on call.
 
         An extra is let through although undeclared; it stays unpublished unless a rule names it. A rule for an
         argument that is neither declared nor an extra does nothing, because that argument is dropped anyway.
+        `denied` names are dropped although declared, unless they are extras too.
         """
-        schema = as_object(input_schema)
-        if schema is None:
-            schema = {"type": "object"}
+        schema = with_properties(as_object(input_schema) or {"type": "object"})
         declared = declared_names(schema)
         extra = extra_names(tool_name, extras)
-        passed = declared | extra
+        plan = plan_arguments(tool_name, declared, extra, denied, override)
+        fixed = plan.filling.fixed if plan.filling else {}
+        defaults = plan.filling.defaults if plan.filling else {}
         checks: list[tuple[str, str, SchemaCheck]] = []
         published: dict[str, list[JsonObject]] = {}
         for key in (ANY_TOOL, tool_name):
             for name, rule in rules.get(key, {}).items():
-                if name not in passed:
+                if name not in plan.accepted and name not in fixed:
                     continue
                 unusable = rule_problem(rule)
                 checks.append((name, f"arguments.{key}.{name}", _rule_check(name, rule, unusable)))
-                if unusable is None:
+                if unusable is None and name in plan.accepted:
                     published.setdefault(name, []).append(rule)
-        shown = narrow(schema, published) if published else schema
-        unseen = extra - declared_names(shown)
-        judged = narrow(shown, {name: [{}] for name in sorted(unseen)}) if unseen else shown
-        return cls(shown, passed, checks, SchemaCheck(judged))
+        open_schema = without_arguments(schema, plan.withheld, defaults)
+        shown = with_defaults(narrow(open_schema, published) if published else open_schema, defaults)
+        judged = shown if not fixed else without_arguments(schema, plan.withheld.keys() - fixed.keys(), defaults)
+        unseen = (extra - plan.withheld.keys() | fixed.keys()) - declared_names(judged)
+        judged = narrow(judged, {name: [{}] for name in sorted(unseen)}) if unseen else judged
+        return cls(shown, plan, checks, SchemaCheck(judged))
 
     def judge(self, arguments: JsonObject) -> Pass | Rewrite | Reject:
-        """Drop what is undeclared, then apply the value rules, then the published schema; the first refusal counts."""
+        """Drop what is not let through, fill in, then apply the value rules, then the schema; the first refusal counts."""
         kept = arguments
         dropped: tuple[str, ...] = ()
         if not arguments.keys() <= self._passed:
             kept = {name: value for name, value in arguments.items() if name in self._passed}
             dropped = tuple(name for name in arguments if name not in self._passed)
+        if self._filling is not None:
+            kept = self._filling.fill(kept)
         size = measure(kept)
         for name, rule_id, check in self._rules:
             if name in kept:
@@ -93,7 +115,19 @@ class ArgumentPolicy:
         problem = self._check.find(kept, size)
         if problem is not None:
             return Reject(SCHEMA_RULE, _reason(problem, dropped), dropped)
-        return Rewrite(kept, dropped) if dropped else PASS
+        return PASS if kept is arguments else Rewrite(kept, dropped)
+
+    @property
+    def rules(self) -> tuple[tuple[str, str], ...]:
+        """Argument and id of every value rule, in the order in which they are applied."""
+        return tuple((name, rule_id) for name, rule_id, _ in self._rules)
+
+    def problem_of(self, rule_id: str, value: JsonValue) -> str | None:
+        """What one value rule has against `value`, as the start of a sentence; for whoever explains a verdict."""
+        for name, known, check in self._rules:
+            if known == rule_id:
+                return check.find(value, measure(value), root=name)
+        return None
 
 
 def extra_names(tool_name: str, extras: Extras) -> frozenset[str]:

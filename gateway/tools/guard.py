@@ -12,25 +12,36 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import anyio
 
 from gateway.config.policies import SourcePolicy
-from gateway.errors import GatewayError, NotFound, UpstreamRefused, only_cause
-from gateway.json_types import JsonObject
+from gateway.errors import GatewayError, NotFound, PolicyDenied, UpstreamRefused, only_cause
+from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.arguments import ArgumentPolicy
 from gateway.policy.decision import Reject, Rewrite, Verdict
+from gateway.policy.hidden_text import judge_hidden_text, strip_value
 from gateway.policy.limits import judge_result
+from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallClock, CallContext
+from gateway.tools.published import clean_definition, shape_definition
 from gateway.tools.slot import slot_for
 
 logger = logging.getLogger(__name__)
 
 DROPPED_META_KEY = "dev.moongate/droppedArguments"
 """Key in a result's `_meta` that lists the argument names taken out before the call."""
+
+RULE_META_KEY = "dev.moongate/rule"
+"""Key in a refusal's `_meta`: the id of the rule that refused, e.g. `arguments.read_text.path`."""
+
+CLEANED_META_KEY = "dev.moongate/hiddenText"
+"""Key in a result's `_meta` that says that hidden text was taken out of it: `stripped`."""
+
+HiddenText = Literal["strip", "refuse", "allow"]
 
 _MAX_NOTED_NAMES = 20
 _MAX_NOTED_LENGTH = 64
@@ -42,17 +53,32 @@ class ToolGate:
     """The compiled rules of one tool."""
 
     arguments: ArgumentPolicy
+    published: ToolDefinition
+    """The definition as clients see it, under its native name."""
     timeout_seconds: float
     """Working time of one call; waiting for a slot or for a person does not count."""
     max_result_bytes: int
+    hidden_text: HiddenText
 
     @classmethod
-    def build(cls, definition: ToolDefinition, source_policy: SourcePolicy) -> ToolGate:
-        """Compile a source's rules for the tool with this (native) definition. Never raises on what a peer published."""
+    def build(cls, definition: ToolDefinition, source_policy: SourcePolicy, *, is_local: bool = False) -> ToolGate:
+        """Compile a source's rules for the tool with this (native) definition. Never raises on what a peer published.
+
+        What is ours (`is_local`) may name its arguments as it likes, and its texts are not searched.
+        """
+        override = source_policy.overrides.get(definition.name)
+        hidden_text: HiddenText = "allow" if is_local else source_policy.hidden_text
+        shown = definition if hidden_text == "allow" else clean_definition(definition)
         arguments = ArgumentPolicy.build(
-            definition.name, definition.input_schema, source_policy.additional_arguments, source_policy.arguments
+            definition.name,
+            shown.input_schema,
+            source_policy.additional_arguments,
+            source_policy.arguments,
+            denied=NO_NAMES if is_local else FRAMEWORK_NAMES,
+            override=override,
         )
-        return cls(arguments, source_policy.timeout_seconds, source_policy.max_result_bytes)
+        published = shape_definition(shown, override, arguments.published_schema)
+        return cls(arguments, published, source_policy.timeout_seconds, source_policy.max_result_bytes, hidden_text)
 
 
 class GuardedTool:
@@ -79,10 +105,13 @@ class GuardedTool:
         """The name clients call; `definition.name` stays the native one."""
         self.source = source
         """Id of the source the tool is from."""
-        inner = tool.definition
-        published = policy.arguments.published_schema
-        self.definition = inner if published is inner.input_schema else dataclasses.replace(inner, input_schema=published)
-        """The inner definition with the schema as published after policy."""
+        self.definition = policy.published
+        """The definition as published after policy; still under the native name."""
+
+    @property
+    def arguments(self) -> ArgumentPolicy:
+        """The rules of its arguments, for whoever explains a verdict."""
+        return self._policy.arguments
 
     def check(self, arguments: JsonObject) -> Verdict:
         """Judge a call without running it; whoever is about to start a task asks first."""
@@ -107,10 +136,10 @@ class GuardedTool:
             verdict = self.check(arguments)
             if isinstance(verdict, Reject):
                 record.refuse(verdict)
-                return _noting(Complete.text(f"Refused by {verdict.rule}: {verdict.reason}", is_error=True), verdict.dropped)
+                return _noting(refusal(verdict.rule, verdict.reason), verdict.dropped)
             if isinstance(verdict, Rewrite):
                 arguments, record.dropped = verdict.arguments, verdict.dropped
-            outcome = self._limited(await self._run(arguments, ctx, record), record)
+            outcome = self._limited(self._cleaned(await self._run(arguments, ctx, record), record), record)
             return _noting(outcome, record.dropped) if record.dropped else outcome
         finally:
             self._tell(record.kind, ctx, record.fields())
@@ -145,6 +174,9 @@ class GuardedTool:
             record.error = type(error).__name__
             if isinstance(error, UpstreamRefused) or (isinstance(error, NotFound) and error.kind == "tool"):
                 raise error from None
+            if isinstance(error, PolicyDenied):
+                record.refuse(Reject(error.rule, str(error)))
+                return Complete({**Complete.text(str(error), is_error=True).result, "_meta": {RULE_META_KEY: error.rule}})
             if isinstance(error, GatewayError):
                 return Complete.text(str(error), is_error=True)
             logger.exception("Tool %s of source %s failed", self.exposed_name, self.source)
@@ -154,6 +186,21 @@ class GuardedTool:
             )
         record.settle(outcome)
         return outcome
+
+    def _cleaned(self, outcome: ToolOutcome, record: _CallRecord) -> ToolOutcome:
+        """The outcome without hidden text, or a refusal. Asks of an `InputRequired` were cleaned where they were judged."""
+        if self._policy.hidden_text == "allow" or not isinstance(outcome, Complete):
+            return outcome
+        clean = strip_value(outcome.result)
+        if clean is outcome.result:
+            return outcome
+        if self._policy.hidden_text == "strip":
+            return _with_meta(Complete(cast("JsonObject", clean)), CLEANED_META_KEY, "stripped")
+        verdict = judge_hidden_text(outcome.result, "The result")
+        if not isinstance(verdict, Reject):
+            return outcome
+        record.refuse(verdict)
+        return refusal(verdict.rule, verdict.reason)
 
     def _limited(self, outcome: ToolOutcome, record: _CallRecord) -> ToolOutcome:
         if isinstance(outcome, Complete):
@@ -166,7 +213,7 @@ class GuardedTool:
         if not isinstance(verdict, Reject):
             return outcome
         record.refuse(verdict)
-        return Complete.text(f"Refused by {verdict.rule}: {verdict.reason}", is_error=True)
+        return refusal(verdict.rule, verdict.reason)
 
     def _tell(self, kind: str, ctx: CallContext, fields: JsonObject | None) -> None:
         self._events.emit(kind, source=self.source, name=self.exposed_name, principal=ctx.principal.id, fields=fields)
@@ -213,10 +260,20 @@ def _noted(names: tuple[str, ...]) -> list[str]:
     return [name[:_MAX_NOTED_LENGTH] for name in names[:_MAX_NOTED_NAMES]]
 
 
+def refusal(rule: str, reason: str) -> Complete:
+    """The result of a call that policy refused: readable by a model, with the rule's id in `_meta` for programs."""
+    return _with_meta(Complete.text(f"Refused by {rule}: {reason}", is_error=True), RULE_META_KEY, rule)
+
+
 def _noting(outcome: ToolOutcome, dropped: tuple[str, ...]) -> ToolOutcome:
-    """The outcome with the dropped names in its `_meta`; a copy, because a relayed result may have other holders."""
+    """The outcome with the dropped names in its `_meta`."""
     if not dropped or not isinstance(outcome, Complete):
         return outcome
+    return _with_meta(outcome, DROPPED_META_KEY, _noted(dropped))
+
+
+def _with_meta(outcome: Complete, key: str, value: JsonValue) -> Complete:
+    """The outcome with one more `_meta` key; a copy, because a relayed result may have other holders."""
     meta = outcome.result.get("_meta")
-    noted: JsonObject = {**(cast("JsonObject", meta) if isinstance(meta, Mapping) else {}), DROPPED_META_KEY: _noted(dropped)}
+    noted: JsonObject = {**(cast("JsonObject", meta) if isinstance(meta, Mapping) else {}), key: value}
     return Complete({**outcome.result, "_meta": noted})

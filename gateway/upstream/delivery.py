@@ -14,8 +14,10 @@ import anyio.abc
 
 from gateway.config.models import HttpServer, ServerEntry
 from gateway.config.policies import SourcePolicy
-from gateway.errors import UpstreamUnavailable
+from gateway.errors import PolicyDenied, UpstreamUnavailable
 from gateway.json_types import JsonObject
+from gateway.policy.decision import Reject
+from gateway.policy.metadata import judge_meta
 from gateway.tools.context import CallContext
 from gateway.upstream.callers import CallerSessions
 from gateway.upstream.connection import Connection
@@ -23,6 +25,7 @@ from gateway.upstream.hop import extend_via
 from gateway.upstream.inputs import relayed_capabilities
 from gateway.upstream.session import Envelope, Session, SessionHooks, open_session
 from gateway.upstream.stdio import ChildLog
+from gateway.upstream.texts import hearing_readably
 from gateway.upstream.transport import open_transport
 
 
@@ -60,7 +63,11 @@ class Delivery:
         Raises:
             UpstreamError: See `Session.request`.
             ToolFailed: The hop guard refuses.
+            PolicyDenied: The request's `_meta` is malformed; nothing was sent.
         """
+        if ctx.meta and isinstance(verdict := judge_meta(ctx.meta), Reject):
+            raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=self._server)
+        ctx = hearing_readably(ctx, self._policy)
         if ctx.input_responses is not None:
             params["inputResponses"] = ctx.input_responses
         if ctx.request_state is not None:

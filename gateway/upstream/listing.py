@@ -15,6 +15,7 @@ from mcp_types import METHOD_NOT_FOUND
 
 from gateway.errors import UpstreamRefused
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.metadata import listed_meta
 from gateway.tools.base import Kind, ToolDefinition
 from gateway.upstream.hop import GATEWAY_KEY, crossing_meta
 from gateway.upstream.session import Envelope
@@ -39,10 +40,12 @@ _KNOWN_TOOL_KEYS = frozenset({"name", "title", "description", "inputSchema", "ou
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A listed tool: its definition and the HTTP headers its arguments are mirrored in (`x-mcp-header`)."""
+    """A listed tool: its definition, the HTTP headers its arguments are mirrored in (`x-mcp-header`), the metadata of its calls."""
 
     definition: ToolDefinition
     headers: dict[tuple[str, ...], str] = field(default_factory=lambda: cast("dict[tuple[str, ...], str]", {}))
+    meta: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+    """Request `_meta` that goes with every call of it, over the caller's (requirements 3.A/15)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool) -> Listed | Non
             may_ask=may_ask,
         ),
         headers,
+        listed_meta(extra.get("_meta")),
     )
 
 

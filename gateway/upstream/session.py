@@ -57,6 +57,7 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.hidden_text import strip_text, strip_value
 from gateway.tools.context import CallContext, Era, LogLevel
 from gateway.upstream.http import LOST, NOT_SENT, UNAUTHORIZED
 
@@ -200,7 +201,7 @@ class Session:
         if code == INVALID_REQUEST and text in ("Session terminated", "Session not found"):
             self.closed.set()
             return UpstreamUnavailable(f"Server {self.server!r} no longer knows our session.", server=self.server)
-        return UpstreamRefused(text, server=self.server, code=code, data=error.error.data)
+        return UpstreamRefused(strip_text(text), server=self.server, code=code, data=strip_value(error.error.data))
 
     async def negotiate(self, era: str, capabilities: JsonMapping) -> None:
         """Find out the era (`auto`) or take the pinned one, then agree; `capabilities` are declared to a legacy server.

@@ -31,6 +31,7 @@ from gateway.upstream.inputs import (
 )
 from gateway.upstream.listing import Listing, list_all, to_listed
 from gateway.upstream.session import Envelope, Session
+from gateway.upstream.texts import readable_ask, readable_text, readable_value
 from gateway.upstream.tool import RemoteTool
 from gateway.upstream.watching import Watcher
 
@@ -134,7 +135,7 @@ class UpstreamSource:
     def instructions(self) -> str | None:
         """What the server tells its clients about itself."""
         agreed = self._connection.negotiated
-        return agreed.instructions if agreed else None
+        return readable_text(agreed.instructions, self._policy) if agreed and agreed.instructions else None
 
     # -- lists -------------------------------------------------------------------------------------------------
 
@@ -220,7 +221,7 @@ class UpstreamSource:
         """A legacy server asks something during `ctx`'s call (`SessionHooks`)."""
         if ctx is None:
             raise AskUnavailable("It cannot be told for which caller this is.", capability="")
-        return await ctx.ask(self._guard.judge(request, ctx))
+        return await ctx.ask(self._guard.judge(readable_ask(request, self._policy, self._server), ctx))
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         """The server notifies (`SessionHooks`)."""
@@ -228,7 +229,8 @@ class UpstreamSource:
             if ctx is not None:
                 name = params.get("logger")
                 level = cast("LogLevel", params.get("level") or "info")
-                await ctx.log(level, params.get("data"), name if isinstance(name, str) else None)
+                data = readable_value(params.get("data"), self._policy)
+                await ctx.log(level, data, readable_text(name, self._policy) if isinstance(name, str) else None)
             return
         self._watcher.notified(method, params)
 
@@ -240,6 +242,9 @@ class UpstreamSource:
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
         """The judged asks of an `input_required` result."""
+        requests = result.get("inputRequests")
+        if isinstance(requests, dict):
+            result = {**result, "inputRequests": readable_ask(cast("JsonObject", requests), self._policy, self._server)}
         return self._guard.judge_all(to_input_required(result), ctx)
 
     # -- resources, prompts, completion ------------------------------------------------------------------------
@@ -276,7 +281,7 @@ class UpstreamSource:
         if context is not None:
             params["context"] = context
         result = await self.send("completion/complete", params, ctx)
-        return cast("JsonObject", result.get("completion") or {"values": []})
+        return cast("JsonObject", readable_value(result.get("completion") or {"values": []}, self._policy))
 
     async def watch(self, uri: str) -> None:
         """Subscribe to a resource; counted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -44,6 +45,8 @@ class RemoteTool:
         listed = self._listed
         name = listed.definition.name
         headers = mcp_param_headers(listed.headers, arguments) if listed.headers else None
+        if listed.meta:
+            ctx = dataclasses.replace(ctx, meta={**ctx.meta, **listed.meta})
         result = await self._sender.send("tools/call", {"name": name, "arguments": arguments}, ctx, headers)
         match result.pop("resultType", "complete"):
             case "complete":

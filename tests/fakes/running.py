@@ -100,3 +100,18 @@ def wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> N
 def gateway_command(path: Path) -> tuple[str, list[str]]:
     """What an IDE would start for a gateway over stdio."""
     return sys.executable, ["-m", "gateway", "run", "--stdio", "--config", str(path)]
+
+
+def raw_stdio(told: dict[str, Any], *options: str) -> dict[str, Any]:
+    """A `mcpServers` entry that starts `tests.fakes.raw_upstream` over stdio."""
+    return {"command": sys.executable, "args": ["-m", "tests.fakes.raw_upstream", "--stdio", *options, json.dumps(told)], "cwd": str(ROOT)}
+
+
+@contextmanager
+def raw_http(told: dict[str, Any], *options: str) -> Generator[str]:
+    """`tests.fakes.raw_upstream` over HTTP; yields its URL."""
+    with child("-m", "tests.fakes.raw_upstream", "--http", *options, json.dumps(told), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().decode().strip()
+        assert url, "the raw upstream did not start"
+        yield url

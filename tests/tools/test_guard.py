@@ -19,7 +19,7 @@ from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext, LogLevel
 from gateway.tools.drive import drive
-from gateway.tools.guard import DROPPED_META_KEY, GuardedTool, ToolGate
+from gateway.tools.guard import DROPPED_META_KEY, RULE_META_KEY, GuardedTool, ToolGate
 
 Work = Callable[[JsonObject, CallContext], Awaitable[ToolOutcome]]
 SCHEMA: JsonObject = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -145,7 +145,7 @@ async def test_a_refused_call_never_reaches_the_tool_and_says_why() -> None:
     outcome = await complete(tool, {"path": "etc", "pth": 1})
     assert outcome.is_error
     assert outcome.as_text().startswith("Refused by arguments.read.path: Argument 'path' does not match")
-    assert outcome.result["_meta"] == {DROPPED_META_KEY: ["pth"]}
+    assert outcome.result["_meta"] == {DROPPED_META_KEY: ["pth"], RULE_META_KEY: "arguments.read.path"}
     assert told(events) == [("call.started", None), ("call.refused", "refused")]
     assert events.recent()[-1].fields["rule"] == "arguments.read.path"
 

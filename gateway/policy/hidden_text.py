@@ -1,0 +1,217 @@
+r"""Text that a person does not see but a model reads, or that a terminal acts on: found, and taken out.
+
+Hidden are control characters (but tab and line ends), ANSI sequences, direction overrides and isolates, zero-width
+characters, tag characters and variation selectors that select nothing. Kept are what writing needs: joiners in scripts
+that use them and in emoji, direction *marks* of right-to-left text, the flags of England, Scotland and Wales.
+Nothing is copied unless something is found. Encoded binary (`blob`, image and audio `data`) is never looked at.
+
+Sources: Unicode TR36/TR39, "Trojan Source" (CVE-2021-42574), RGI tag sequences of UTS 51, ECMA-48 for sequences.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import cast
+
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.decision import PASS, Pass, Reject
+
+RULE = "hiddenText"
+"""Rule id of a refusal for hidden text."""
+
+MAX_TEXT_DEPTH = 200
+"""Nesting up to which values are searched; deeper text is refused or dropped, because nobody looked at it."""
+
+_JOINING = "\u0600-\u08ff\u0900-\u0dff\u0f00-\u109f\u1780-\u18af\ua840-\ua87f\ua8e0-\ua8ff\uaa60-\uaa7f\U00010a00-\U0001193f"
+"""Scripts whose letters are joined or kept apart by U+200C and U+200D (Arabic to Mongolian, the Brahmic ones)."""
+
+_EMOJI = "\u00a9\u00ae\u203c-\u3299\ufe0f\U0001f000-\U0001faff"
+"""What may stand before U+200D in an emoji."""
+
+_UNSPACED = "\u0e00-\u0eff\u0f00-\u109f\u1780-\u17ff\u1950-\u1aaf"
+"""South-east Asian scripts, which mark word ends by U+200B."""
+
+_FLAGS = "|".join("\U0001f3f4" + "".join(chr(0xE0000 + ord(c)) for c in code) + "\U000e007f" for code in ("gbeng", "gbsct", "gbwls"))
+
+_ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|[ -/]+[0-~]|[0-Z\\^-~])?|\x9b[0-?]*[ -/]*[@-~]"
+
+_ASCII = re.compile(_ANSI.partition(r"|\x9b")[0] + r"|[\x00-\x08\x0b\x0e-\x1f\x7f]")
+_ANY = re.compile(
+    rf"({_FLAGS})"
+    rf"|{_ANSI}|[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]"
+    r"|[\u202a-\u202e\u2066-\u2069]"  # direction embeddings, overrides and isolates; the marks 200E, 200F, 061C stay
+    rf"|(?<![{_JOINING}])\u200c|(?<![{_JOINING}{_EMOJI}])\u200d|(?<![{_UNSPACED}])\u200b|(?<![\u1800-\u18af])\u180e"
+    r"|[\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e00ff\U000e01f0-\U000e0fff]"
+    r"|(?<=[\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f]"
+    r"|(?<![\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])[\U000e0100-\U000e01ef]"  # ideographic variants stay
+)
+"""One pass over a text with anything beyond ASCII; group 1 is kept."""
+
+_BINARY_KINDS = ("image", "audio")
+
+
+def strip_text(text: str) -> str:
+    """`text` without what is hidden in it; the very same object where nothing is."""
+    if text.isascii():
+        return _ASCII.sub("", text) if _ASCII.search(text) is not None else text
+    if _ANY.search(text) is None:
+        return text
+    kept = _ANY.sub(r"\1", text)
+    return text if kept == text else kept
+
+
+def is_hidden_free(text: str) -> bool:
+    """Whether nothing is hidden in `text`."""
+    return strip_text(text) is text
+
+
+def strip_value(value: JsonValue, *, keys: bool = False, depth: int = 0) -> JsonValue:
+    """Decoded JSON with every string stripped; the very same object where nothing is hidden.
+
+    Names of object members are only cleaned with `keys`: elsewhere they are data that must keep its meaning.
+    Encoded binary of content blocks stays as it is.
+    """
+    if isinstance(value, str):
+        return strip_text(value)
+    if isinstance(value, dict):
+        return _strip_object(cast("JsonObject", value), keys, depth)
+    if isinstance(value, list):
+        if depth > MAX_TEXT_DEPTH:
+            return None
+        items = cast("list[JsonValue]", value)
+        changed: list[JsonValue] | None = None
+        for index, item in enumerate(items):
+            clean = strip_value(item, keys=keys, depth=depth + 1)
+            if clean is not item:
+                changed = changed or list(items)
+                changed[index] = clean
+        return items if changed is None else changed
+    return value
+
+
+def _strip_object(node: JsonObject, keys: bool, depth: int) -> JsonObject | None:
+    if depth > MAX_TEXT_DEPTH:
+        return None
+    changed: JsonObject | None = None
+    for key, item in node.items():
+        if (isinstance(item, str) and _is_binary(key, node)) or item is None:
+            continue
+        clean = strip_value(item, keys=keys, depth=depth + 1)
+        if clean is not item:
+            changed = changed if changed is not None else dict(node)
+            changed[key] = clean
+    kept = node if changed is None else changed
+    if keys and not all(map(is_hidden_free, kept)):
+        return {strip_text(key): item for key, item in kept.items()}
+    return kept
+
+
+def _is_binary(key: str, node: JsonObject) -> bool:
+    return key == "blob" or (key == "data" and node.get("type") in _BINARY_KINDS)
+
+
+def strip_schema(schema: JsonObject) -> JsonObject:
+    """A tool's schema stripped: texts cleaned, patterns respelled so that they match the same, unreadable names left out.
+
+    A property whose name hides something is taken out, because a name that is changed means another argument.
+    """
+    return cast("JsonObject", _schema_node(schema, 0))
+
+
+def _schema_node(value: JsonValue, depth: int) -> JsonValue:
+    if isinstance(value, str):
+        return strip_text(value)
+    if depth > MAX_TEXT_DEPTH:
+        return True
+    if isinstance(value, list):
+        items = cast("list[JsonValue]", value)
+        after = [_schema_node(item, depth + 1) for item in items]
+        return items if all(one is other for one, other in zip(items, after, strict=True)) else after
+    if not isinstance(value, dict):
+        return value
+    node = cast("JsonObject", value)
+    after_: JsonObject = {}
+    for key, item in node.items():
+        if not is_hidden_free(key):
+            continue
+        if key == "pattern" and isinstance(item, str):
+            after_[key] = _escaped(item)
+        elif key == "required" and isinstance(item, list) and not all(map(_is_free_name, cast("list[JsonValue]", item))):
+            after_[key] = [name for name in cast("list[JsonValue]", item) if _is_free_name(name)]
+        else:
+            after_[key] = _schema_node(item, depth + 1)
+    if len(after_) == len(node) and all(after_[key] is node[key] for key in node):
+        return node
+    return after_
+
+
+def _is_free_name(name: JsonValue) -> bool:
+    return not isinstance(name, str) or is_hidden_free(name)
+
+
+def _escaped(pattern: str) -> str:
+    """A regular expression that matches the same and hides nothing: hidden characters are written as escapes."""
+    if is_hidden_free(pattern):
+        return pattern
+    return "".join(
+        c if c.isascii() and c.isprintable() else f"\\u{{{ord(c):x}}}" if ord(c) > 0xFFFF else f"\\u{ord(c):04x}" for c in pattern
+    )
+
+
+# -- judging -------------------------------------------------------------------------------------------------------
+
+
+def judge_hidden_text(value: JsonValue, subject: str) -> Pass | Reject:
+    """Refuse `value` if anything is hidden in it, saying where and what; `subject` starts the sentence ("The result")."""
+    for path, text in _texts(value, "", 0):
+        if text is None:
+            return Reject(RULE, f"{subject} is nested too deeply to be searched for hidden characters{_at(path)}.")
+        if not is_hidden_free(text):
+            return Reject(RULE, f"{subject} contains {name_hidden(text)}{_at(path)}, which people do not see.")
+    return PASS
+
+
+def name_hidden(text: str) -> str:
+    """The kind and code point of the first hidden character of `text`, for people."""
+    pattern = _ASCII if text.isascii() else _ANY
+    for found in pattern.finditer(text):
+        if pattern is _ANY and found.group(1):
+            continue
+        first = found.group()[0]
+        return f"{_kind(first)} (U+{ord(first):04X})"
+    return "nothing hidden"
+
+
+def _kind(character: str) -> str:
+    point = ord(character)
+    if point == 0x1B or point == 0x9B:
+        return "a terminal control sequence"
+    if point < 0xA0:
+        return "a control character"
+    if 0x202A <= point <= 0x202E or 0x2066 <= point <= 0x2069:
+        return "a text direction control"
+    if 0xE0000 <= point <= 0xE007F:
+        return "an invisible tag character"
+    return "an invisible character"
+
+
+def _at(path: str) -> str:
+    return f" at {path[:120]}" if path else ""
+
+
+def _texts(value: JsonValue, path: str, depth: int) -> Iterator[tuple[str, str | None]]:
+    """Every text in `value` with where it is; `None` for what is nested too deeply."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict | list) and depth > MAX_TEXT_DEPTH:
+        yield path, None
+    elif isinstance(value, dict):
+        node = cast("JsonObject", value)
+        for key, item in node.items():
+            yield path, key
+            if not (isinstance(item, str) and _is_binary(key, node)):
+                yield from _texts(item, f"{path}.{strip_text(key)}" if path else strip_text(key), depth + 1)
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[JsonValue]", value)):
+            yield from _texts(item, f"{path}[{index}]", depth + 1)

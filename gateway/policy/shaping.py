@@ -1,0 +1,205 @@
+"""How one tool is published instead of as its server wrote it: names, texts and arguments of `policies.<s>.overrides`.
+
+Plain data in, plain data out. `policy.arguments` asks here which arguments are withheld from callers and what is put
+in for them; the catalog asks for names; `tools.guard` for texts. Schemas come from peers, so every walk is bounded.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from gateway.config.policies import ToolOverride
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.schemas import as_object, declared_names, resolve_local
+
+FRAMEWORK_NAMES = frozenset({
+    "chat_options", "tools", "tool_choice", "session", "thread", "conversation_id", "options", "response_format",
+})  # fmt: skip
+"""Arguments a remote server declares under names that agent frameworks use for themselves: only sent where configured as extras."""
+
+NO_NAMES: frozenset[str] = frozenset()
+"""For tools of our own, whose authors may name their arguments as they like."""
+
+_MAX_PRUNED_NODES = 5_000
+_MAX_PRUNED_DEPTH = 64
+"""How far a schema is searched for a withheld argument; beyond that it stays published, but is never let through."""
+
+_LISTS = ("allOf", "anyOf", "oneOf")
+_APPLICATORS = ("if", "then", "else")
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """What is put into the arguments of a call."""
+
+    defaults: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+    fixed: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+
+    def fill(self, arguments: JsonObject) -> JsonObject:
+        """`arguments` with the defaults that are missing and every fixed value; a new object that shares nothing with us."""
+        return {**copy.deepcopy(self.defaults), **arguments, **copy.deepcopy(self.fixed)}
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentPlan:
+    """Which arguments of one tool a caller may give, and what is put in besides."""
+
+    accepted: frozenset[str]
+    """Names let through from a caller."""
+    withheld: Mapping[str, str]
+    """Names that the tool has and a caller may not give → the rule that says so."""
+    filling: Filling | None = None
+
+
+def plan_arguments(
+    tool_name: str, declared: frozenset[str], extra: frozenset[str], denied: frozenset[str], override: ToolOverride | None
+) -> ArgumentPlan:
+    """Decide over every argument of the tool with native `tool_name`.
+
+    `denied` are framework names; a declared one passes only as an extra. A fixed value or default for an argument that
+    is neither declared nor an extra is not sent: an override cannot widen the allowlist.
+    """
+    known = declared | extra
+    withheld = dict.fromkeys(sorted((declared & denied) - extra), "frameworkNames")
+    if override is None:
+        return ArgumentPlan(known - withheld.keys(), withheld)
+    path = f"overrides.{tool_name}"
+    withheld |= {name: f"{path}.hide" for name in override.hide if name in known}
+    fixed = {name: value for name, value in override.fixed.items() if name in known}
+    withheld |= dict.fromkeys(fixed, f"{path}.fixed")
+    accepted = known - withheld.keys()
+    defaults = {name: value for name, value in override.defaults.items() if name in known and name not in fixed}
+    filling = Filling(defaults, fixed) if fixed or defaults else None
+    return ArgumentPlan(accepted, withheld, filling)
+
+
+def with_properties(schema: JsonObject) -> JsonObject:
+    """`schema` itself, or with an empty `properties` where it has none that can be read (requirements 3.A/4, 22)."""
+    if isinstance(schema.get("properties"), dict) or ("properties" not in schema and declared_names(schema)):
+        return schema
+    return {**schema, "properties": {}}
+
+
+def without_arguments(schema: JsonObject, gone: Iterable[str], optional: Iterable[str] = ()) -> JsonObject:
+    """`schema` not declaring the arguments in `gone` and not requiring those in `optional`; itself where nothing changes.
+
+    Searches wherever a keyword applies in place; a local `$ref` to a part that declares one is written out.
+    """
+    taken = frozenset(gone)
+    lenient = taken | frozenset(optional)
+    return _Pruner(schema, taken, lenient).prune(schema, 0, ()) if lenient else schema
+
+
+class _Pruner:
+    """One walk; hands back the very object it was given wherever nothing had to change."""
+
+    def __init__(self, root: JsonObject, gone: frozenset[str], lenient: frozenset[str]) -> None:
+        self._root = root
+        self._gone = gone
+        self._lenient = lenient
+        self._left = _MAX_PRUNED_NODES
+
+    def prune(self, node: JsonObject, depth: int, refs: tuple[str, ...]) -> JsonObject:
+        self._left -= 1
+        if depth > _MAX_PRUNED_DEPTH or self._left < 0:
+            return node
+        changed: JsonObject = {}
+        self._names(node, changed)
+        for key in _APPLICATORS:
+            branch = as_object(node.get(key))
+            if branch is not None and (pruned := self.prune(branch, depth + 1, refs)) is not branch:
+                changed[key] = pruned
+        for key in _LISTS:
+            branches = node.get(key)
+            if isinstance(branches, list):
+                before = cast("list[JsonValue]", branches)
+                after = [self._branch(branch, depth, refs) for branch in before]
+                if any(one is not other for one, other in zip(before, after, strict=True)):
+                    changed[key] = after
+        self._dependencies(node, changed, depth, refs)
+        result = {**node, **changed} if changed else node
+        if result.get("required") == [] and "required" in changed:
+            result = {key: value for key, value in result.items() if key != "required"}
+        return self._reference(result, depth, refs)
+
+    def _branch(self, branch: JsonValue, depth: int, refs: tuple[str, ...]) -> JsonValue:
+        node = as_object(branch)
+        return branch if node is None else self.prune(node, depth + 1, refs)
+
+    def _names(self, node: JsonObject, changed: JsonObject) -> None:
+        properties = as_object(node.get("properties"))
+        if properties is not None and not self._gone.isdisjoint(properties):
+            changed["properties"] = {name: value for name, value in properties.items() if name not in self._gone}
+        required = node.get("required")
+        if isinstance(required, list) and (kept := self._still_required(required)) != required:
+            changed["required"] = kept
+
+    def _still_required(self, names: JsonValue) -> list[JsonValue]:
+        return [name for name in cast("list[JsonValue]", names) if not isinstance(name, str) or name not in self._lenient]
+
+    def _dependencies(self, node: JsonObject, changed: JsonObject, depth: int, refs: tuple[str, ...]) -> None:
+        for key in ("dependentRequired", "dependentSchemas", "dependencies"):
+            written = as_object(node.get(key))
+            if written is None:
+                continue
+            kept: JsonObject = {}
+            for name, value in written.items():
+                if name not in self._gone:
+                    kept[name] = self._still_required(value) if isinstance(value, list) else self._branch(value, depth, refs)
+            if len(kept) != len(written) or any(kept[name] is not written[name] and kept[name] != written[name] for name in kept):
+                changed[key] = kept
+
+    def _reference(self, node: JsonObject, depth: int, refs: tuple[str, ...]) -> JsonObject:
+        ref = node.get("$ref")
+        if not isinstance(ref, str) or ref in refs:
+            return node
+        target = as_object(resolve_local(self._root, ref))
+        if target is None or (pruned := self.prune(target, depth + 1, (*refs, ref))) is target:
+            return node
+        rest = {key: value for key, value in node.items() if key != "$ref"}
+        before = rest.get("allOf")
+        rest["allOf"] = [*(cast("list[JsonValue]", before) if isinstance(before, list) else []), pruned]
+        return rest
+
+
+def with_defaults(schema: JsonObject, defaults: JsonObject) -> JsonObject:
+    """`schema` telling the operator's default of each declared argument."""
+    properties = as_object(schema.get("properties")) or {}
+    told: JsonObject = {}
+    for name, value in defaults.items():
+        if name in properties:
+            node = {} if properties[name] is True else as_object(properties[name])
+            told[name] = properties[name] if node is None else {**node, "default": value}
+    return {**schema, "properties": {**properties, **told}} if told else schema
+
+
+# -- names and texts -----------------------------------------------------------------------------------------------
+
+
+def shown_texts(
+    title: str | None, description: str | None, annotations: JsonObject | None, override: ToolOverride
+) -> tuple[str | None, str | None, JsonObject | None]:
+    """Title, description and annotations as published. `annotations.title` follows the title: older clients show that one."""
+    if override.title is not None and annotations is not None and "title" in annotations:
+        annotations = {**annotations, "title": override.title}
+    return override.title or title, override.description or description, annotations
+
+
+def public_names(natives: Iterable[str], overrides: Mapping[str, ToolOverride]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+    """Native name → name before the prefix, and each native name that lost its name → (that name, who has it).
+
+    A tool's own name goes before one given by an override, then the order of the source counts.
+    """
+    listed = list(natives)
+    renamed = {name: new for name in listed if (o := overrides.get(name)) is not None and (new := o.name) is not None and new != name}
+    taken = {name: name for name in listed if name not in renamed}
+    lost: dict[str, tuple[str, str]] = {}
+    for native, new in renamed.items():
+        if new in taken:
+            lost[native] = (new, taken[new])
+        else:
+            taken[new] = native
+    return {native: renamed.get(native, native) for native in listed if native not in lost}, lost

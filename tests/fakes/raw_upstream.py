@@ -1,0 +1,154 @@
+"""A remote server that says and lists exactly what a test tells it to, however odd, and shows exactly what reached it.
+
+    python -m tests.fakes.raw_upstream --stdio | --http  [--modern]  '<JSON>'
+
+It speaks bare JSON-RPC, so nothing of an SDK tidies up listings or parameters. The JSON object may have `tools`, `resources`,
+`templates`, `prompts` (listings), `instructions`, `results` (tool name → result), `reads` (URI → result of `resources/read`),
+`rendered` (prompt name → result), `says` (notifications sent before the result of each call), `asks` (a request put to the
+client during each call) and `later` (a second tools listing, announced by the tool `change`). A tool without a result answers
+with the parameters it was called with as structured content: `{"got": params}`; over HTTP also `"headers"`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Raw:
+    """The server's answers."""
+
+    def __init__(self, told: dict[str, Any], *, modern: bool) -> None:
+        self.told = told
+        self.modern = modern
+        self.changed = False
+
+    def answer(self, method: str, params: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
+        """The `result` or `error` of one request."""
+        listing = {"resources/list": "resources", "resources/templates/list": "resourceTemplates", "prompts/list": "prompts"}.get(method)
+        if listing is not None:
+            result = {listing: self.told.get("templates" if listing == "resourceTemplates" else listing, [])}
+        elif method == "tools/list":
+            result = {"tools": self.told["later"] if self.changed else self.told.get("tools", [])}
+        elif method == "tools/call":
+            result = self.call(params, headers)
+        elif method in ("ping", "logging/setLevel"):
+            result = {}
+        elif method == "initialize" or (method == "server/discover" and self.modern):
+            result = self.introduction(method)
+        else:
+            kept = {"resources/read": ("reads", "uri"), "prompts/get": ("rendered", "name")}.get(method)
+            result = self.told.get(kept[0], {}).get(params.get(kept[1])) if kept else None
+        if result is None:
+            return {"error": {"code": -32602 if method in ("resources/read", "prompts/get") else -32601, "message": f"cannot {method}"}}
+        if isinstance(result.get("error"), dict):
+            return {"error": result["error"]}
+        return {"result": {"resultType": "complete", **result} if self.modern else result}
+
+    def call(self, params: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
+        """The told result of a tool, or what it was called with."""
+        self.changed = self.changed or params["name"] == "change"
+        seen = {"got": params, **({"headers": headers} if headers else {})}
+        told: dict[str, Any] | None = self.told.get("results", {}).get(params["name"])
+        return told or {"content": [{"type": "text", "text": "ok"}], "structuredContent": seen}
+
+    def introduction(self, method: str) -> dict[str, Any]:
+        """Who it is."""
+        said = {"capabilities": {"tools": {"listChanged": True}, "resources": {}, "prompts": {}, "logging": {}}}
+        if "instructions" in self.told:
+            said["instructions"] = self.told["instructions"]
+        if method == "initialize":
+            return {**said, "protocolVersion": "2025-11-25", "serverInfo": {"name": "raw", "version": "1"}}
+        return {**said, "supportedVersions": ["2026-07-28"], "ttlMs": 0, "cacheScope": "private"}
+
+
+def over_stdio(raw: Raw) -> None:
+    """One message a line."""
+
+    def send(message: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+    asked = 0
+    while line := sys.stdin.readline():
+        message: dict[str, Any] = json.loads(line)
+        method: Any = message.get("method")
+        params: dict[str, Any] = message.get("params") or {}
+        if "id" not in message or method is None:
+            continue
+        if method == "tools/call":
+            for said in raw.told.get("says", []):
+                send(_tokened(said, params))
+            if "asks" in raw.told:
+                asked += 1
+                send({"id": f"ask-{asked}", **raw.told["asks"]})
+                answer: dict[str, Any] = json.loads(sys.stdin.readline())
+                text = json.dumps(answer.get("result") or answer.get("error"))
+                send({"id": message["id"], "result": {"content": [{"type": "text", "text": text}]}})
+                continue
+        send({"id": message["id"], **raw.answer(method, params, {})})
+        if method == "tools/call" and params["name"] == "change":
+            send({"method": "notifications/tools/list_changed"})
+
+
+def _tokened(said: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+    """A progress notification gets the token of the call it is for."""
+    if said["method"] != "notifications/progress":
+        return said
+    meta: dict[str, Any] = params.get("_meta") or {}
+    return {**said, "params": {**said["params"], "progressToken": meta.get("progressToken")}}
+
+
+def over_http(raw: Raw) -> None:
+    """One request, one JSON answer."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if "id" not in message:
+                self.reply(202, b"")
+                return
+            headers = {k.lower(): v for k, v in self.headers.items() if k.lower().startswith("mcp-")}
+            answer = {"jsonrpc": "2.0", "id": message["id"], **raw.answer(message["method"], message.get("params") or {}, headers)}
+            self.reply(200, json.dumps(answer).encode())
+
+        def do_GET(self) -> None:
+            self.reply(405, b"")
+
+        def do_DELETE(self) -> None:
+            self.reply(200, b"")
+
+        def reply(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing: stderr is the test's."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    sys.stdout.write(f"http://127.0.0.1:{server.server_address[1]}/mcp\n")
+    sys.stdout.flush()
+    server.serve_forever()
+
+
+def main() -> None:
+    cli = argparse.ArgumentParser()
+    cli.add_argument("--stdio", action="store_true")
+    cli.add_argument("--http", action="store_true")
+    cli.add_argument("--modern", action="store_true")
+    cli.add_argument("told")
+    options = cli.parse_args()
+    raw = Raw(json.loads(options.told), modern=options.modern)
+    (over_stdio if options.stdio else over_http)(raw)
+
+
+if __name__ == "__main__":
+    main()

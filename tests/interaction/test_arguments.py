@@ -1,0 +1,220 @@
+"""Which arguments and which metadata leave the gateway (requirements 3.A), over servers that show exactly what reached them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from tests.fakes.running import gateway_http, raw_http, raw_stdio
+from tests.interaction.ways import Era, Way, connected
+
+pytestmark = pytest.mark.timeout(60)
+
+FRAMEWORK = ["chat_options", "tools", "tool_choice", "session", "thread", "conversation_id", "options", "response_format"]
+INTERNALS = ["name", "tool_name", "arguments", "self", "ctx", "_remote_tool_name"]
+
+
+def tool(name: str, schema: Any = None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "inputSchema": schema, **more}
+
+
+def having(*names: str, **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: {} for name in names}, **more}
+
+
+TOOLS = [
+    tool("two", having("a", "b")),
+    tool("none", {"type": "object"}),
+    tool("anything", {"type": "object", "additionalProperties": True}),
+    tool("null_properties", {"type": "object", "properties": None}),
+    tool("odd_properties", {"type": "object", "properties": ["a"]}),
+    tool("null_schema"),
+    {"name": "no_schema"},
+    tool("framework", having("a", *FRAMEWORK, required=["a", "session"])),
+    tool("internals", having(*INTERNALS)),
+    tool("with_meta_argument", having("a", "_meta")),
+    tool("tagged", having("a"), _meta={"com.example/tenant": "listing", "dev.moongate/via": ["forged"], "bad key": 1}),
+]
+EXTRAS = {"*": "everywhere", "two": ["trace", "_meta"], "many__two": "never", "framework": ["options"], "none": ["extra", "thread"]}
+NOTHING_DECLARED = ("none", "anything", "null_properties", "odd_properties", "null_schema", "no_schema")
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    with ExitStack() as stack:
+        url = stack.enter_context(raw_http({"tools": TOOLS}, "--modern"))
+        servers = {"many": raw_stdio({"tools": TOOLS}), "plain": {"type": "http", "url": url}}
+        policies = {
+            "many": {"additionalArguments": EXTRAS},
+            "plain": {"additionalArguments": "extra", "arguments": {"two": {"shown": {"type": "string"}}}},
+        }
+        yield stack.enter_context(
+            gateway_http(tmp_path_factory.mktemp("front"), {"mcpServers": servers, "policies": policies})
+        )
+
+
+async def sent(front: str, name: str, arguments: dict[str, Any], *, era: Era = "modern", meta: Any = None) -> dict[str, Any]:
+    """The parameters that the server received."""
+    result = await call(front, name, arguments, era=era, meta=meta)
+    assert not result.is_error, result
+    got: dict[str, Any] = result.structured_content["got"]
+    return got
+
+
+async def call(front: str, name: str, arguments: dict[str, Any], *, era: Era = "modern", meta: Any = None) -> Any:
+    async with connected(Way("http", era, "many"), front) as (client, _):
+        return await client.call_tool(name, arguments, meta=meta)
+
+
+@pytest.mark.requirement(1)
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("server", ["many", "plain"])
+async def test_exactly_the_declared_arguments_reach_the_server(front: str, server: str, era: Era) -> None:
+    got = await sent(front, f"{server}__two", {"a": 1, "b": [2], "thread": "t", "foo": "f"}, era=era)
+    assert got["arguments"] == {"a": 1, "b": [2]}
+
+
+@pytest.mark.requirement(2, 3, 4)
+@pytest.mark.parametrize("name", NOTHING_DECLARED)
+async def test_a_tool_that_declares_nothing_gets_only_configured_extras(front: str, name: str) -> None:
+    given = {"a": 1, "everywhere": 2, "extra": 3}
+    assert (await sent(front, f"many__{name}", given))["arguments"] == {"everywhere": 2, **({"extra": 3} if name == "none" else {})}
+    assert (await sent(front, f"plain__{name}", given))["arguments"] == {"extra": 3}
+    assert (await sent(front, f"plain__{name}", {"a": 1}))["arguments"] == {}
+
+
+@pytest.mark.requirement(4, 22)
+async def test_an_unreadable_schema_is_listed_as_one_without_properties(front: str) -> None:
+    async with connected(Way("http", "legacy", "many"), front) as (client, _):
+        listed = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
+    for name in NOTHING_DECLARED:
+        assert listed[f"many__{name}"]["properties"] == {}
+        assert listed[f"many__{name}"]["type"] == "object"
+
+
+@pytest.mark.requirement(5, 8)
+async def test_one_extra_name_counts_for_every_tool_of_its_server_and_for_no_other_server(front: str) -> None:
+    for name in ("two", "none", "framework"):
+        assert "extra" in (await sent(front, f"plain__{name}", {"extra": 1, "a": 1}))["arguments"]
+    assert "extra" not in (await sent(front, "many__two", {"extra": 1}))["arguments"]
+
+
+@pytest.mark.requirement(6, 7, 8)
+async def test_extras_by_tool_are_united_with_those_of_all_tools_and_keyed_by_the_servers_own_name(front: str) -> None:
+    got = await sent(front, "many__two", {"trace": 1, "everywhere": 2, "never": 3})
+    assert got["arguments"] == {"trace": 1, "everywhere": 2}
+    assert (await sent(front, "many__none", {"trace": 1, "everywhere": 2}))["arguments"] == {"everywhere": 2}
+
+
+@pytest.mark.requirement(9)
+async def test_framework_names_that_a_server_declares_are_neither_listed_nor_sent(front: str) -> None:
+    given = {"a": 1, **dict.fromkeys(FRAMEWORK, "secret")}
+    result = await call(front, "plain__framework", given)
+    assert result.structured_content["got"]["arguments"] == {"a": 1}
+    assert sorted(result.meta["dev.moongate/droppedArguments"]) == sorted(FRAMEWORK)
+    async with connected(Way("http", "modern", "plain"), front) as (client, _):
+        listed = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
+    assert list(listed["plain__framework"]["properties"]) == ["a"]
+    assert listed["plain__framework"]["required"] == ["a"]
+
+
+@pytest.mark.requirement(10)
+async def test_a_framework_name_listed_as_extra_is_sent_declared_or_not(front: str) -> None:
+    declared = await sent(front, "many__framework", {"a": 1, "options": {"x": 1}, "session": "s"})
+    assert declared["arguments"] == {"a": 1, "options": {"x": 1}}
+    undeclared = await sent(front, "many__none", {"thread": "t", "session": "s"})
+    assert undeclared["arguments"] == {"thread": "t"}
+
+
+@pytest.mark.requirement(11, 14)
+@pytest.mark.parametrize("name", ["many__with_meta_argument", "many__two"])
+async def test_meta_given_as_an_argument_is_discarded_and_replaces_nothing(front: str, name: str) -> None:
+    without_host = await sent(front, name, {"a": 1, "_meta": {"com.example/tenant": "model"}})
+    assert without_host["arguments"] == {"a": 1}
+    assert "com.example/tenant" not in without_host["_meta"]
+    with_host = await sent(front, name, {"a": 1, "_meta": {"com.example/tenant": "model"}}, meta={"com.example/tenant": "host"})
+    assert with_host["_meta"]["com.example/tenant"] == "host"
+
+
+@pytest.mark.requirement(12)
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("server", ["many", "plain"])
+async def test_metadata_of_the_host_reaches_the_request(front: str, server: str, era: Era) -> None:
+    got = await sent(front, f"{server}__two", {"a": 1}, era=era, meta={"com.example/tenant": {"id": 7}, "note": "x"})
+    assert got["_meta"]["com.example/tenant"] == {"id": 7}
+    assert got["_meta"]["note"] == "x"
+
+
+@pytest.mark.requirement(13)
+@pytest.mark.parametrize("key", ["bad key", "-x", "a/b/c", "1com/x", "com.example/", "é"])
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_metadata_under_malformed_keys_is_an_error_and_nothing_is_sent(front: str, key: str, era: Era) -> None:
+    if key == "com.example/":  # a prefix without a name is well formed
+        assert key in (await sent(front, "many__two", {}, era=era, meta={key: 1}))["_meta"]
+        return
+    result = await call(front, "many__two", {"a": 1}, era=era, meta={key: 1})
+    assert result.is_error
+    assert result.meta["dev.moongate/rule"] == "_meta"
+    assert result.structured_content is None
+
+
+@pytest.mark.requirement(15)
+async def test_metadata_of_the_listing_wins_over_the_hosts_and_cannot_forge_ours(front: str) -> None:
+    got = await sent(front, "many__tagged", {"a": 1}, meta={"com.example/tenant": "host", "com.example/other": "host"})
+    assert got["_meta"]["com.example/tenant"] == "listing"
+    assert got["_meta"]["com.example/other"] == "host"
+    assert "forged" not in got["_meta"]["dev.moongate/via"]
+    assert "bad key" not in got["_meta"]
+
+
+@pytest.mark.requirement(17, 18)
+@pytest.mark.parametrize("option", ["additionalArguments", "additional_tool_argument_names", "additionalArgumentNames"])
+async def test_no_argument_and_no_published_rule_widens_the_allowlist(front: str, option: str) -> None:
+    got = await sent(front, "plain__two", {"a": 1, "shown": "x", "b": 2, "c": 3, option: ["c", "shown"]})
+    assert got["arguments"] == {"a": 1, "b": 2}
+
+
+@pytest.mark.requirement(23, 24)
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_arguments_named_like_internals_are_arguments_and_nothing_else(front: str, era: Era) -> None:
+    given = dict.fromkeys(INTERNALS, "two")
+    got = await sent(front, "many__internals", given, era=era)
+    assert got["name"] == "internals"
+    assert got["arguments"] == given
+    undeclared = await sent(front, "many__two", {"a": 1, **given}, era=era)
+    assert (undeclared["name"], undeclared["arguments"]) == ("two", {"a": 1})
+
+
+@pytest.mark.requirement(27)
+async def test_reserved_arguments_of_another_gateway_are_stripped(front: str) -> None:
+    got = await sent(front, "many__two", {"a": 1, "session_id": "s", "dry_run": True, "_dry_run": True, "sessionId": "s"})
+    assert got["arguments"] == {"a": 1}
+
+
+@pytest.mark.requirement(20)
+async def test_a_name_that_was_never_listed_is_unknown_and_forwards_nothing(front: str) -> None:
+    async with connected(Way("http", "modern", "many"), front) as (client, _):
+        with pytest.raises(MCPError) as caught:
+            await client.call_tool("many__never_listed", {"everywhere": 1})
+    assert caught.value.error.code == -32602
+
+
+@pytest.mark.requirement(19)
+async def test_after_the_list_changed_the_new_declaration_counts(tmp_path: Path) -> None:
+    told = {"tools": [tool("two", having("a")), tool("change")], "later": [tool("two", having("b")), tool("change")]}
+    with gateway_http(tmp_path, {"mcpServers": {"up": raw_stdio(told)}}) as front:
+        async with connected(Way("http", "legacy", "up"), front) as (client, _):
+            before: Any = await client.call_tool("up__two", {"a": 1, "b": 2})
+            await client.call_tool("up__change", {})
+            with anyio.fail_after(10):
+                while "b" not in (await client.list_tools()).tools[0].input_schema["properties"]:
+                    await anyio.sleep(0.02)
+            after: Any = await client.call_tool("up__two", {"a": 1, "b": 2})
+    assert before.structured_content["got"]["arguments"] == {"a": 1}
+    assert after.structured_content["got"]["arguments"] == {"b": 2}
