@@ -5,6 +5,7 @@ Nothing that goes wrong with one call ends the run: the model reads what happene
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Sequence
@@ -83,7 +84,7 @@ class Batch:
             outcome.failed = True
             detail = f" {error}" if self._options.include_detailed_errors else ""
             return Content.from_function_result(call_id, ARGUMENTS_FAILED + detail, str(error))
-        context = FunctionInvocationContext(tool, arguments, self._ctx.child(), self._tools)
+        context = FunctionInvocationContext(tool, arguments, dataclasses.replace(self._ctx.child(), run_tools=self._tools), self._tools)
         try:
             await compose(self._middleware, context, lambda: self._invoke(context, outcome))
         except MiddlewareTermination as stop:

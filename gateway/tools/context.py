@@ -10,13 +10,16 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 import anyio
 
 from gateway.auth.principal import LOCAL, Principal
 from gateway.errors import AskUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+
+if TYPE_CHECKING:
+    from gateway.tools.base import Tool
 
 Era = Literal["legacy", "modern"]
 """`legacy`: protocol ≤ 2025-11-25 (handshake, sessions). `modern`: 2026-07-28 (stateless)."""
@@ -163,6 +166,8 @@ class CallContext:
     waits: tuple[Callable[[], contextlib.AbstractAsyncContextManager[None]], ...] = ()
     """Entered around each wait for a person: gives back concurrency slots."""
     durable: DurablePort | None = None
+    run_tools: list[Tool] | None = None
+    """Inside an agent's run its live tool list: what is added counts from the next model call on. `None` elsewhere."""
     wants_progress: bool = False
     """Whether the caller asked for progress; a relay only asks its server for it then."""
     log_level: LogLevel | None = None

@@ -51,6 +51,11 @@ class MCPFunction:
         return self._definition.name
 
     @property
+    def known_as(self) -> tuple[str, str, str]:
+        """The names that settings may use for it: local, normalised, remote."""
+        return (self.name, normalize_name(self.remote_name), self.remote_name)
+
+    @property
     def description(self) -> str:
         """As listed."""
         return self._definition.description or ""

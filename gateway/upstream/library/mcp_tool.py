@@ -36,6 +36,7 @@ from gateway.tools.guard import GuardedTool, ToolGate
 from gateway.types.content import Content
 from gateway.upstream.hop import without_owned_meta
 from gateway.upstream.inputs import to_input_required
+from gateway.upstream.library.disclosure import Disclosure
 from gateway.upstream.library.functions import MCPFunction, local_name, normalize_name
 from gateway.upstream.library.link import Link, Wire
 from gateway.upstream.library.options import MCPToolOptions, approval_lists, needs_approval, to_policy
@@ -75,6 +76,11 @@ class MCPTool(ABC):
         self._changed = anyio.Event()
         self._dirty: set[str] = set()
         self._on_change: OnChange = lambda _: None
+        self._disclosure: Disclosure | None = None
+        if options.get("use_progressive_disclosure"):
+            if not options.get("load_tools", True):
+                raise ValueError("use_progressive_disclosure=True needs load_tools=True")
+            self._disclosure = Disclosure(name, options.get("tool_name_prefix"), options.get("always_load") or (), self._allowed)
         if (session := options.get("session")) is not None:
             self._link.borrow(session)
             if self._desk.is_configured:
@@ -155,12 +161,15 @@ class MCPTool(ABC):
 
     @property
     def functions(self) -> list[MCPFunction]:
-        """Tools, then prompts, as last listed and allowed."""
+        """Tools, then prompts, as last listed and allowed; with progressive disclosure the helpers and what was loaded."""
+        return self._disclosure.visible if self._disclosure is not None else self._allowed()
+
+    def _allowed(self) -> list[MCPFunction]:
         allowed = self._options.get("allowed_tools")
         found = [*(function for _, function in self._tools.values()), *self._prompts.values()]
         if allowed is None:
             return found
-        return [f for f in found if not {f.name, f.remote_name, normalize_name(f.remote_name)}.isdisjoint(allowed)]
+        return [f for f in found if not set(f.known_as).isdisjoint(allowed)]
 
     async def load_tools(self) -> None:
         """List the server's tools again; a server without tools has none.

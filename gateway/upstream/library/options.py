@@ -68,6 +68,10 @@ class MCPToolOptions(TypedDict, total=False):
     """Requests per connection; 25. `None`: any number, 0: none."""
     additional_properties: Mapping[str, object] | None
     """Yours; not looked at."""
+    use_progressive_disclosure: bool
+    """Show three helper functions instead of all, by which a model loads what it needs; false."""
+    always_load: Collection[str] | None
+    """Names that progressive disclosure shows from the start."""
     additional_tool_argument_names: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
     """Arguments sent although undeclared: for every tool, or by remote tool name with `*` for all."""
 

@@ -21,6 +21,22 @@ from gateway.upstream.library.options import MCPToolOptions
 from tests.fakes.running import ROOT, free_port, upstream_http, upstream_stdio
 from tests.house.documents import blocks
 
+BARE_SERVER = """
+import json, pathlib, sys
+asked = pathlib.Path(__file__).with_name("asked.txt")
+for line in sys.stdin:
+    message = json.loads(line)
+    with asked.open("a") as file:
+        file.write(message["method"] + "\\n")
+    if message["method"] == "initialize":
+        result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "bare", "version": "1"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+    elif "id" in message:
+        error = {"code": -32601, "message": "Method not found"}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}), flush=True)
+"""
+"""A server that announces nothing and writes down what it is asked."""
+
 WAYS = ("stdio modern", "stdio legacy", "http modern", "http legacy")
 
 
@@ -376,6 +392,54 @@ async def test_an_agent_uses_an_mcp_tool_like_any_other(make: Make) -> None:
     assert answer.text == "It is 5."
     results = [c.result for m in client.requests[1][0] for c in m.contents if c.type == "function_result"]
     assert results == ["5"]
+
+
+@pytest.mark.requirement("MC13")
+async def test_a_model_loads_only_the_functions_it_asks_for(urls: dict[str, str]) -> None:
+    call = Content.from_function_call
+    client = ScriptedChatClient(
+        [
+            [call("1", "list_mcp_tools", "{}")],
+            [call("2", "load_tool", '{"tool": ["add", "nothing"]}')],
+            [call("3", "add", '{"a": 2, "b": 3}'), call("4", "unload_tool", '{"tool": "add"}')],
+            "5",
+        ]
+    )
+    options: dict[str, Any] = {"use_progressive_disclosure": True, "always_load": ["who"]}
+    async with MCPStreamableHTTPTool("fake", urls["modern"], **options) as tool:
+        await Agent(client, tools=[tool]).run("2+3?")
+    offered = [[t.definition.name for t in options.get("tools", ())] for _, options in client.requests]
+    helpers = ["list_mcp_tools", "load_tool", "unload_tool", "who"]
+    assert offered == [helpers, helpers, [*helpers, "add"], helpers]
+    said = [str(c.result) for m in client.requests[-1][0] for c in m.contents if c.type == "function_result"]
+    assert "add: Fake add" in said[0]
+    assert "no function 'nothing'" in said[1]
+    assert said[2] == "5"
+
+
+@pytest.mark.requirement("MC12")
+async def test_what_a_server_does_not_announce_is_not_asked_for(tmp_path: Path) -> None:
+    script = tmp_path / "bare.py"
+    script.write_text(BARE_SERVER)
+    async with MCPStdioTool("bare", sys.executable, args=[str(script)]) as tool:
+        assert tool.functions == []
+    assert "list" not in (tmp_path / "asked.txt").read_text()
+
+
+@pytest.mark.requirement("MC5")
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (None, [None, None]),
+        ("always_require", ["always_require", "always_require"]),
+        ("never_require", ["never_require", "never_require"]),
+        ({"always_require_approval": ["add"], "never_require_approval": ["add", "up_echo"]}, ["always_require", "never_require"]),
+    ],
+)
+async def test_approval_is_said_per_tool(urls: dict[str, str], mode: Any, expected: list[str | None]) -> None:
+    async with MCPStreamableHTTPTool("fake", urls["modern"], approval_mode=mode, tool_name_prefix="up") as tool:
+        by_name = {function.remote_name: function.approval_mode for function in tool.functions}
+    assert [by_name["add"], by_name["echo"]] == expected
 
 
 async def test_two_remote_names_that_become_one_function_are_an_error() -> None:

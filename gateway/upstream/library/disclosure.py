@@ -1,0 +1,115 @@
+"""Progressive disclosure: a model sees three helper functions and loads what it needs (requirements MC13).
+
+What is loaded joins the run's live tool list from the next model call on and stays with the `MCPTool`, so the next run has it
+too. The gateway's own form of this is `disclosure: on-demand`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from gateway.errors import ToolFailed
+from gateway.json_types import JsonObject, JsonValue
+from gateway.tools.base import Complete, Tool, ToolDefinition
+from gateway.tools.context import CallContext
+from gateway.upstream.library.functions import MCPFunction, local_name
+
+_NAMES: JsonObject = {
+    "type": "object",
+    "properties": {
+        "tool": {
+            "description": "One function name, or several, as listed.",
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+        }
+    },
+    "required": ["tool"],
+}
+
+
+_NOTHING: JsonObject = {"type": "object", "properties": {}}
+
+
+class Disclosure:
+    """Which of a server's functions a model sees."""
+
+    def __init__(self, server: str, prefix: str | None, always: Collection[str], available: Callable[[], Sequence[MCPFunction]]) -> None:
+        """`always` are names that need no loading; `available` gives the allowed functions."""
+        self._always = frozenset(always)
+        self._available = available
+        self._loaded: set[str] = set()
+        descriptions = {
+            "list_mcp_tools": (f"Lists the functions of {server!r} that can be loaded.", _NOTHING, self._list),
+            "load_tool": (f"Makes functions of {server!r} callable from the next step on.", _NAMES, self._load),
+            "unload_tool": (f"Takes functions of {server!r} away again.", _NAMES, self._unload),
+        }
+        self._helpers: list[MCPFunction] = []
+        for name, (text, schema, invoke) in descriptions.items():
+            definition = ToolDefinition(local_name(name, prefix), text, schema)
+            self._helpers.append(MCPFunction(definition, name, invoke, approval=None))
+
+    @property
+    def visible(self) -> list[MCPFunction]:
+        """The helpers, what is always there and what was loaded."""
+        return [*self._helpers, *(f for f in self._choices() if self._is_always(f) or f.name in self._loaded)]
+
+    def _choices(self) -> list[MCPFunction]:
+        taken = {helper.name for helper in self._helpers}
+        return [function for function in self._available() if function.name not in taken]
+
+    def _is_always(self, function: MCPFunction) -> bool:
+        return not self._always.isdisjoint(function.known_as)
+
+    async def _list(self, arguments: JsonObject, ctx: CallContext) -> Complete:
+        rows: list[JsonObject] = [
+            {
+                "name": function.name,
+                "description": function.description,
+                "parameters": function.definition.input_schema,
+                "loaded": self._is_always(function) or function.name in self._loaded,
+            }
+            for function in self._choices()
+        ]
+        return Complete.text("\n".join(f"{row['name']}: {row['description']}" for row in rows), structured={"tools": rows})
+
+    async def _load(self, arguments: JsonObject, ctx: CallContext) -> Complete:
+        tools = _run_tools(ctx)
+        said: list[str] = []
+        for name in _names(arguments):
+            function = self._find(name)
+            if function is None:
+                said.append(f"There is no function {name!r}; list_mcp_tools shows them.")
+                continue
+            self._loaded.add(function.name)
+            if not any(tool is function for tool in tools):
+                tools.append(function)
+            said.append(f"{function.name!r} can be called from the next step on.")
+        return Complete.text("\n".join(said))
+
+    async def _unload(self, arguments: JsonObject, ctx: CallContext) -> Complete:
+        tools = _run_tools(ctx)
+        said: list[str] = []
+        for name in _names(arguments):
+            function = self._find(name)
+            if function is None or function.name not in self._loaded:
+                said.append(f"{name!r} is not loaded.")
+            elif self._is_always(function):
+                said.append(f"{function.name!r} is always there.")
+            else:
+                self._loaded.discard(function.name)
+                tools[:] = [tool for tool in tools if tool is not function]
+                said.append(f"{function.name!r} is gone from the next step on.")
+        return Complete.text("\n".join(said))
+
+    def _find(self, name: str) -> MCPFunction | None:
+        return next((function for function in self._choices() if name in function.known_as), None)
+
+
+def _run_tools(ctx: CallContext) -> list[Tool]:
+    if ctx.run_tools is None:
+        raise ToolFailed("Functions are loaded and unloaded inside an agent's run only.")
+    return ctx.run_tools
+
+
+def _names(arguments: JsonObject) -> list[str]:
+    value: JsonValue = arguments.get("tool")
+    return [value] if isinstance(value, str) else [str(name) for name in value or ()]
