@@ -94,6 +94,7 @@ class Gateway:
         config = self.loaded.config
         state = StateFolder(Path(config.storage.dir) if config.storage.dir else default_state_dir())
         own_id = await anyio.to_thread.run_sync(state.installation_id)
+        state_key = await anyio.to_thread.run_sync(state.key, "request-state")
         self.keys = KeyStore(state.path / "keys.json")
         await self._enter_local()
         client: JsonObject = {"name": config.server.name, "version": __version__}
@@ -114,6 +115,8 @@ class Gateway:
             own_id=own_id,
             page_size=config.server.page_size,
             instructions=self._instructions,
+            ask_timeout_seconds=config.server.ask_timeout_seconds,
+            state_key=state_key,
         )
         if self._skills is not None:
             from gateway.server.skills import bind_skills

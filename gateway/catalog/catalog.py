@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import cast
+from typing import Literal, cast
 
 import anyio
 
@@ -27,7 +27,7 @@ from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_valu
 from gateway.policy.shaping import public_names
 from gateway.policy.tools import judge_tool
 from gateway.telemetry.events import EventStream
-from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, Source, Tool, ToolSource, UpdatingSource
+from gateway.tools.base import AskingSource, ChangeKind, Finished, InputRequired, Kind, Source, Tool, ToolSource, UpdatingSource
 from gateway.tools.context import CallContext
 from gateway.tools.guard import GuardedTool, ToolGate
 from gateway.tools.published import judge_definition
@@ -378,6 +378,15 @@ class Catalog:
         if shelf is None:
             raise NotFound("prompt", name)
         return shelf, shelf.natives["prompts"][name]
+
+    async def may_ask(self, kind: Literal["resources", "prompts"], name: str) -> bool:
+        """Whether reading an exposed URI or prompt may use `CallContext.ask` (`AskingSource`); unknown names do not."""
+        await self.ready()
+        try:
+            shelf, _ = self._locate(name) if kind == "resources" else self._owner_of_prompt(name)
+        except NotFound:
+            return False
+        return isinstance(shelf.entry.full, AskingSource) and shelf.entry.full.may_ask
 
     async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
         """Read an exposed URI through the gate. Returns `ReadOutcome`; raises `NotFound`."""

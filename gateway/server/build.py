@@ -7,7 +7,6 @@ Puts the handlers on the SDK's low-level `Server` and owns their background work
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -42,10 +41,6 @@ from gateway.server.reads import ReadHandler
 from gateway.tools.base import ChangeKind
 
 logger = logging.getLogger(__name__)
-
-REQUEST_STATE_TTL_SECONDS = 3600.0
-"""How long a person may take to answer: sealed request state is valid, and a parked call waits, this long."""
-
 
 async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
     """Outermost middleware: what an unexpected exception says stays here; the SDK would send it to legacy clients as it is."""
@@ -83,8 +78,12 @@ class GatewayServer:
         own_id: str,
         page_size: int,
         instructions: Callable[[], str],
+        ask_timeout_seconds: float,
+        state_key: bytes,
     ) -> None:
-        """`instructions` describes what is here now. No side effects."""
+        """`instructions` describes what is here now; a person has `ask_timeout_seconds` to answer. `state_key` (32 bytes)
+        seals request state; gateways that share it take each other's. No side effects."""
+        self._ask_timeout_seconds = ask_timeout_seconds
         self._catalog = catalog
         self._instructions = instructions
         self._stack = AsyncExitStack()
@@ -98,7 +97,7 @@ class GatewayServer:
         self.mcp.middleware.append(
             RequestStateBoundary(
                 RequestStateSecurity(
-                    keys=[secrets.token_bytes(32)], ttl=REQUEST_STATE_TTL_SECONDS, bind_principal=lambda ctx: principal_of(ctx).id
+                    keys=[state_key], ttl=ask_timeout_seconds, bind_principal=lambda ctx: principal_of(ctx).id
                 ),
                 default_audience=own_id,
             )
@@ -123,7 +122,8 @@ class GatewayServer:
     async def __aenter__(self) -> GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
-        parked = ParkedCalls(tasks, ttl_seconds=REQUEST_STATE_TTL_SECONDS)
+        parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
+        self._reads.park_in(parked)
         self.mcp.add_request_handler("tools/call", CallToolRequestParams, CallHandler(self._catalog, self._clients, parked))
         tasks.start_soon(self._changes.run)
         return self

@@ -18,7 +18,7 @@ from gateway.json_types import JsonObject
 from gateway.server.caller import WireCaller
 from gateway.server.clients import Clients, RequestContext, is_modern
 from gateway.server.errors import relays_code, to_mcp_error
-from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
+from gateway.server.parked import GONE, ParkedCalls, open_upstream_state, seal_upstream_state
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
@@ -50,20 +50,26 @@ class CallHandler:
             if relays_code(error.code, era):
                 raise to_mcp_error(error, era) from None
             outcome = Complete.text(f"Server {error.server!r} refused the call: {error}", is_error=True)
+        except AskUnavailable as error:
+            if modern and error.capability:
+                raise to_mcp_error(error, era) from None
+            outcome = Complete.text(str(error), is_error=True)
         except NotFound as error:
-            raise to_mcp_error(error, era) from None
+            if error.kind != GONE:
+                raise to_mcp_error(error, era) from None
+            outcome = Complete.text(str(error), is_error=True)
         return to_wire(outcome, modern=modern)
 
     async def _run_modern(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: WireCaller) -> ToolOutcome:
         if tool.definition.may_ask:
-            return await self._parked.call(tool, arguments, ctx, caller)
+            return await self._parked.run(lambda leg: tool.call(arguments, leg), ctx, caller)
         outcome = await tool.call(arguments, dataclasses.replace(ctx, request_state=open_upstream_state(ctx.request_state)))
         return seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
 
     async def _run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         try:
             return await drive(tool, arguments, ctx)
-        except (AskUnavailable, ToolFailed) as error:
+        except ToolFailed as error:
             return Complete.text(str(error), is_error=True)
 
 

@@ -2,8 +2,9 @@
 
 A modern client learns of a question from an `input_required` result and answers by calling again. Work that can
 be resumed from its arguments returns such a result itself; an agent, a workflow or a legacy server cannot, so
-its call runs in a task of its own, is left waiting at `ask`, and goes on when the retry comes. Handles are
-random, bound to the principal, sealed by the request-state boundary, and worth nothing after the TTL.
+its call, read or prompt runs in a task of its own, is left waiting at `ask`, and goes on when the retry comes.
+Handles are random, bound to the principal, sealed by the request-state boundary, and worth nothing after the TTL:
+then the work is cancelled, wherever it stands.
 
 Placed in `server` and not in `upstream`, because agents and workflows ask the same way as legacy servers do.
 """
@@ -12,23 +13,28 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import secrets
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar, cast
 
 import anyio
 import anyio.abc
 
-from gateway.errors import AskUnavailable
+from gateway.errors import AskUnavailable, NotFound
 from gateway.json_types import JsonObject
 from gateway.server.caller import DetachedCaller, WireCaller
-from gateway.tools.base import Complete, InputRequired, Tool, ToolOutcome
+from gateway.tools.base import InputRequired
 from gateway.tools.context import CallContext, ClientProfile, capability_of
+from gateway.tools.drive import ASK_KEY
 
 logger = logging.getLogger(__name__)
 
 MAX_PARKED_PER_PRINCIPAL = 32
 """Calls of one principal that may wait at once; the longest waiting one gives way."""
+
+GATHER_SECONDS = 0.1
+"""After the first ask of a leg, further ones have this long to be shown with it; a server's asks arrive one by one."""
 
 HANDLE_PREFIX = "parked:"
 """Tells a handle of ours from a remote server's own request state, inside the sealed state."""
@@ -36,15 +42,24 @@ HANDLE_PREFIX = "parked:"
 STATE_PREFIX = "state:"
 """Before a remote server's own request state."""
 
+GONE = "parked call"
+"""`NotFound.kind` of a handle that is unknown, over, or somebody else's."""
+
+_KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+OutcomeT = TypeVar("OutcomeT")
+
 
 class _ParkedCaller(DetachedCaller):
     """A caller whose asks wait for the next leg."""
 
-    def __init__(self, client: ClientProfile, ttl_seconds: float) -> None:
+    def __init__(self, client: ClientProfile, given: Mapping[str, JsonObject]) -> None:
+        """`given` are answers that came with the first request, to asks whose server names their keys."""
         super().__init__()
         self._client = client
-        self._ttl_seconds = ttl_seconds
+        self._given = dict(given)
         self._asked = 0
+        self._keys: set[str] = set()
         self.open: dict[str, JsonObject] = {}
         self.answers: dict[str, JsonObject] = {}
         self.moved = anyio.Event()
@@ -55,18 +70,28 @@ class _ParkedCaller(DetachedCaller):
         capability = capability_of(request)
         if not self._client.can(capability):
             raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
-        self._asked += 1
-        key = f"ask-{self._asked}"
+        wanted, request = _shown(request)
+        if wanted in self._given:
+            return self._given.pop(wanted)
+        key = self._key(wanted)
         self.open[key] = request
         self.moved.set()
         try:
-            with anyio.move_on_after(self._ttl_seconds):
-                while key not in self.answers:
-                    await self._answered.wait()
-                return self.answers.pop(key)
+            while key not in self.answers:
+                await self._answered.wait()
+            return self.answers.pop(key)
         finally:
             self.open.pop(key, None)
-        raise AskUnavailable(f"Nobody answered within {self._ttl_seconds:g} s.", capability=capability)
+            self.answers.pop(key, None)
+
+    def _key(self, wanted: str) -> str:
+        """The key whoever asks chose, where it is one and free; else one of ours."""
+        self._asked += 1
+        key = wanted if _KEY.fullmatch(wanted) else f"ask-{self._asked}"
+        while key in self._keys:
+            key = f"{key}-{self._asked}"
+        self._keys.add(key)
+        return key
 
     def answer(self, responses: Mapping[str, JsonObject]) -> None:
         """Hand over answers to open asks; keys that are not open are ignored (SEP-2322)."""
@@ -78,89 +103,149 @@ class _ParkedCaller(DetachedCaller):
         answered.set()
 
 
+def _shown(request: JsonObject) -> tuple[str, JsonObject]:
+    """The key an ask carries, and the ask as a modern client gets it: without that key and a 2025 `elicitationId`."""
+    params: JsonObject = dict(request.get("params") or {})
+    meta: JsonObject = dict(params.pop("_meta", None) or {})
+    wanted = meta.pop(ASK_KEY, "")
+    if meta:
+        params["_meta"] = meta
+    params.pop("elicitationId", None)
+    shown = {**request, "params": params} if params or "params" in request else request
+    return wanted if isinstance(wanted, str) else "", shown
+
+
+def _answers(ctx: CallContext) -> Mapping[str, JsonObject]:
+    return cast("Mapping[str, JsonObject]", ctx.input_responses or {})
+
+
 class _Parked:
     """One call that outlives its request."""
 
-    def __init__(self, principal: str, client: ClientProfile, ttl_seconds: float) -> None:
+    def __init__(self, ctx: CallContext) -> None:
         self.handle = secrets.token_urlsafe(24)
-        self.principal = principal
-        self.caller = _ParkedCaller(client, ttl_seconds)
+        self.principal = ctx.principal.id
+        self.caller = _ParkedCaller(ctx.client, _answers(ctx))
         self.scope = anyio.CancelScope()
-        self.outcome: ToolOutcome | None = None
+        """Has a deadline while no request attends to the call."""
+        self.outcome: object = None
         self.error: Exception | None = None
+        self.done = anyio.Event()
+        self.collected = anyio.Event()
         self.attended = False
+
+    async def moved(self) -> None:
+        """Wait until the work is done or has open asks, all that come together."""
+        while True:
+            await self.caller.moved.wait()
+            with anyio.move_on_after(GATHER_SECONDS):
+                await self.done.wait()
+            if self.done.is_set() or self.caller.open:
+                return
+            self.caller.moved = anyio.Event()  # whoever asked took it back
 
 
 class ParkedCalls:
-    """Runs calls that may ask. `tasks` is the server's task group; the calls die with it."""
+    """Runs work that may ask. `tasks` is the server's task group; the work dies with it."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, *, ttl_seconds: float) -> None:
+        """`ttl_seconds` is how long a question waits for its answer."""
         self._tasks = tasks
         self._ttl_seconds = ttl_seconds
         self._calls: dict[str, _Parked] = {}
 
-    async def call(self, tool: Tool, arguments: JsonObject, ctx: CallContext, caller: WireCaller) -> ToolOutcome:
-        """One leg of a call: starts it, or resumes the one named by the request state."""
+    def __len__(self) -> int:
+        """Calls going on or waiting."""
+        return len(self._calls)
+
+    async def run(
+        self, work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext, caller: WireCaller
+    ) -> OutcomeT | InputRequired:
+        """One leg: starts `work`, or resumes the one named by the request state (which is bound to method and arguments).
+
+        Raises:
+            NotFound: The state names a call that no longer waits (`kind` is `GONE`).
+        """
         state = ctx.request_state
         if state is not None and state.startswith(HANDLE_PREFIX):
-            return await self._resume(state.removeprefix(HANDLE_PREFIX), ctx, caller)
-        parked = _Parked(ctx.principal.id, ctx.client, self._ttl_seconds)
-        self._make_room(parked.principal)
+            return cast("OutcomeT | InputRequired", await self._resume(state.removeprefix(HANDLE_PREFIX), ctx, caller))
+        parked = _Parked(ctx)
         self._calls[parked.handle] = parked
         inner = dataclasses.replace(ctx, caller=parked.caller, request_state=open_upstream_state(state))
-        self._tasks.start_soon(self._work, parked, tool, arguments, inner)
-        return await self._leg(parked, caller)
+        self._tasks.start_soon(self._work, parked, work, inner)
+        return cast("OutcomeT | InputRequired", await self._leg(parked, caller))
 
-    async def _resume(self, handle: str, ctx: CallContext, caller: WireCaller) -> ToolOutcome:
+    async def _resume(self, handle: str, ctx: CallContext, caller: WireCaller) -> object:
         parked = self._calls.get(handle)
         if parked is None or parked.principal != ctx.principal.id or parked.attended:
-            return Complete.text("This call is no longer waiting for input; call the tool again.", is_error=True)
-        parked.caller.moved = anyio.Event()
-        parked.caller.answer(cast("Mapping[str, JsonObject]", ctx.input_responses or {}))
-        if parked.caller.open:
-            return self._input_required(parked)
+            raise NotFound(GONE, "", "This call is no longer waiting for input; make it again.")
+        if not parked.done.is_set():
+            parked.caller.moved = anyio.Event()
+            parked.caller.answer(_answers(ctx))
+            if parked.caller.open:
+                return self._park(parked)
         return await self._leg(parked, caller)
 
-    async def _leg(self, parked: _Parked, caller: WireCaller) -> ToolOutcome:
-        """Wait until the call ends or asks; a client that leaves meanwhile cancels it."""
+    async def _leg(self, parked: _Parked, caller: WireCaller) -> object:
+        """Wait until the work ends or asks; a client that leaves meanwhile cancels it."""
         parked.attended = True
+        parked.scope.deadline = float("inf")
         parked.caller.current = caller
         try:
-            await parked.caller.moved.wait()
+            await parked.moved()
         except anyio.get_cancelled_exc_class():
             parked.scope.cancel()
+            if parked.done.is_set():
+                self._forget(parked)
             raise
         finally:
             parked.caller.current = None
             parked.attended = False
-        if parked.outcome is None and parked.error is None:
-            return self._input_required(parked)
-        self._calls.pop(parked.handle, None)
+        if not parked.done.is_set():
+            return self._park(parked)
+        self._forget(parked)
         if parked.error is not None:
             raise parked.error
-        outcome = cast("ToolOutcome", parked.outcome)
-        return seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
+        return seal_upstream_state(parked.outcome) if isinstance(parked.outcome, InputRequired) else parked.outcome
 
-    def _input_required(self, parked: _Parked) -> InputRequired:
+    def _park(self, parked: _Parked) -> InputRequired:
+        self._make_room(parked.principal)
+        parked.scope.deadline = anyio.current_time() + self._ttl_seconds
         return InputRequired(dict(parked.caller.open), HANDLE_PREFIX + parked.handle)
 
-    async def _work(self, parked: _Parked, tool: Tool, arguments: JsonObject, ctx: CallContext) -> None:
+    async def _work(
+        self, parked: _Parked, work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext
+    ) -> None:
+        """The task of one call. An outcome that nobody attends to is kept for the retry, until the deadline."""
         try:
             with parked.scope:
-                parked.outcome = await tool.call(arguments, ctx)
-        except Exception as error:  # the call-handler boundary, moved into the task that runs the call
-            parked.error = error
+                try:
+                    parked.outcome = await work(ctx)
+                except Exception as error:  # the call-handler boundary, moved into the task that runs the call
+                    parked.error = error
+                self._settle(parked)
+                if not parked.attended:
+                    await parked.collected.wait()
         finally:
-            if parked.outcome is None and parked.error is None:
-                parked.outcome = Complete.text("The call was cancelled.", is_error=True)
-            parked.caller.moved.set()
+            if not parked.done.is_set():
+                parked.error = NotFound(GONE, "", "This call was ended before it was done; make it again.")
+                self._settle(parked)
             if not parked.attended:
-                self._calls.pop(parked.handle, None)
+                self._forget(parked)
+
+    def _settle(self, parked: _Parked) -> None:
+        parked.done.set()
+        parked.caller.moved.set()
+
+    def _forget(self, parked: _Parked) -> None:
+        self._calls.pop(parked.handle, None)
+        parked.collected.set()
 
     def _make_room(self, principal: str) -> None:
-        waiting = [p for p in self._calls.values() if p.principal == principal]
+        """End the call of `principal` that waits longest, if there are too many; calls being attended to do not count."""
+        waiting = [p for p in self._calls.values() if p.principal == principal and p.scope.deadline < float("inf")]
         if len(waiting) >= MAX_PARKED_PER_PRINCIPAL:
-            oldest = next((p for p in waiting if not p.attended), waiting[0])
+            oldest = min(waiting, key=lambda p: p.scope.deadline)
             logger.info("a parked call of %s gave way to a newer one", principal)
             self._calls.pop(oldest.handle, None)
             oldest.scope.cancel()

@@ -27,7 +27,7 @@ from gateway.server.caller import WireCaller
 from gateway.server.calls import input_required_to_wire
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern
 from gateway.server.errors import to_mcp_error
-from gateway.server.parked import open_upstream_state, seal_upstream_state
+from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
 from gateway.tools.base import Finished, InputRequired
 from gateway.tools.context import CallContext, Era
 from gateway.tools.drive import drive_rounds
@@ -44,11 +44,17 @@ class ReadHandler:
     def __init__(self, catalog: Catalog, clients: Clients) -> None:
         self._catalog = catalog
         self._clients = clients
+        self._parked: ParkedCalls | None = None
+
+    def park_in(self, parked: ParkedCalls) -> None:
+        """From now on reads and prompts of a server that asks in the middle wait there for a modern client's answers."""
+        self._parked = parked
 
     async def read(self, ctx: RequestContext, params: ReadResourceRequestParams) -> JsonObject:
         """`resources/read`."""
         uri = str((ctx.params or {}).get("uri") or params.uri)
-        wire = await self._answer(ctx, lambda call: self._catalog.read(uri, call))
+        may_ask = await self._catalog.may_ask("resources", uri) if is_modern(ctx) else False
+        wire = await self._answer(ctx, lambda call: self._catalog.read(uri, call), may_ask=may_ask)
         if is_modern(ctx) and wire["resultType"] == "complete":
             wire.setdefault("ttlMs", 0)
             wire.setdefault("cacheScope", "private")
@@ -56,7 +62,8 @@ class ReadHandler:
 
     async def get_prompt(self, ctx: RequestContext, params: GetPromptRequestParams) -> JsonObject:
         """`prompts/get`."""
-        return await self._answer(ctx, lambda call: self._catalog.get_prompt(params.name, params.arguments or {}, call))
+        may_ask = await self._catalog.may_ask("prompts", params.name) if is_modern(ctx) else False
+        return await self._answer(ctx, lambda call: self._catalog.get_prompt(params.name, params.arguments or {}, call), may_ask=may_ask)
 
     async def complete(self, ctx: RequestContext, params: CompleteRequestParams) -> JsonObject:
         """`completion/complete`."""
@@ -108,16 +115,22 @@ class ReadHandler:
         self._clients.session_of(ctx).log_level = params.level
         return {}
 
-    async def _answer(self, ctx: RequestContext, work: Callable[[CallContext], Awaitable[Outcome]]) -> JsonObject:
+    async def _answer(self, ctx: RequestContext, work: Callable[[CallContext], Awaitable[Outcome]], *, may_ask: bool) -> JsonObject:
         """Run a read or prompt: drive it for a legacy client, hand input requests on to a modern one."""
         modern = is_modern(ctx)
         era: Era = "modern" if modern else "legacy"
-        facts = self._clients.context(ctx, WireCaller(ctx))
-        facts = dataclasses.replace(facts, request_state=open_upstream_state(facts.request_state))
+        caller = WireCaller(ctx)
+        facts = self._clients.context(ctx, caller)
         try:
-            outcome = await work(facts) if modern else await drive_rounds(work, facts, ctx.method)
+            if not modern:
+                outcome: Outcome = await drive_rounds(work, facts, ctx.method)
+            elif may_ask and self._parked is not None:
+                outcome = await self._parked.run(work, facts, caller)
+            else:
+                outcome = await work(dataclasses.replace(facts, request_state=open_upstream_state(facts.request_state)))
+                outcome = seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
         except Exception as error:
             raise to_mcp_error(error, era) from None
         if isinstance(outcome, InputRequired):
-            return input_required_to_wire(seal_upstream_state(outcome))
+            return input_required_to_wire(outcome)
         return {"resultType": "complete", **outcome.result} if modern else dict(outcome.result)

@@ -218,3 +218,13 @@ class UpdatingSource(Protocol):
     def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
         """Register the one listener; it gets the native URI, synchronously, and must not block or raise."""
         ...
+
+
+@runtime_checkable
+class AskingSource(Protocol):
+    """A `Source` whose reads and prompts may use `CallContext.ask` in the middle."""
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether they may, as far as is known now."""
+        ...

@@ -18,6 +18,9 @@ from gateway.tools.context import CallContext
 MAX_ROUNDS = 10
 """Input rounds per call; a server that asks more often than this is taken for stuck."""
 
+ASK_KEY = "dev.moongate/askKey"
+"""`_meta` of an ask: the key under which its server asked. A gateway further on shows a modern client the ask under it again."""
+
 OutcomeT = TypeVar("OutcomeT")
 
 
@@ -41,6 +44,11 @@ async def drive_rounds(
             return outcome
         answers: JsonObject = {}
         for key, request in outcome.requests.items():
-            answers[key] = await ctx.ask(dict(request))
+            answers[key] = await ctx.ask(_keyed(request, key))
         ctx = dataclasses.replace(ctx, input_responses=answers, request_state=outcome.state)
     raise ToolFailed(f"{name!r} asked for input more than {MAX_ROUNDS} times; giving up.")
+
+
+def _keyed(request: JsonObject, key: str) -> JsonObject:
+    params: JsonObject = request.get("params") or {}
+    return {**request, "params": {**params, "_meta": {**(params.get("_meta") or {}), ASK_KEY: key}}}

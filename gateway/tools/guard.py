@@ -17,7 +17,7 @@ from typing import Literal, cast
 import anyio
 
 from gateway.config.policies import SourcePolicy
-from gateway.errors import GatewayError, NotFound, PolicyDenied, UpstreamRefused, only_cause
+from gateway.errors import AskUnavailable, GatewayError, NotFound, PolicyDenied, UpstreamRefused, only_cause
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.arguments import ArgumentPolicy
 from gateway.policy.decision import Reject, Rewrite, Verdict
@@ -126,6 +126,7 @@ class GuardedTool:
         (`call.finished`, `call.refused`, or `call.input_required`).
 
         Raises:
+            AskUnavailable: The caller cannot be asked what the tool needs; the server says so in the words of the client's era.
             NotFound: The tool is gone (`kind` is `tool`); the server answers as for an unknown name.
             UpstreamRefused: A remote server answered with a JSON-RPC error, which may cross as one.
         """
@@ -172,7 +173,7 @@ class GuardedTool:
             error = only_cause(raised)
             record.outcome = "failed"
             record.error = type(error).__name__
-            if isinstance(error, UpstreamRefused) or (isinstance(error, NotFound) and error.kind == "tool"):
+            if isinstance(error, UpstreamRefused | AskUnavailable) or (isinstance(error, NotFound) and error.kind == "tool"):
                 raise error from None
             if isinstance(error, PolicyDenied):
                 record.refuse(Reject(error.rule, str(error)))

@@ -58,8 +58,7 @@ class CallerSessions:
         Raises:
             UpstreamUnavailable: It cannot be opened, or too many are busy.
         """
-        owner = ctx.client.session_id or f"principal:{ctx.principal.id}"
-        key = f"{owner}|{json.dumps(capabilities, sort_keys=True)}"
+        key = self._key(ctx, capabilities)
         held = self._held.get(key)
         if held is None or (held.session is not None and held.session.closed.is_set()):
             held = self._start(key, capabilities)
@@ -72,6 +71,22 @@ class CallerSessions:
         finally:
             held.users -= 1
             held.last_used = anyio.current_time()
+
+    def _key(self, ctx: CallContext, capabilities: JsonObject) -> str:
+        """Which session serves a call. Callers that cannot be asked anything share one; a legacy client has its own.
+
+        Calls of modern clients stand alone, so each that may be asked has a session to itself while it runs: what the
+        server asks outside the call's own stream can only be meant for it.
+        """
+        if not capabilities:
+            return "nobody"
+        declared = json.dumps(capabilities, sort_keys=True)
+        if ctx.client.session_id is not None:
+            return f"{ctx.client.session_id}|{declared}"
+        number = 0
+        while (held := self._held.get(key := f"principal:{ctx.principal.id}|{declared}|{number}")) is not None and held.users:
+            number += 1
+        return key
 
     def _start(self, key: str, capabilities: JsonObject) -> _Held:
         if len(self._held) >= MAX_SESSIONS:

@@ -22,7 +22,7 @@ from gateway.tools.context import CallContext
 from gateway.upstream.callers import CallerSessions
 from gateway.upstream.connection import Connection
 from gateway.upstream.hop import extend_via
-from gateway.upstream.inputs import relayed_capabilities
+from gateway.upstream.inputs import declared_capabilities, relayed_capabilities
 from gateway.upstream.session import Envelope, Session, SessionHooks, open_session
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.texts import hearing_readably
@@ -68,10 +68,6 @@ class Delivery:
         if ctx.meta and isinstance(verdict := judge_meta(ctx.meta), Reject):
             raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=self._server)
         ctx = hearing_readably(ctx, self._policy)
-        if ctx.input_responses is not None:
-            params["inputResponses"] = ctx.input_responses
-        if ctx.request_state is not None:
-            params["requestState"] = ctx.request_state
         declared = relayed_capabilities(ctx.client, self._policy)
         envelope = Envelope(
             ctx=ctx,
@@ -93,16 +89,30 @@ class Delivery:
         return result
 
     async def _send_on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
-        if not session.is_modern and self._callers is not None and envelope.ctx is not None:
+        ctx = envelope.ctx
+        if session.is_modern:
+            if ctx is not None and ctx.input_responses is not None:
+                params["inputResponses"] = ctx.input_responses
+            if ctx is not None and ctx.request_state is not None:
+                params["requestState"] = ctx.request_state
+        elif self._callers is not None and ctx is not None:
             askable = {k: v for k, v in envelope.capabilities.items() if k in ("sampling", "elicitation", "roots")}
-            # A child process is shared unless roots are relayed, which servers read once at start.
-            if askable if isinstance(self._entry, HttpServer) else "roots" in askable:
+            if self._needs_own_session(askable):
 
                 async def work(own: Session) -> JsonObject:
                     return await own.request(method, params, envelope)
 
-                return await self._callers.run(envelope.ctx, askable, work)
+                return await self._callers.run(ctx, askable, work)
         return await session.request(method, params, envelope)
+
+    def _needs_own_session(self, askable: JsonObject) -> bool:
+        """Whether the shared session would tell the server the wrong thing about this caller.
+
+        A child process is shared unless roots are relayed, which servers read once at start.
+        """
+        if isinstance(self._entry, HttpServer):
+            return bool(askable) or bool(declared_capabilities(self._policy))
+        return "roots" in askable
 
     @asynccontextmanager
     async def _open_for_caller(self, capabilities: JsonObject) -> AsyncGenerator[Session, None]:

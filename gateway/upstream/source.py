@@ -137,6 +137,12 @@ class UpstreamSource:
         agreed = self._connection.negotiated
         return readable_text(agreed.instructions, self._policy) if agreed and agreed.instructions else None
 
+    @property
+    def may_ask(self) -> bool:
+        """Whether the server may ask in the middle of any request: a 2025 server may, a modern one asks in results."""
+        agreed = self._connection.negotiated
+        return asks_relayed(self._policy) and (agreed is None or agreed.era == "legacy")
+
     # -- lists -------------------------------------------------------------------------------------------------
 
     async def tools(self) -> Sequence[Tool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,22 @@ def upstream() -> Generator[str]:
         yield process.stdout.readline().decode().strip()
 
 
-@pytest.fixture(scope="module")
-def gateway(upstream: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+@contextmanager
+def gateway_before(upstream: str, folder: Path, **more: Any) -> Generator[str]:
     """A gateway that leaves the upstream's names alone and relays what it asks."""
-    policy: dict[str, Any] = {"prefix": "", "sampling": {"mode": "relay", "maxRequests": None}, "roots": {"mode": "relay"}}
+    policy: dict[str, Any] = {"prefix": "", "sampling": {"mode": "relay", "maxRequests": None}, "roots": {"mode": "relay"}, **more}
     config = {
         "mcpServers": {"upstream": {"type": "http", "url": upstream}},
         "policies": {"upstream": policy},
         "expose": {"skills": [str(ROOT / "skills")]},
     }
-    with gateway_http(tmp_path_factory.mktemp("conformance"), config) as url:
+    with gateway_http(folder, config) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def gateway(upstream: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    with gateway_before(upstream, tmp_path_factory.mktemp("conformance")) as url:
         yield url
 
 
@@ -47,6 +54,18 @@ def gateway(upstream: str, tmp_path_factory: pytest.TempPathFactory) -> Generato
 def test_every_check_that_can_cross_a_hop_passes(gateway: str, version: str, floor: int, tmp_path: Path) -> None:
     code, said, tally = suite.run_suite(gateway, tmp_path, "--suite", "all", "--spec-version", version)
     print(f"\nconformance {version} through the gateway: {tally.passed} passed, {dict(tally.counts)}")
+    assert tally.failures == []
+    assert code == 0, said[-2000:]
+    assert tally.passed >= floor
+
+
+@pytest.mark.parametrize(("version", "era", "floor"), [("2025-11-25", "modern", 83), ("2026-07-28", "legacy", 152)])
+def test_a_client_of_one_era_finds_everything_on_an_upstream_of_the_other(
+    upstream: str, version: str, era: str, floor: int, tmp_path: Path
+) -> None:
+    with gateway_before(upstream, tmp_path, era=era) as url:
+        code, said, tally = suite.run_suite(url, tmp_path / "results", "--suite", "all", "--spec-version", version)
+    print(f"\nconformance {version} through the gateway, {era} upstream: {tally.passed} passed, {dict(tally.counts)}")
     assert tally.failures == []
     assert code == 0, said[-2000:]
     assert tally.passed >= floor

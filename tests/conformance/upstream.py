@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 
 from gateway.server.replay import ReplayStore
 from tests.conformance import contract as c
-from tests.conformance.upstream_tools import Ctx, asking, build_tools, content_of, embedded, form, image, text
+from tests.conformance.upstream_tools import Ctx, answers_to, asking, build_tools, content_of, embedded, form, image, text
 
 INVALID_PARAMS = -32602
 NAME = "conformance-upstream"
@@ -34,7 +34,8 @@ class Upstream:
 
     def __init__(self) -> None:
         self.bus = InMemorySubscriptionBus()
-        self.tools = build_tools(self.bus)
+        self.sessions: list[Any] = []
+        self.tools = build_tools(self.bus, self.sessions)
 
     async def list_tools(self, ctx: Ctx, params: Any) -> t.ListToolsResult:
         rows = [t.Tool(name=name, description="For the suite.", input_schema=tool.schema) for name, tool in self.tools.items()]
@@ -88,10 +89,11 @@ class Upstream:
             case "test_prompt_with_image":
                 content = [image(), text("Please analyze the image above.")]
             case "prompt":
-                answer: Any = (params.input_responses or {}).get("user_context")
-                if answer is None:
-                    return asking({"user_context": form("In which context?", c.CONTEXT)})
-                content = [text(f"Context: {content_of(answer).get('context')}")]
+                requests = {"user_context": form("In which context?", c.CONTEXT)}
+                answers = await answers_to(ctx, params, requests)
+                if answers is None:
+                    return asking(requests)
+                content = [text(f"Context: {content_of(answers['user_context']).get('context')}")]
             case other:
                 raise MCPError(INVALID_PARAMS, f"Unknown prompt: {other}")
         return t.GetPromptResult(messages=[t.PromptMessage(role="user", content=block) for block in content])
@@ -101,6 +103,12 @@ class Upstream:
 
     async def accept(self, ctx: Ctx, params: Any) -> t.EmptyResult:
         return t.EmptyResult()
+
+    async def remember(self, ctx: Ctx, call_next: Any) -> Any:
+        """Keep the 2025 sessions, which are told of changes."""
+        if ctx.method == "notifications/initialized":
+            self.sessions.append(ctx.session)
+        return await call_next(ctx)
 
 
 def build() -> Server[Any]:
@@ -131,6 +139,7 @@ def build() -> Server[Any]:
         on_completion=up.complete,
     )
     server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, up.accept)
+    server.middleware.append(up.remember)
     server.middleware.append(RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=NAME))
     return server
 

@@ -15,7 +15,9 @@ import anyio
 import mcp_types as t
 from mcp.server.subscriptions import PromptsListChanged, SubscriptionBus, ToolsListChanged
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
 
+from gateway.tools.drive import ASK_KEY
 from tests.conformance import contract as c
 
 MISSING_CAPABILITY = -32021
@@ -67,21 +69,33 @@ def is_modern(ctx: Ctx) -> bool:
     return ctx.protocol_version >= "2026"
 
 
-async def ask_back(ctx: Ctx, request: Any) -> Any:
-    """One request over the back-channel of a session."""
-    match request:
-        case t.ElicitRequest(params=t.ElicitRequestFormParams() as params):
-            return await ctx.session.elicit_form(params.message, params.requested_schema, related_request_id=ctx.request_id)
-        case t.CreateMessageRequest(params=params):
-            return await ctx.session.create_message(params.messages, max_tokens=params.max_tokens, related_request_id=ctx.request_id)
-        case _:
-            return await ctx.session.list_roots()
+ANSWERS: dict[str, Any] = {
+    "elicitation/create": t.ElicitResult,
+    "sampling/createMessage": t.CreateMessageResult,
+    "roots/list": t.ListRootsResult,
+}
 
 
-async def answers_to(ctx: Ctx, params: Params, requests: dict[str, Any]) -> dict[str, Any] | None:
+async def ask_back(ctx: Ctx, requests: dict[str, Any]) -> dict[str, Any]:
+    """All requests at once over the back-channel of a session; each names its key, as a gateway in our place would."""
+    answers: dict[str, Any] = {}
+
+    async def one(key: str, request: Any) -> None:
+        wire = request.model_dump(mode="json", by_alias=True, exclude_none=True)
+        wire["params"] = {**wire.get("params", {}), "_meta": {ASK_KEY: key}}
+        answers[key] = await ctx.session.send_request(request.__class__.model_validate(wire), ANSWERS[request.method], metadata=related)
+
+    related = ServerMessageMetadata(related_request_id=ctx.request_id)
+    async with anyio.create_task_group() as tasks:
+        for key, request in requests.items():
+            tasks.start_soon(one, key, request)
+    return answers
+
+
+async def answers_to(ctx: Ctx, params: Params | t.GetPromptRequestParams, requests: dict[str, Any]) -> dict[str, Any] | None:
     """The client's answers; `None` when they have to be asked for with a result."""
     if not is_modern(ctx):
-        return {key: await ask_back(ctx, request) for key, request in requests.items()}
+        return await ask_back(ctx, requests)
     given = params.input_responses or {}
     return dict(given) if requests.keys() <= given.keys() else None
 
@@ -124,9 +138,11 @@ async def hang_up_once(ctx: Ctx, params: Params) -> t.CallToolResult:
     return result(text("Reconnection test completed"))
 
 
-def announce(bus: SubscriptionBus, event: Any) -> Handler:
+def announce(bus: SubscriptionBus, sessions: list[Any], event: Any, notification: Any) -> Handler:
     async def run(ctx: Ctx, params: Params) -> t.CallToolResult:
         await bus.publish(event)
+        for session in sessions:
+            await session.send_notification(notification)
         return result(text("announced"))
 
     return run
@@ -169,6 +185,10 @@ def one_round(requests: dict[str, Any], state: str | None = None) -> Handler:
 
 
 async def two_rounds(ctx: Ctx, params: Params) -> Any:
+    if not is_modern(ctx):
+        who = (await ask_back(ctx, {"name": form("What is your name?", c.NAME)}))["name"]
+        what = (await ask_back(ctx, {"color": form("Which colour do you like?", c.COLOR)}))["color"]
+        return result(text(f"{content_of(who).get('name')} likes {content_of(what).get('color')}"))
     answers = params.input_responses or {}
     state = json.loads(params.request_state or "{}")
     if state.get("round") == 2 and "color" in answers:
@@ -190,11 +210,13 @@ async def ask_what_is_declared(ctx: Ctx, params: Params) -> Any:
         requests["greeting"] = question("Say hello.")
     if declared is None or declared.elicitation is not None:
         requests["name"] = form("What is your name?", c.NAME)
-    return asking(requests, "declared")
+    if is_modern(ctx):
+        return asking(requests, "declared")
+    return result(text(f"answered: {', '.join(sorted(await ask_back(ctx, requests)))}"))
 
 
-def build_tools(bus: SubscriptionBus) -> dict[str, FixtureTool]:
-    """Every tool by its name."""
+def build_tools(bus: SubscriptionBus, sessions: list[Any]) -> dict[str, FixtureTool]:
+    """Every tool by its name; `sessions` are the 2025 ones that are told of changes."""
     name, capital, roots = form("What is your name?", c.NAME), question("What is the capital of France?"), t.ListRootsRequest()
     confirm = {"confirm": form("Go on?", c.CONFIRMED)}
     plain: dict[str, Handler] = {
@@ -213,8 +235,8 @@ def build_tools(bus: SubscriptionBus) -> dict[str, FixtureTool]:
         "test_tool_with_progress": report_thrice,
         "test_missing_capability": need_sampling,
         "test_reconnection": hang_up_once,
-        "test_trigger_tool_change": announce(bus, ToolsListChanged()),
-        "test_trigger_prompt_change": announce(bus, PromptsListChanged()),
+        "test_trigger_tool_change": announce(bus, sessions, ToolsListChanged(), t.ToolListChangedNotification()),
+        "test_trigger_prompt_change": announce(bus, sessions, PromptsListChanged(), t.PromptListChangedNotification()),
         "test_elicitation_sep1034_defaults": fill_in(c.DEFAULTS, "Are these right?"),
         "test_elicitation_sep1330_enums": fill_in(c.ENUMS, "Which ones?"),
         "test_streaming_elicitation": one_round({"user_name": name}),

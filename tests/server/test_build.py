@@ -32,7 +32,16 @@ async def settled() -> None:
 @pytest.mark.parametrize("ask", ["read", "list"])
 async def test_an_unexpected_failure_never_reaches_the_wire(mode: Literal["legacy", "2026-07-28"], ask: str) -> None:
     catalog = BrokenCatalog([], EventStream(), name_budget=64, settled=settled)
-    server = GatewayServer(catalog, name="t", version="1", own_id="me", page_size=10, instructions=lambda: "")
+    server = GatewayServer(
+        catalog,
+        name="t",
+        version="1",
+        own_id="me",
+        page_size=10,
+        instructions=lambda: "",
+        ask_timeout_seconds=60,
+        state_key=bytes(32),
+    )
     calls: dict[str, Callable[[Client], Awaitable[object]]] = {
         "read": lambda client: client.read_resource("data://x"),
         "list": lambda client: client.list_tools(),

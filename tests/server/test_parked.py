@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable
 from typing import cast
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from gateway.auth.principal import Principal
-from gateway.errors import AskUnavailable
+from gateway.errors import AskUnavailable, NotFound
 from gateway.json_types import JsonObject
 from gateway.server.caller import WireCaller
 from gateway.server.parked import MAX_PARKED_PER_PRINCIPAL, ParkedCalls
-from gateway.tools.base import Complete, InputRequired, ToolDefinition, ToolOutcome
+from gateway.tools.base import Complete, InputRequired, ToolOutcome
 from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.drive import ASK_KEY
 
 FORM: JsonObject = {"method": "elicitation/create", "params": {"message": "Your name?", "requestedSchema": {"type": "object"}}}
-
-
-class AskingTool:
-    """A tool made of one function."""
-
-    def __init__(self, work: Callable[[CallContext], Awaitable[ToolOutcome]]) -> None:
-        self._work = work
-        self.definition = ToolDefinition("asker", may_ask=True)
-
-    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        return await self._work(ctx)
 
 
 class SilentCaller:
@@ -67,12 +57,11 @@ async def test_an_ask_becomes_an_input_request_and_the_retry_continues_the_same_
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
-            tool = AskingTool(work)
-            first = await parked.call(tool, {}, ctx, wire())
+            first = await parked.run(work, ctx, wire())
             assert isinstance(first, InputRequired)
             assert list(first.requests.values()) == [FORM]
             key = next(iter(first.requests))
-            second = await parked.call(tool, {}, leg(ctx, first, **{key: {"action": "accept", "content": {"name": "Ada"}}}), wire())
+            second = await parked.run(work, leg(ctx, first, **{key: {"action": "accept", "content": {"name": "Ada"}}}), wire())
     assert isinstance(second, Complete)
     assert second.as_text() == "hello Ada"
 
@@ -86,13 +75,12 @@ async def test_a_retry_without_the_answer_is_asked_again_and_unknown_keys_are_ig
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
-            tool = AskingTool(work)
-            first = await parked.call(tool, {}, ctx, wire())
-            again = await parked.call(tool, {}, leg(ctx, first, unknown={"action": "accept"}), wire())
+            first = await parked.run(work, ctx, wire())
+            again = await parked.run(work, leg(ctx, first, unknown={"action": "accept"}), wire())
             assert isinstance(again, InputRequired)
             assert again.requests == cast("InputRequired", first).requests
             key = next(iter(again.requests))
-            done = await parked.call(tool, {}, leg(ctx, again, **{key: {"action": "decline"}}), wire())
+            done = await parked.run(work, leg(ctx, again, **{key: {"action": "decline"}}), wire())
     assert cast("Complete", done).as_text() == "decline"
 
 
@@ -113,11 +101,10 @@ async def test_two_asks_at_once_are_shown_together() -> None:
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
-            tool = AskingTool(work)
-            outcome = await parked.call(tool, {}, ctx, wire())
+            outcome = await parked.run(work, ctx, wire())
             assert isinstance(outcome, InputRequired)
             while isinstance(outcome, InputRequired):
-                outcome = await parked.call(tool, {}, leg(ctx, outcome, **{key: {"action": "accept"} for key in outcome.requests}), wire())
+                outcome = await parked.run(work, leg(ctx, outcome, **{key: {"action": "accept"} for key in outcome.requests}), wire())
     assert cast("Complete", outcome).as_text() == "accept,accept"
 
 
@@ -125,37 +112,82 @@ async def test_another_principal_cannot_resume_a_call() -> None:
     async def work(ctx: CallContext) -> ToolOutcome:
         return Complete.text(str(await ctx.ask(FORM)))
 
-    stolen: ToolOutcome | None = None
+    mine: ToolOutcome | None = None
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
-            tool = AskingTool(work)
-            first = await parked.call(tool, {}, context("alice"), wire())
-            stolen = await parked.call(tool, {}, leg(context("mallory"), first, **{"ask-1": {"action": "accept"}}), wire())
-            tasks.cancel_scope.cancel()
-    assert isinstance(stolen, Complete)
-    assert stolen.is_error
+            first = await parked.run(work, context("alice"), wire())
+            with pytest.raises(NotFound, match="no longer waiting"):
+                await parked.run(work, leg(context("mallory"), first, **{"ask-1": {"action": "accept"}}), wire())
+            mine = await parked.run(work, leg(context("alice"), first, **{"ask-1": {"action": "accept"}}), wire())
+    assert cast("Complete", mine).as_text() == "{'action': 'accept'}"
 
 
-async def test_a_client_that_never_comes_back_ends_the_call_after_the_ttl() -> None:
-    ended = anyio.Event()
+async def test_a_client_that_never_comes_back_costs_nothing_after_the_ttl() -> None:
+    cancelled = anyio.Event()
 
     async def work(ctx: CallContext) -> ToolOutcome:
         try:
             await ctx.ask(FORM)
-        except AskUnavailable:
-            ended.set()
-        return Complete.text("gave up")
+        finally:
+            cancelled.set()
+        return Complete.text("never")
 
-    late: ToolOutcome | None = None
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=0.05)
-            first = await parked.call(AskingTool(work), {}, context(), wire())
+            first = await parked.run(work, context(), wire())
+            await cancelled.wait()
+            with pytest.raises(NotFound, match="no longer waiting"):
+                await parked.run(work, leg(context(), first, **{"ask-1": {"action": "cancel"}}), wire())
+            assert len(parked) == 0
+
+
+async def test_work_that_ends_while_nobody_attends_keeps_its_result_for_the_retry() -> None:
+    ended = anyio.Event()
+
+    async def work(ctx: CallContext) -> ToolOutcome:
+        with anyio.move_on_after(0.3):  # a server that gives up waiting on its own
+            await ctx.ask(FORM)
+        ended.set()
+        return Complete.text("did without")
+
+    outcome: ToolOutcome | None = None
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            parked = ParkedCalls(tasks, ttl_seconds=60)
+            first = await parked.run(work, context(), wire())
             await ended.wait()
-            late = await parked.call(AskingTool(work), {}, leg(context(), first, **{"ask-1": {"action": "cancel"}}), wire())
-    assert isinstance(late, Complete)
-    assert late.is_error
+            outcome = await parked.run(work, leg(context(), first, **{"ask-1": {"action": "accept"}}), wire())
+            assert len(parked) == 0
+    assert cast("Complete", outcome).as_text() == "did without"
+
+
+async def test_an_ask_that_names_its_key_is_shown_under_it_without_what_only_2025_clients_know() -> None:
+    ask: JsonObject = {
+        "method": "elicitation/create",
+        "params": {"mode": "url", "url": "https://x.example", "elicitationId": "e1", "_meta": {ASK_KEY: "sign-in", "com.example/kept": 1}},
+    }
+
+    async def work(ctx: CallContext) -> ToolOutcome:
+        return Complete.text(",".join([str((await ctx.ask(ask))["action"]), str((await ctx.ask(ask))["action"])]))
+
+    ctx = context(elicitation={"url": {}})
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            parked = ParkedCalls(tasks, ttl_seconds=60)
+            first = await parked.run(work, ctx, wire())
+            assert isinstance(first, InputRequired)
+            assert first.requests == {
+                "sign-in": {
+                    "method": "elicitation/create",
+                    "params": {"mode": "url", "url": "https://x.example", "_meta": {"com.example/kept": 1}},
+                }
+            }
+            second = await parked.run(work, leg(ctx, first, **{"sign-in": {"action": "accept"}}), wire())
+            assert isinstance(second, InputRequired)
+            assert list(second.requests) != list(first.requests)
+            tasks.cancel_scope.cancel()
 
 
 async def test_a_client_that_leaves_during_a_leg_cancels_the_work() -> None:
@@ -173,8 +205,7 @@ async def test_a_client_that_leaves_during_a_leg_cancels_the_work() -> None:
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
             async with anyio.create_task_group() as request:
-                arguments: JsonObject = {}
-                request.start_soon(parked.call, AskingTool(work), arguments, context(), wire())
+                request.start_soon(parked.run, work, context(), wire())
                 await started.wait()
                 request.cancel_scope.cancel()
             await cancelled.wait()
@@ -184,19 +215,35 @@ async def test_the_longest_waiting_call_gives_way_when_one_principal_parks_too_m
     async def work(ctx: CallContext) -> ToolOutcome:
         return Complete.text(str((await ctx.ask(FORM))["action"]))
 
-    ctx = context()
-    oldest: ToolOutcome | None = None
+    async def busy(ctx: CallContext) -> ToolOutcome:
+        started.set()
+        await release.wait()
+        return Complete.text("still here")
+
+    started, release = anyio.Event(), anyio.Event()
+    ctx, kept = context(), list[ToolOutcome]()
     newest: ToolOutcome | None = None
-    with anyio.fail_after(5):
+    with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
-            tool = AskingTool(work)
-            legs = [await parked.call(tool, {}, ctx, wire()) for _ in range(MAX_PARKED_PER_PRINCIPAL + 1)]
-            oldest = await parked.call(tool, {}, leg(ctx, legs[0], **{"ask-1": {"action": "accept"}}), wire())
-            newest = await parked.call(tool, {}, leg(ctx, legs[-1], **{"ask-1": {"action": "accept"}}), wire())
+
+            async def attended() -> None:
+                kept.append(await parked.run(busy, ctx, wire()))
+
+            tasks.start_soon(attended)
+            await started.wait()
+            other = await parked.run(work, context("bob"), wire())
+            legs = [await parked.run(work, ctx, wire()) for _ in range(MAX_PARKED_PER_PRINCIPAL + 1)]
+            with pytest.raises(NotFound):
+                await parked.run(work, leg(ctx, legs[0], **{"ask-1": {"action": "accept"}}), wire())
+            newest = await parked.run(work, leg(ctx, legs[-1], **{"ask-1": {"action": "accept"}}), wire())
+            kept.append(await parked.run(work, leg(context("bob"), other, **{"ask-1": {"action": "accept"}}), wire()))
+            release.set()
+            while len(kept) < 2:
+                await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
-    assert cast("Complete", oldest).is_error
     assert cast("Complete", newest).as_text() == "accept"
+    assert sorted(cast("Complete", outcome).as_text() for outcome in kept) == ["accept", "still here"]
 
 
 async def test_a_client_without_the_capability_is_never_asked() -> None:
@@ -208,7 +255,7 @@ async def test_a_client_without_the_capability_is_never_asked() -> None:
     outcome: ToolOutcome | None = None
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            outcome = await ParkedCalls(tasks, ttl_seconds=60).call(AskingTool(work), {}, context(sampling={}), wire())
+            outcome = await ParkedCalls(tasks, ttl_seconds=60).run(work, context(sampling={}), wire())
     assert cast("Complete", outcome).as_text() == "did without"
 
 
@@ -224,7 +271,6 @@ async def test_progress_goes_to_the_leg_that_is_there_and_never_backwards() -> N
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
-            tool = AskingTool(work)
-            first = await parked.call(tool, {}, ctx, cast("WireCaller", one))
-            await parked.call(tool, {}, leg(ctx, first, **{"ask-1": {"action": "accept"}}), cast("WireCaller", two))
+            first = await parked.run(work, ctx, cast("WireCaller", one))
+            await parked.run(work, leg(ctx, first, **{"ask-1": {"action": "accept"}}), cast("WireCaller", two))
     assert (one.heard, two.heard) == ([1], [2])
