@@ -187,12 +187,17 @@ async def test_a_question_over_the_limit_is_refused_too() -> None:
 # -- failures ------------------------------------------------------------------------------------------------------
 
 
+async def test_an_ask_that_the_caller_cannot_answer_passes_for_the_server_to_put_in_the_callers_words() -> None:
+    tool = guard(failing(AskUnavailable("Nobody is there.", capability="sampling")))
+    with pytest.raises(AskUnavailable):
+        await tool.call({}, CallContext())
+
+
 @pytest.mark.parametrize(
     "error",
     [
         ToolFailed("No such page: 'x'."),
         UpstreamUnavailable("No such page: 'x'.", server="docs"),
-        AskUnavailable("No such page: 'x'.", capability="sampling"),
         NotFound("resource", "x", "No such page: 'x'."),
         SkillError("No such page: 'x'."),
         ExceptionGroup("tasks", [ExceptionGroup("inner", [ToolFailed("No such page: 'x'.")])]),
