@@ -1,8 +1,8 @@
-"""The gateway's own state on disk: the state folder and the one way files are written.
+"""The gateway's own state on disk: the state folder, the one way files are written, and the database.
 
-Decided: for now the state is two small files in a private folder, the installation's id and the API keys, each
-written whole and swapped in. Because: nothing of this release is relational, and a database would cost its import at
-every start. Instead of: opening `gateway.db` (SQLAlchemy Core, house.md decision 5) with no table to put in it.
-Revisit: with the first issue that keeps sessions, history, pins, an audit record or tasks; the database arrives
-here with its migrations, and `files` and `state` stay as they are.
+Decided: what is looked up, counted or appended lives in `gateway.db` (SQLAlchemy Core, SQLite in WAL mode) behind `records`,
+which opens it on first use; what is one small value (the installation's id and key, the API keys) stays a file that is
+written whole and swapped in. Because: the database costs a third of a second to import, which a start over stdio must not
+wait for, and a gateway that asks nothing needs none. Instead of: one store for all. Revisit: when a fleet shares its state
+and the files have to move to the database's server too.
 """

@@ -11,7 +11,7 @@ import pytest
 
 from tests.house.sources import ROOT, name_of, parsed, python_files
 
-HEAVY = ("openai", "mcp", "mcp_types", "uvicorn", "starlette", "click", "pydantic", "httpx2", "anyio")
+HEAVY = ("openai", "mcp", "mcp_types", "uvicorn", "starlette", "click", "pydantic", "httpx2", "anyio", "sqlalchemy", "aiosqlite")
 """What `import gateway` must not bring along; the first two alone take seconds on a small machine."""
 
 PROBE = f"import sys, gateway; print([name for name in {HEAVY!r} if name in sys.modules])"

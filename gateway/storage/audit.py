@@ -1,0 +1,126 @@
+"""The audit log in the database: rows that are only appended, chained so that a changed or missing one shows.
+
+Each row's digest covers the row and the digest before it; one sealed row remembers where the chain begins (retention cuts
+its start) and ends. Digests are keyed, so whoever can write the file but has not the installation's key cannot forge them.
+What this does not show: the loss of the whole file, or a copy of an older state with its key put back.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.json_types import JsonObject
+from gateway.storage.engine import Database
+from gateway.storage.entries import AuditEntry, ChainReport
+from gateway.storage.tables import audit, audit_chain, locks
+
+_START = "0" * 64
+_PAGE = 1000
+"""Rows read at a time."""
+
+
+class AuditLog:
+    """The repository. `key` is the installation's key for this purpose."""
+
+    def __init__(self, database: Database, key: bytes) -> None:
+        self._database = database
+        self._key = key
+
+    async def append(self, entries: Sequence[AuditEntry]) -> None:
+        """Add entries in order, all or none; committed when this returns. Raises `StorageError`."""
+        async with self._database.begin() as connection:
+            chain = await self._chain(connection)
+            digest, rows = chain["head"], list[dict[str, Any]]()
+            for entry in entries:
+                row = _to_row(entry)
+                digest = row["digest"] = self._digest(digest, row)
+                rows.append(row)
+            await connection.execute(sa.insert(audit), rows)
+            last = (await connection.execute(sa.select(sa.func.max(audit.c.id)))).scalar_one()
+            await self._seal(connection, {**chain, "last": last, "head": digest})
+
+    async def prune(self, before: float) -> int:
+        """Forget entries older than `before`; returns how many. Raises `StorageError`."""
+        async with self._database.begin() as connection:
+            chain = await self._chain(connection)
+            cut = (await connection.execute(sa.select(sa.func.max(audit.c.id)).where(audit.c.at < before))).scalar_one()
+            if cut is None:
+                return 0
+            base = (await connection.execute(sa.select(audit.c.digest).where(audit.c.id == cut))).scalar_one()
+            gone = await connection.execute(sa.delete(audit).where(audit.c.id <= cut))
+            await self._seal(connection, {**chain, "first": cut + 1, "base": base})
+            return gone.rowcount
+
+    async def read(self, *, since: float = 0, source: str | None = None, limit: int = 1000) -> list[AuditEntry]:
+        """The newest entries that fit, oldest first. Raises `StorageError`."""
+        query = sa.select(audit).where(audit.c.at >= since)
+        if source is not None:
+            query = query.where(audit.c.source == source)
+        async with self._database.begin() as connection:
+            rows = (await connection.execute(query.order_by(audit.c.id.desc()).limit(limit))).mappings().all()
+        return [_to_entry(row) for row in reversed(rows)]
+
+    async def verify(self) -> ChainReport:
+        """Recompute the chain. Raises `StorageError`."""
+        async with self._database.begin() as connection:
+            chain = await self._chain(connection)
+            if chain["seal"] != self._seal_of(chain):
+                return ChainReport(0, "the end of the log was changed: its seal does not fit")
+            digest, after, count = chain["base"], chain["first"] - 1, 0
+            while True:
+                page = sa.select(audit).where(audit.c.id > after).order_by(audit.c.id).limit(_PAGE)
+                rows = (await connection.execute(page)).mappings().all()
+                for row in rows:
+                    digest, after, count = self._digest(digest, row), row["id"], count + 1
+                    if digest != row["digest"]:
+                        return ChainReport(count, f"entry {after} was changed, or one before it was removed")
+                if len(rows) < _PAGE:
+                    break
+            if digest != chain["head"]:
+                return ChainReport(count, f"entries after {after} were removed")
+            older = (await connection.execute(sa.select(sa.func.count()).where(audit.c.id < chain["first"]))).scalar_one()
+            return ChainReport(count, f"{older} entries were put before the first" if older else "")
+
+    async def _chain(self, connection: AsyncConnection) -> dict[str, Any]:
+        await connection.execute(sa.select(locks).where(locks.c.name == "audit").with_for_update())
+        found = (await connection.execute(sa.select(audit_chain))).mappings().one_or_none()
+        if found is not None:
+            return dict(found)
+        empty = {"id": 1, "first": 1, "base": _START, "last": 0, "head": _START}
+        return {**empty, "seal": self._seal_of(empty)}
+
+    async def _seal(self, connection: AsyncConnection, chain: dict[str, Any]) -> None:
+        sealed = {**chain, "seal": self._seal_of(chain)}
+        done = await connection.execute(sa.update(audit_chain).values(sealed))
+        if not done.rowcount:
+            await connection.execute(sa.insert(audit_chain), sealed)
+
+    def _digest(self, before: str, row: Mapping[Any, Any]) -> str:
+        parts = [before, repr(float(row["at"])), *(row[name] for name in ("kind", "source", "name", "principal", "fields"))]
+        return hmac.digest(self._key, json.dumps(parts).encode(), "sha256").hex()
+
+    def _seal_of(self, chain: Mapping[str, Any]) -> str:
+        parts = ["seal", chain["first"], chain["base"], chain["last"], chain["head"]]
+        return hmac.digest(self._key, json.dumps(parts).encode(), "sha256").hex()
+
+
+def _to_row(entry: AuditEntry) -> dict[str, Any]:
+    fields = json.dumps(entry.fields, ensure_ascii=False, sort_keys=True)
+    row = {"at": entry.at, "kind": entry.kind, "source": entry.source, "name": entry.name, "principal": entry.principal}
+    # A lone surrogate, which JSON may carry, is no text for a database.
+    return {key: _storable(value) if isinstance(value, str) else value for key, value in {**row, "fields": fields}.items()}
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+
+
+def _to_entry(row: Mapping[Any, Any]) -> AuditEntry:
+    fields = cast("JsonObject", json.loads(row["fields"]))
+    return AuditEntry(row["at"], row["kind"], row["source"], row["name"], row["principal"], fields)

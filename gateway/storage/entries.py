@@ -1,0 +1,64 @@
+"""What the database's repositories take and give: plain data, so that naming it does not import the database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+from gateway.json_types import JsonObject
+
+AskState = Literal["open", "approved", "denied", "expired", "withdrawn", "delivered"]
+"""`delivered`: an approval that the waiting call took. `withdrawn`: the call ended before anybody answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One line of the audit log. Names, counts and outcomes only: never what was asked, answered or called with."""
+
+    at: float
+    kind: str
+    """The event's kind: `ask.judged`, `approval.decided`, `call.refused`, …"""
+    source: str = ""
+    name: str = ""
+    principal: str = ""
+    fields: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+
+    def to_json(self) -> JsonObject:
+        """As `moongate audit --json` prints it."""
+        return {
+            "at": self.at, "kind": self.kind, "source": self.source, "name": self.name, "principal": self.principal, **self.fields,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ChainReport:
+    """Whether the audit log is as it was written."""
+
+    entries: int
+    problem: str = ""
+    """What is wrong and where; empty when nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingAsk:
+    """A question that waits for a person outside the client."""
+
+    id: str
+    kind: Literal["call", "sampling"]
+    """A tool call, or a server's request for a model's answer."""
+    source: str
+    name: str
+    """Tool or method."""
+    principal: str
+    shown: str
+    """What the person is told; already bounded and without control characters."""
+    state: AskState
+    created_at: float
+    expires_at: float
+
+    def to_json(self) -> JsonObject:
+        """As `moongate approvals --json` prints it."""
+        return {
+            "id": self.id, "kind": self.kind, "source": self.source, "name": self.name, "principal": self.principal,
+            "shown": self.shown, "state": self.state, "createdAt": self.created_at, "expiresAt": self.expires_at,
+        }  # fmt: skip

@@ -1,0 +1,57 @@
+"""Brings a database from whatever schema it has to the newest one. Forward only; called by `engine` under a lock.
+
+A step that was released never changes: it is text, so that a later change of `tables` cannot change what it did. Alembic is
+not used: three tables and a version number need no second tool that imports the configuration of a project.
+"""
+
+from __future__ import annotations
+
+import time
+
+import sqlalchemy as sa
+
+from gateway.errors import StorageError
+
+_FIRST = """
+CREATE TABLE locks (name TEXT PRIMARY KEY);
+INSERT INTO locks (name) VALUES ('audit'), ('sampling'), ('asks');
+CREATE TABLE audit (id {serial}, at {float} NOT NULL, kind TEXT NOT NULL, source TEXT NOT NULL, name TEXT NOT NULL,
+    principal TEXT NOT NULL, fields TEXT NOT NULL, digest TEXT NOT NULL);
+CREATE INDEX audit_at ON audit (at);
+CREATE TABLE audit_chain (id INTEGER PRIMARY KEY, first INTEGER NOT NULL, base TEXT NOT NULL, last INTEGER NOT NULL,
+    head TEXT NOT NULL, seal TEXT NOT NULL);
+CREATE TABLE sampling_use (id {serial}, server TEXT NOT NULL, principal TEXT NOT NULL, at {float} NOT NULL);
+CREATE INDEX sampling_use_key ON sampling_use (server, principal, at);
+CREATE TABLE asks (id TEXT PRIMARY KEY, kind TEXT NOT NULL, source TEXT NOT NULL, name TEXT NOT NULL, principal TEXT NOT NULL,
+    shown TEXT NOT NULL, state TEXT NOT NULL, created_at {float} NOT NULL, expires_at {float} NOT NULL);
+CREATE INDEX asks_principal ON asks (principal, state);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST,)
+"""Step n takes a database from version n - 1 to n. `{serial}` and `{float}` are the dialect's words."""
+
+_WORDS = {
+    "sqlite": {"serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "float": "FLOAT"},
+    "postgresql": {"serial": "INTEGER GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "float": "DOUBLE PRECISION"},
+}
+
+
+def migrate(connection: sa.Connection) -> None:
+    """Run the steps that are missing, in the caller's transaction: all of them or none.
+
+    Raises:
+        StorageError: The database is of a newer version than this program.
+    """
+    connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, at FLOAT NOT NULL)")
+    version = connection.exec_driver_sql("SELECT COALESCE(MAX(version), 0) FROM schema_version").scalar_one()
+    if version > len(STEPS):
+        raise StorageError(
+            f"The gateway's database has schema version {version}, this Moongate knows {len(STEPS)}: "
+            "a newer one wrote it. Update Moongate, or set `storage.dir` to another folder."
+        )
+    for number, step in enumerate(STEPS[version:], version + 1):
+        for statement in step.format_map(_WORDS[connection.dialect.name]).split(";\n"):
+            if statement.strip():
+                connection.exec_driver_sql(statement)
+        done = sa.text("INSERT INTO schema_version (version, at) VALUES (:version, :at)")
+        connection.execute(done, {"version": number, "at": time.time()})

@@ -1,0 +1,162 @@
+"""`Records`: the database behind a door that opens on first use.
+
+Importing this costs nothing; the database and its driver are imported and opened, in a thread, when something is first
+recorded, counted or asked for. Made by `app` and by the commands that read the records. The audit log is written off the
+call path: `note` puts a line into a bounded queue, `run` writes batches.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from gateway.errors import StorageError
+from gateway.storage.entries import AuditEntry
+from gateway.storage.state import StateFolder
+
+if TYPE_CHECKING:
+    from gateway.storage.asks import Asks
+    from gateway.storage.audit import AuditLog
+    from gateway.storage.budget import SamplingUse
+    from gateway.storage.engine import Database
+
+logger = logging.getLogger(__name__)
+
+MAX_QUEUED = 10_000
+"""Audit lines that wait to be written; more are dropped and counted, because a full disk must not fill the memory."""
+
+BATCH_SECONDS = 0.05
+"""Lines that come within this time are written together."""
+
+RETRY_SECONDS = 2.0
+"""Pause after the database refused a batch."""
+
+PRUNE_SECONDS = 3600.0
+"""How often lines past their time are removed."""
+
+_DAY_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    database: Database
+    audit: AuditLog
+    asks: Asks
+    budget: SamplingUse
+
+
+class Records:
+    """The gateway's records. `run` it in a task group of the owner; `aclose` it at the end."""
+
+    def __init__(self, state: StateFolder, *, audit_days: int) -> None:
+        """No side effects."""
+        self._state = state
+        self._audit_days = audit_days
+        self._opened: _Opened | None = None
+        self._opening = anyio.Lock()
+        self._writing = anyio.Lock()
+        self._queue: deque[AuditEntry] = deque()
+        self._dropped = 0
+        self._wake = anyio.Event()
+        self._pruned_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the database is in use yet."""
+        return self._opened is not None
+
+    async def audit(self) -> AuditLog:
+        """The audit log, for reading. Raises `StorageError`."""
+        return (await self._open()).audit
+
+    async def asks(self) -> Asks:
+        """The pending questions. Raises `StorageError`."""
+        return (await self._open()).asks
+
+    async def budget(self) -> SamplingUse:
+        """The sampling requests counted. Raises `StorageError`."""
+        return (await self._open()).budget
+
+    async def _open(self) -> _Opened:
+        if self._opened is not None:
+            return self._opened
+        async with self._opening:
+            return self._opened or await self._open_first()
+
+    async def _open_first(self) -> _Opened:
+        # A cancelled opening is finished all the same: threads are not abandoned by default.
+        opened = await anyio.to_thread.run_sync(self._open_now)
+        self._opened = opened
+        return opened
+
+    def _open_now(self) -> _Opened:
+        from gateway.storage.asks import Asks
+        from gateway.storage.audit import AuditLog
+        from gateway.storage.budget import SamplingUse
+        from gateway.storage.engine import open_database
+
+        database = open_database(self._state.ensure())
+        return _Opened(database, AuditLog(database, self._state.key("audit")), Asks(database), SamplingUse(database))
+
+    # -- the audit log's writing side --------------------------------------------------------------------------
+
+    def note(self, entry: AuditEntry) -> None:
+        """Put one line into the queue; never waits, never raises."""
+        if len(self._queue) >= MAX_QUEUED:
+            self._dropped += 1
+            return
+        self._queue.append(entry)
+        self._wake.set()
+
+    async def flush(self) -> None:
+        """Return when every line noted so far is committed.
+
+        Raises:
+            StorageError: It cannot be written; the lines stay in the queue.
+        """
+        async with self._writing:
+            if not self._queue:
+                return
+            batch = list(self._queue)
+            if self._dropped:
+                batch.append(AuditEntry(time.time(), "audit.dropped", fields={"lines": self._dropped}))
+            dropped = self._dropped
+            log = (await self._open()).audit
+            with anyio.CancelScope(shield=True):  # what is committed must leave the queue
+                await log.append(batch)
+                self._dropped -= dropped
+                for _ in range(len(batch) - bool(dropped)):
+                    self._queue.popleft()
+            if time.monotonic() - self._pruned_at > PRUNE_SECONDS or not self._pruned_at:
+                self._pruned_at = time.monotonic()
+                await log.prune(time.time() - self._audit_days * _DAY_SECONDS)
+
+    async def run(self) -> None:
+        """Write what is noted, until cancelled."""
+        while True:
+            await self._wake.wait()
+            await anyio.sleep(BATCH_SECONDS)
+            self._wake = anyio.Event()
+            try:
+                await self.flush()
+            except StorageError as error:
+                logger.warning("The audit log cannot be written (%d lines wait): %s", len(self._queue), error)
+                await anyio.sleep(RETRY_SECONDS)
+                self._wake.set()
+
+    async def aclose(self) -> None:
+        """Write what is left and close the database, if it was opened."""
+        with anyio.CancelScope(shield=True):
+            try:
+                await self.flush()
+            except StorageError as error:
+                logger.warning("%d lines of the audit log were lost: %s", len(self._queue), error)
+            if self._opened is not None:
+                opened, self._opened = self._opened, None
+                await opened.database.aclose()

@@ -1,0 +1,64 @@
+"""The tables of the gateway's database as they are now; `migrations` makes them. Times are seconds since the epoch."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+METADATA = sa.MetaData()
+
+locks = sa.Table("locks", METADATA, sa.Column("name", sa.Text, primary_key=True))
+"""A row per thing that is counted or chained: whoever changes that takes the row first (`SELECT … FOR UPDATE`)."""
+
+audit = sa.Table(
+    "audit",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("fields", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Index("audit_at", "at"),
+)
+"""What was decided. `fields` is JSON; `digest` covers the row and the one before it."""
+
+audit_chain = sa.Table(
+    "audit_chain",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("first", sa.Integer, nullable=False),
+    sa.Column("base", sa.Text, nullable=False),
+    sa.Column("last", sa.Integer, nullable=False),
+    sa.Column("head", sa.Text, nullable=False),
+    sa.Column("seal", sa.Text, nullable=False),
+)
+"""One row: the oldest row kept with the digest before it, the newest with its own, and a seal over all four."""
+
+sampling_use = sa.Table(
+    "sampling_use",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("server", sa.Text, nullable=False),
+    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Index("sampling_use_key", "server", "principal", "at"),
+)
+"""One row per sampling request that a budget counts."""
+
+asks = sa.Table(
+    "asks",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("shown", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("expires_at", sa.Float, nullable=False),
+    sa.Index("asks_principal", "principal", "state"),
+)
+"""Questions for a person whose client cannot ask them."""
