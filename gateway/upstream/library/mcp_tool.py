@@ -28,6 +28,8 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.decision import Reject
+from gateway.policy.metadata import judge_meta
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition
 from gateway.tools.context import CallContext, NoCaller
@@ -275,8 +277,8 @@ class MCPTool(ABC):
         if not self._options.get("load_tools", True):
             raise ToolFailed(f"The tools of {self.name!r} are not loaded; set load_tools=True.")
         meta = arguments.pop("_meta", None)
-        if meta is not None and not isinstance(meta, dict):
-            raise ToolFailed("`_meta` must be a dict of request metadata.")
+        if meta is not None and isinstance(verdict := judge_meta(meta), Reject):
+            raise ToolFailed(verdict.reason)
         known = self._tools.get(tool_name)
         guarded = known[0] if known is not None else self._unlisted(tool_name)
         ctx = CallContext(meta=cast("JsonObject", meta or {}))

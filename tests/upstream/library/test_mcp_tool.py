@@ -128,10 +128,14 @@ async def test_configured_extras_are_sent_and_metadata_is_no_argument(make: Make
 
 
 @pytest.mark.requirement(13)
-async def test_metadata_that_is_no_dict_is_refused_before_anything_is_sent(make: Make) -> None:
-    async with make() as tool:
+@pytest.mark.parametrize("meta", ["nonsense", {1: "a"}, {"not a key": 1}, ["a"]], ids=["text", "number key", "bad key", "list"])
+async def test_malformed_metadata_is_refused_before_anything_is_sent(urls: dict[str, str], meta: Any) -> None:
+    async with MCPStreamableHTTPTool("fake", urls["modern"]) as tool:
+        before = texts(await tool.call_tool("stats"))[0]
         with pytest.raises(ToolFailed, match="_meta"):
-            await tool.call_tool("echo", text="a", _meta="nonsense")
+            await tool.call_tool("echo", text="a", _meta=meta)
+        after = texts(await tool.call_tool("stats"))[0]
+    assert str(after).count("echo") == str(before).count("echo")
 
 
 @pytest.mark.requirement(20)
