@@ -6,20 +6,26 @@ none: asks of its calls are parked by `parked` instead.
 
 from __future__ import annotations
 
-from typing import Any, get_args
+import secrets
+from typing import Any
 
 from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
-from mcp_types import LoggingMessageNotification, LoggingMessageNotificationParams, RequestId
+from mcp_types import (
+    ElicitCompleteNotification,
+    ElicitCompleteNotificationParams,
+    LoggingMessageNotification,
+    LoggingMessageNotificationParams,
+    RequestId,
+)
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gateway.errors import AskUnavailable, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.clients import RequestContext, is_modern
-from gateway.tools.context import LogLevel, capability_of
-
-_SEVERITY = {level: rank for rank, level in enumerate(get_args(LogLevel))}
+from gateway.tools.context import LogLevel, capability_of, severity
+from gateway.upstream.hop import crossing_meta
 
 
 class _RelayedRequest(BaseModel):
@@ -37,9 +43,7 @@ class _RawResult(BaseModel):
 
 def wants_level(wanted: LogLevel | None, level: str) -> bool:
     """Whether a log message of `level` reaches a client that asked for `wanted`; unknown levels count as info."""
-    if wanted is None:
-        return False
-    return _SEVERITY.get(level, _SEVERITY["info"]) >= _SEVERITY[wanted]
+    return wanted is not None and severity(level) >= severity(wanted)
 
 
 class WireCaller:
@@ -50,6 +54,7 @@ class WireCaller:
         self._request_id: RequestId | None = ctx.request_id
         self.log_level: LogLevel | None = None
         self._is_modern = is_modern(ctx)
+        self._opened: list[str] = []
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send `notifications/progress` where the client gave a token."""
@@ -67,7 +72,8 @@ class WireCaller:
         if self._is_modern:
             raise AskUnavailable("This client is asked through input_required results only.", capability=capability_of(request))
         related = ServerMessageMetadata(related_request_id=self._request_id) if self._session.can_send_request else None
-        relayed = _RelayedRequest(method=request["method"], params=request.get("params"))
+        params, minted = _for_legacy(request)
+        relayed = _RelayedRequest(method=request["method"], params=params)
         try:
             answer = await self._session.send_request(relayed, _RawResult, metadata=related)  # pyright: ignore[reportArgumentType]  # dumped unmodelled on purpose
         except NoBackChannelError:
@@ -77,7 +83,30 @@ class WireCaller:
             raise ToolFailed(f"The client refused {request['method']}: {error.error.message}") from None
         except ValidationError:
             raise ToolFailed(f"The client's answer to {request['method']} is not valid.") from None
-        return answer.model_dump(mode="json", by_alias=True)
+        result: JsonObject = answer.model_dump(mode="json", by_alias=True)
+        if minted and result.get("action") == "accept":
+            self._opened.append(minted)
+        return result
+
+    async def close(self) -> None:
+        """The request is served: tell the client which URLs it opened are done with."""
+        for elicitation_id in self._opened:
+            notification = ElicitCompleteNotification(params=ElicitCompleteNotificationParams(elicitation_id=elicitation_id))
+            await self._session.send_notification(notification, related_request_id=self._request_id)
+        self._opened.clear()
+
+
+def _for_legacy(request: JsonObject) -> tuple[JsonObject | None, str]:
+    """The parameters of an ask as a 2025 client takes them, and the id made for a URL of a 2026 server, which has none."""
+    if "params" not in request:
+        return None, ""
+    params: JsonObject = dict(request["params"])
+    if "_meta" in params:
+        params["_meta"] = crossing_meta(params["_meta"])
+    if params.get("mode") != "url" or params.get("elicitationId"):
+        return params, ""
+    params["elicitationId"] = secrets.token_urlsafe(16)
+    return params, str(params["elicitationId"])
 
 
 class DetachedCaller:

@@ -45,7 +45,7 @@ class CallHandler:
         facts = self._clients.context(ctx, caller)
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
         try:
-            outcome = await (self._run_modern(tool, arguments, facts, caller) if modern else self._run_legacy(tool, arguments, facts))
+            outcome = await (self._run_modern if modern else self._run_legacy)(tool, arguments, facts, caller)
         except UpstreamRefused as error:
             if relays_code(error.code, era):
                 raise to_mcp_error(error, era) from None
@@ -66,9 +66,11 @@ class CallHandler:
         outcome = await tool.call(arguments, dataclasses.replace(ctx, request_state=open_upstream_state(ctx.request_state)))
         return seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
 
-    async def _run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+    async def _run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: WireCaller) -> ToolOutcome:
         try:
-            return await drive(tool, arguments, ctx)
+            outcome = await drive(tool, arguments, ctx)
+            await caller.close()
+            return outcome
         except ToolFailed as error:
             return Complete.text(str(error), is_error=True)
 

@@ -13,8 +13,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from gateway.errors import AskUnavailable, GatewayError, NotFound, UpstreamRefused
-from gateway.json_types import JsonObject
-from gateway.tools.context import Era
+from gateway.tools.context import Era, nested_capability
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ def to_mcp_error(error: Exception, era: Era) -> MCPError:
         case NotFound():
             return MCPError(INVALID_PARAMS, str(error))
         case AskUnavailable() if era == "modern" and error.capability:
-            return MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, str(error), {"requiredCapabilities": _nested(error.capability)})
+            return MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, str(error), {"requiredCapabilities": nested_capability(error.capability)})
         case UpstreamRefused() if relays_code(error.code, era):
             return MCPError(error.code, str(error), error.data)
         case GatewayError():
@@ -52,11 +51,3 @@ def to_mcp_error(error: Exception, era: Era) -> MCPError:
 def relays_code(code: int, era: Era) -> bool:
     """Whether a remote server's error code passes to a client of `era` as it is."""
     return code in _RELAYED_CODES and not (code in _MODERN_ONLY and era == "legacy") and not (code in _LEGACY_ONLY and era == "modern")
-
-
-def _nested(capability: str) -> JsonObject:
-    """`elicitation.url` → `{"elicitation": {"url": {}}}`."""
-    nested: JsonObject = {}
-    for part in reversed(capability.split(".")):
-        nested = {part: nested}
-    return nested

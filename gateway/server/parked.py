@@ -27,6 +27,7 @@ from gateway.server.caller import DetachedCaller, WireCaller
 from gateway.tools.base import InputRequired
 from gateway.tools.context import CallContext, ClientProfile, capability_of
 from gateway.tools.drive import ASK_KEY
+from gateway.upstream.hop import crossing_meta
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class _ParkedCaller(DetachedCaller):
 def _shown(request: JsonObject) -> tuple[str, JsonObject]:
     """The key an ask carries, and the ask as a modern client gets it: without that key and a 2025 `elicitationId`."""
     params: JsonObject = dict(request.get("params") or {})
-    meta: JsonObject = dict(params.pop("_meta", None) or {})
+    meta = crossing_meta(params.pop("_meta", None))
     wanted = meta.pop(ASK_KEY, "")
     if meta:
         params["_meta"] = meta

@@ -124,6 +124,7 @@ class ReadHandler:
         try:
             if not modern:
                 outcome: Outcome = await drive_rounds(work, facts, ctx.method)
+                await caller.close()
             elif may_ask and self._parked is not None:
                 outcome = await self._parked.run(work, facts, caller)
             else:

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
 
 import anyio
 
@@ -25,6 +25,7 @@ Era = Literal["legacy", "modern"]
 """`legacy`: protocol ≤ 2025-11-25 (handshake, sessions). `modern`: 2026-07-28 (stateless)."""
 
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+_SEVERITY: dict[str, int] = {level: rank for rank, level in enumerate(get_args(LogLevel))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,19 @@ def capability_of(request: JsonMapping) -> str:
         case _:
             params = cast("JsonMapping", request.get("params") or {})
             return "elicitation.url" if params.get("mode") == "url" else "elicitation.form"
+
+
+def nested_capability(capability: str) -> JsonObject:
+    """A capability as `requiredCapabilities` names it: `elicitation.url` → `{"elicitation": {"url": {}}}`."""
+    nested: JsonObject = {}
+    for part in reversed(capability.split(".")):
+        nested = {part: nested}
+    return nested
+
+
+def severity(level: str) -> int:
+    """The rank of a log level, least severe first; unknown ones count as `info`."""
+    return _SEVERITY.get(level, _SEVERITY["info"])
 
 
 class DurablePort(Protocol):

@@ -100,9 +100,11 @@ class Delivery:
             if self._needs_own_session(askable):
 
                 async def work(own: Session) -> JsonObject:
+                    await own.want_level(envelope.log_level)
                     return await own.request(method, params, envelope)
 
                 return await self._callers.run(ctx, askable, work)
+            await session.want_level(envelope.log_level)
         return await session.request(method, params, envelope)
 
     def _needs_own_session(self, askable: JsonObject) -> bool:

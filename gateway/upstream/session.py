@@ -37,6 +37,7 @@ from mcp_types import (
     INVALID_REQUEST,
     LOG_LEVEL_META_KEY,
     METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
 )
@@ -48,6 +49,7 @@ from mcp_types.version import (
 )
 
 from gateway.errors import (
+    AskUnavailable,
     GatewayError,
     ModelError,
     UpstreamError,
@@ -58,7 +60,7 @@ from gateway.errors import (
 )
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import strip_text, strip_value
-from gateway.tools.context import CallContext, Era, LogLevel
+from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
 from gateway.upstream.http import LOST, NOT_SENT, UNAUTHORIZED
 
 logger = logging.getLogger(__name__)
@@ -124,6 +126,7 @@ class Session:
         self._client = client
         self._running: dict[int, CallContext] = {}
         self._listens = 0
+        self._level: LogLevel | None = None
 
     @property
     def is_modern(self) -> bool:
@@ -152,6 +155,18 @@ class Session:
         finally:
             _calling.reset(token)
             self._running.pop(key, None)
+
+    async def want_level(self, level: LogLevel | None) -> None:
+        """Have a legacy server send log messages of `level`; its most talkative caller decides, `server.caller` filters."""
+        if level is None or self.is_modern or "logging" not in self.negotiated.capabilities:
+            return
+        if self._level is not None and severity(self._level) <= severity(level):
+            return
+        self._level = level
+        try:
+            await self.request("logging/setLevel", {"level": level})
+        except UpstreamRefused as error:
+            logger.debug("%s: log level not taken: %s", self.server, error)
 
     async def notify(self, method: str, params: JsonMapping | None = None) -> None:
         """Send a notification (legacy era; the modern one has none)."""
@@ -271,6 +286,10 @@ class Session:
             return await self._hooks.answer({"method": method, "params": dict(params or {})}, ctx)
         except ModelError as error:
             raise MCPError(INTERNAL_ERROR, str(error)) from None
+        except AskUnavailable as error:
+            # Servers hand an error they do not expect on to their caller: so ours learns what it would have to declare.
+            data = {"requiredCapabilities": nested_capability(error.capability)} if error.capability else None
+            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY if data else INVALID_REQUEST, str(error), data) from None
         except GatewayError as error:
             raise MCPError(INVALID_REQUEST, str(error)) from None
 

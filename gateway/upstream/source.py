@@ -27,9 +27,11 @@ from gateway.upstream.inputs import (
     InputGuard,
     asks_relayed,
     declared_capabilities,
+    relayed_capabilities,
     to_input_required,
 )
 from gateway.upstream.listing import Listing, list_all, to_listed
+from gateway.upstream.refusals import begin_again, explain
 from gateway.upstream.session import Envelope, Session
 from gateway.upstream.texts import readable_ask, readable_text, readable_value
 from gateway.upstream.tool import RemoteTool
@@ -243,8 +245,13 @@ class UpstreamSource:
     # -- calls -------------------------------------------------------------------------------------------------
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """One request on behalf of `ctx` (`Delivery.send`)."""
-        return await self._delivery.send(method, params, ctx, headers)
+        """One request on behalf of `ctx` (`Delivery.send`); refusals that the caller's era says otherwise are translated."""
+        ctx = begin_again(ctx)
+        try:
+            return await self._delivery.send(method, params, ctx, headers)
+        except UpstreamRefused as error:
+            relayed = relayed_capabilities(ctx.client, self._policy)
+            return explain(error, ctx, relayed, lambda ask: self._guard.judge(readable_ask(ask, self._policy, self._server), ctx))
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
         """The judged asks of an `input_required` result."""

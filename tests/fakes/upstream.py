@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import json
 import socket
 import sys
 import warnings
@@ -71,6 +72,10 @@ class Upstream:
             "ask_name": (NONE, self.ask_name),
             "ask_model": (NONE, self.ask_model),
             "ask_roots": (NONE, self.ask_roots),
+            "ask_url": (NONE, self.ask_url),
+            "need_url": (NONE, self.need_url),
+            "ask_twice": (NONE, self.ask_twice),
+            "ask_then_hang": (NONE, self.ask_then_hang),
             "big": ({"type": "object", "properties": {"bytes": {"type": "integer"}}, "required": ["bytes"]}, self.big),
             "grow": (NONE, self.grow),
             "touch": (NONE, self.touch),
@@ -149,6 +154,75 @@ class Upstream:
             answer = await ctx.session.list_roots()
         return ok(text(" ".join(str(root.uri) for root in answer.roots)))
 
+    async def ask_url(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        url = "https://accounts.example.com/consent"
+        if ctx.protocol_version >= "2026":
+            answer: Any = (params.input_responses or {}).get("url")
+            if answer is None:
+                wanted = t.ElicitRequestURLParams(message="Please consent", url=url)
+                return t.InputRequiredResult(input_requests={"url": t.ElicitRequest(params=wanted)})
+        else:
+            answer = await ctx.session.elicit_url("Please consent", url, "consent-1", related_request_id=ctx.request_id)
+        return ok(text(answer.action))
+
+    async def need_url(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        """Every second call works: the person has been at the URL in between."""
+        if self.calls["need_url"] % 2:
+            entry = {"mode": "url", "elicitationId": "sign-in-1", "url": "https://accounts.example.com/sign-in", "message": "Sign in"}
+            raise MCPError(-32042, "sign in first", {"elicitations": [entry]})
+        return ok(text("signed in"))
+
+    async def ask_twice(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        """A name, then a model's word on it, with progress and a log line around each."""
+        state: dict[str, Any] = json.loads(params.request_state or "{}") if ctx.protocol_version >= "2026" else {}
+        await ctx.session.report_progress(state.get("done", 0) + 1, 3, "asking")
+        await ctx.session.send_log_message("info", "asking", "fake", related_request_id=ctx.request_id)
+        name = state.get("name") or await self._name(ctx, params)
+        if name is None:
+            form = t.ElicitRequestFormParams(message="Your name?", requested_schema=NAME_FORM)
+            return t.InputRequiredResult(input_requests={"name": t.ElicitRequest(params=form)}, request_state=json.dumps({"done": 1}))
+        if "name" not in state and ctx.protocol_version < "2026":
+            await ctx.session.report_progress(2, 3, "asking")
+        word = await self._word(ctx, params)
+        if word is None:
+            wanted = t.CreateMessageRequestParams(messages=[t.SamplingMessage(role="user", content=text(name))], max_tokens=10)
+            kept = json.dumps({"done": 2, "name": name})
+            return t.InputRequiredResult(input_requests={"word": t.CreateMessageRequest(params=wanted)}, request_state=kept)
+        await ctx.session.report_progress(3 + (ctx.protocol_version >= "2026"), 4, "done")
+        return ok(text(f"{name}: {word}"))
+
+    async def _name(self, ctx: Ctx, params: t.CallToolRequestParams) -> str | None:
+        if ctx.protocol_version < "2026":
+            return (await ctx.session.elicit_form("Your name?", NAME_FORM, related_request_id=ctx.request_id)).content["name"]
+        answer: Any = (params.input_responses or {}).get("name")
+        return answer.content["name"] if answer is not None else None
+
+    async def _word(self, ctx: Ctx, params: t.CallToolRequestParams) -> str | None:
+        if ctx.protocol_version < "2026":
+            messages = [t.SamplingMessage(role="user", content=text("A word?"))]
+            return (await ctx.session.create_message(messages, max_tokens=10, related_request_id=ctx.request_id)).content.text
+        answer: Any = (params.input_responses or {}).get("word")
+        return answer.content.text if answer is not None else None
+
+    async def ask_then_hang(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        try:
+            if await self._name(ctx, params) is None:
+                form = t.ElicitRequestFormParams(message="Your name?", requested_schema=NAME_FORM)
+                return t.InputRequiredResult(input_requests={"name": t.ElicitRequest(params=form)})
+            await ctx.session.report_progress(1, 2, "hanging")
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            self.cancelled["ask_then_hang"] += 1
+            raise
+
+    async def asked(self, ctx: Ctx, params: Any) -> Any:
+        """The name, for a resource or prompt that asks for it; a result that asks in 2026."""
+        name = await self._name(ctx, params)
+        if name is None:
+            form = t.ElicitRequestFormParams(message="Your name?", requested_schema=NAME_FORM)
+            return t.InputRequiredResult(input_requests={"name": t.ElicitRequest(params=form)}, request_state="asked")
+        return name
+
     async def big(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
         return ok(text("x" * args["bytes"]))
 
@@ -213,8 +287,13 @@ class Upstream:
         row = t.ResourceTemplate(uri_template="data://item/{id}", name="item")
         return t.ListResourceTemplatesResult(resource_templates=[row])
 
-    async def read(self, ctx: Ctx, params: t.ReadResourceRequestParams) -> t.ReadResourceResult:
+    async def read(self, ctx: Ctx, params: t.ReadResourceRequestParams) -> Any:
         uri = str(params.uri)
+        if uri == "data://asked":
+            name = await self.asked(ctx, params)
+            if not isinstance(name, str):
+                return name
+            return t.ReadResourceResult(contents=[t.TextResourceContents(uri=uri, text=f"for {name}")])
         if uri == "data://report":
             item: Any = t.BlobResourceContents(uri=uri, mime_type="application/pdf", blob=PIXEL)
         elif uri == "data://watched" or uri.startswith("data://item/"):
@@ -224,9 +303,15 @@ class Upstream:
         return t.ReadResourceResult(contents=[item])
 
     async def list_prompts(self, ctx: Ctx, params: Any) -> t.ListPromptsResult:
-        return t.ListPromptsResult(prompts=[t.Prompt(name="greet", arguments=[t.PromptArgument(name="who", required=True)])])
+        greet = t.Prompt(name="greet", arguments=[t.PromptArgument(name="who", required=True)])
+        return t.ListPromptsResult(prompts=[greet, t.Prompt(name="asked")])
 
-    async def get_prompt(self, ctx: Ctx, params: t.GetPromptRequestParams) -> t.GetPromptResult:
+    async def get_prompt(self, ctx: Ctx, params: t.GetPromptRequestParams) -> Any:
+        if params.name == "asked":
+            name = await self.asked(ctx, params)
+            if not isinstance(name, str):
+                return name
+            return t.GetPromptResult(messages=[t.PromptMessage(role="user", content=text(f"for {name}"))])
         if params.name != "greet":
             raise MCPError(-32602, f"Unknown prompt: {params.name}")
         return t.GetPromptResult(messages=[t.PromptMessage(role="user", content=text(f"Greet {(params.arguments or {}).get('who')}."))])

@@ -59,6 +59,11 @@ def ways() -> list[Way]:
     return [Way(f, e, u) for f in fronts for e in eras for u in kinds if f != "stdio" or u.endswith("http")]
 
 
+def cells() -> list[Way]:
+    """The four era cells, with an upstream over HTTP and over pipes: what crosses one gateway."""
+    return [way for way in ways() if way.front == "http"]
+
+
 @dataclass
 class Heard:
     """What the client was told or asked besides its results."""
@@ -79,7 +84,7 @@ async def connected(way: Way, target: str | StdioServerParameters, *, capable: b
 
     async def elicit(context: Any, params: Any) -> t.ElicitResult:
         heard.asked.append(params)
-        return t.ElicitResult(action="accept", content={"name": "Ada"})
+        return t.ElicitResult(action="accept", content={"name": "Ada"} if params.mode == "form" else None)
 
     async def list_roots(context: Any) -> t.ListRootsResult:
         return t.ListRootsResult(roots=[t.Root(uri=FileUrl("file:///work/ada"), name="ada")])

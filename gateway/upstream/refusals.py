@@ -1,0 +1,85 @@
+"""Error codes of one era that mean something to a client of the other: URLs to open first, and capabilities it lacks.
+
+A 2025 server that needs a person at a URL answers with error -32042; a 2026 client is asked the same in an
+`input_required` result and calls again. A server that misses a client capability says -32021; where policy holds that
+capability back, the client is told so instead of being sent in circles. Used by `source` around every request.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import cast
+
+from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY
+
+from gateway.errors import PolicyDenied, ToolFailed, UpstreamRefused
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.tools.context import CallContext, ClientProfile
+
+URL_REQUIRED = -32042
+"""Code of 2025-11-25: the person has to visit the URLs in `data.elicitations` before the request can work."""
+
+URL_STATE = "moongate:url-required"
+"""Request state of a round made from that error: the retry is the request all over again."""
+
+MAX_URLS = 8
+"""URLs of one error that are shown."""
+
+
+def begin_again(ctx: CallContext) -> CallContext:
+    """`ctx` as the server shall see it: the retry of a URL round carries nothing that the server asked for.
+
+    Raises:
+        ToolFailed: The person did not agree to open a URL.
+    """
+    if ctx.request_state != URL_STATE:
+        return ctx
+    for answer in (ctx.input_responses or {}).values():
+        action: JsonValue = cast("JsonMapping", answer).get("action") if isinstance(answer, dict) else None
+        if action != "accept":
+            raise ToolFailed("The server needs a page to be visited first, and the person did not agree to open it.")
+    return dataclasses.replace(ctx, request_state=None, input_responses=None)
+
+
+def explain(error: UpstreamRefused, ctx: CallContext, relayed: JsonMapping, judge: Callable[[JsonObject], JsonObject]) -> JsonObject:
+    """The result to take instead of a refusal; else raises what the caller should see.
+
+    `relayed` are the capabilities declared to the server for this caller; `judge` passes or refuses one ask.
+
+    Raises:
+        UpstreamRefused: As it came.
+        PolicyDenied: Policy refuses a URL, or keeps the capability that the server needs.
+        AskUnavailable: The client cannot be shown URLs.
+    """
+    if error.code == URL_REQUIRED and (asks := _url_asks(error.data)):
+        judged = {f"url-{number}": judge(ask) for number, ask in enumerate(asks, 1)}
+        if ctx.era == "modern":
+            return {"resultType": "input_required", "inputRequests": judged, "requestState": URL_STATE}
+    if error.code == MISSING_REQUIRED_CLIENT_CAPABILITY:
+        held_back = _held_back(error.data, ctx.client, relayed)
+        if held_back:
+            raise PolicyDenied(
+                f"Server {error.server!r} needs {held_back!r} of its client, which this gateway does not relay to it. "
+                f"The operator can allow it with `{held_back}.mode` under its `policies`.",
+                rule=f"{held_back}.mode",
+                subject=error.server,
+            )
+    raise error
+
+
+def _url_asks(data: JsonValue) -> list[JsonObject]:
+    found = cast("JsonObject", data).get("elicitations") if isinstance(data, dict) else None
+    entries = cast("list[JsonValue]", found) if isinstance(found, list) else []
+    return [
+        {"method": "elicitation/create", "params": {**cast("JsonObject", entry), "mode": "url"}}
+        for entry in entries[:MAX_URLS]
+        if isinstance(entry, dict)
+    ]
+
+
+def _held_back(data: JsonValue, client: ClientProfile, relayed: JsonMapping) -> str:
+    """The first capability that the server needs, the client has, and it was not told of; else empty."""
+    required = cast("JsonObject", data).get("requiredCapabilities") if isinstance(data, dict) else None
+    names = cast("JsonObject", required) if isinstance(required, dict) else {}
+    return next((name for name in names if client.can(name) and name not in relayed), "")

@@ -1,0 +1,137 @@
+"""The era bridge in all four cells (client and upstream each of 2025 or 2026), over sockets and pipes.
+
+What a server may want in the middle of a request: a person at a URL, several rounds, answers during reads and prompts;
+and what becomes of it when the client cannot or does not answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
+
+from tests.interaction.conftest import House
+from tests.interaction.ways import Way, cells, connected, ways
+
+pytestmark = [pytest.mark.timeout(60)]
+MISSING_CAPABILITY = -32021
+
+
+def text_of(result: Any) -> str:
+    return result.content[0].text
+
+
+@pytest.mark.parametrize("way", ways(), ids=str)
+async def test_a_page_to_visit_is_shown_in_the_clients_era(house: House, way: Way) -> None:
+    async with connected(way, house.target(way)) as (client, heard):
+        result = await client.call_tool(way.name("ask_url"), {})
+    assert text_of(result) == "accept"
+    assert [(asked.mode, asked.url) for asked in heard.asked] == [("url", "https://accounts.example.com/consent")]
+    assert bool(heard.asked[0].elicitation_id) is (way.era == "legacy")
+
+
+@pytest.mark.parametrize("way", [way for way in ways() if way.era == "legacy" and way.upstream.startswith("new")], ids=str)
+async def test_a_2025_client_is_told_when_the_page_of_a_2026_server_is_done_with(house: House, way: Way) -> None:
+    async with connected(way, house.target(way)) as (client, heard):
+        await client.call_tool(way.name("ask_url"), {})
+        with anyio.fail_after(5):
+            while not (done := [m for m in heard.messages if getattr(m, "method", "") == "notifications/elicitation/complete"]):
+                await anyio.sleep(0.01)
+    assert [message.params.elicitation_id for message in done] == [heard.asked[0].elicitation_id]
+
+
+@pytest.mark.parametrize("way", [way for way in ways() if way.upstream.startswith("old")], ids=str)
+async def test_a_2025_servers_demand_for_a_page_becomes_a_question_for_a_2026_client(house: House, way: Way) -> None:
+    async with connected(way, house.target(way)) as (client, heard):
+        if way.era == "modern" or way.hops == 2:  # a gateway is a 2026 client of the next one, and asks in its own client's way
+            assert text_of(await client.call_tool(way.name("need_url"), {})) == "signed in"
+            assert [asked.url for asked in heard.asked] == ["https://accounts.example.com/sign-in"]
+            return
+        with pytest.raises(MCPError) as caught:
+            await client.call_tool(way.name("need_url"), {})
+        assert text_of(await client.call_tool(way.name("need_url"), {})) == "signed in"
+    data: Any = caught.value.error.data
+    assert caught.value.error.code == -32042
+    assert [entry["url"] for entry in data["elicitations"]] == ["https://accounts.example.com/sign-in"]
+
+
+@pytest.mark.parametrize("way", ways(), ids=str)
+async def test_progress_and_logs_reach_whichever_leg_of_a_call_that_asks_twice_is_there(house: House, way: Way) -> None:
+    heard_progress: list[float] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        heard_progress.append(progress)
+
+    async with connected(way, house.target(way)) as (client, heard):
+        result = await client.call_tool(way.name("ask_twice"), {}, progress_callback=note)
+        with anyio.fail_after(5):
+            while not heard.logs:
+                await anyio.sleep(0.01)
+    assert text_of(result) == "Ada: Paris"
+    assert len(heard.asked) == 2
+    assert len(heard_progress) >= 3
+    assert heard_progress == sorted(heard_progress)
+
+
+@pytest.mark.parametrize("way", ways(), ids=str)
+async def test_a_resource_and_a_prompt_that_ask_are_answered_by_the_connected_client(house: House, way: Way) -> None:
+    async with connected(way, house.target(way)) as (client, heard):
+        resource: Any = await client.read_resource(way.uri("data://asked"))
+        prompt: Any = await client.get_prompt(way.name("asked"), {})
+    assert resource.contents[0].text == "for Ada"
+    assert prompt.messages[0].content.text == "for Ada"
+    assert [asked.message for asked in heard.asked] == ["Your name?"] * 2
+
+
+@pytest.mark.parametrize("way", cells(), ids=str)
+async def test_a_capability_that_the_client_lacks_is_named_to_a_2026_client_and_readable_to_a_2025_one(house: House, way: Way) -> None:
+    async def outcomes(client: Client) -> list[Any]:
+        found: list[Any] = []
+        for attempt in (
+            lambda: client.call_tool(way.name("ask_name"), {}),
+            lambda: client.read_resource(way.uri("data://asked")),
+            lambda: client.get_prompt(way.name("asked"), {}),
+        ):
+            try:
+                found.append(await attempt())
+            except MCPError as error:
+                found.append(error.error)
+        return found
+
+    async with connected(way, house.target(way), capable=False) as (client, _):
+        with anyio.fail_after(20):
+            called, *read = await outcomes(client)
+    if way.era == "modern":
+        for error in (called, *read):
+            assert error.code == MISSING_CAPABILITY
+            assert "elicitation" in error.data["requiredCapabilities"]
+    else:
+        assert called.is_error
+        assert "elicitation" in text_of(called)
+        assert all("elicitation" in error.message for error in read)
+
+
+@pytest.mark.parametrize("way", cells(), ids=str)
+async def test_a_client_that_leaves_after_its_answer_cancels_the_call_at_the_server(house: House, way: Way) -> None:
+    async with connected(way, house.target(way)) as (client, _):
+
+        async def cancelled() -> int:
+            seen: Any = (await client.call_tool(way.name("stats"), {})).structured_content
+            return seen["cancelled"].get("ask_then_hang", 0)
+
+        before = await cancelled()
+        async with anyio.create_task_group() as tasks:
+
+            async def stop(progress: float, total: float | None, message: str | None) -> None:
+                tasks.cancel_scope.cancel()
+
+            async def call() -> None:
+                await client.call_tool(way.name("ask_then_hang"), {}, progress_callback=stop)
+
+            tasks.start_soon(call)
+        with anyio.fail_after(10):
+            while await cancelled() == before:
+                await anyio.sleep(0.02)

@@ -1,0 +1,82 @@
+"""What a question costs when its answer is late, never comes, or comes to another process (2026 clients, leg by leg)."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as t
+import pytest
+from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
+
+from tests.fakes.running import child, free_port, gateway_http, upstream_http, upstream_stdio, wait_until_ready, write_config
+from tests.interaction.ways import Way, connected
+
+pytestmark = pytest.mark.timeout(60)
+MODERN = Way("http", "modern", "up")
+ADA = t.ElicitResult(action="accept", content={"name": "Ada"})
+
+
+async def leg(client: Client, tool: str, before: t.InputRequiredResult | None = None) -> Any:
+    """One request of a call: the first, or the one that answers every question of the result before."""
+    answers: Any = dict.fromkeys(before.input_requests or {}, ADA) if before else None
+    state = before.request_state if before else None
+    return await client.session.call_tool(tool, {}, input_responses=answers, request_state=state, allow_input_required=True)
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+async def test_a_question_nobody_answers_ends_the_call_at_the_server_when_its_time_is_over(tmp_path: Path, transport: str) -> None:
+    with ExitStack() as stack:
+        over_http = {"type": "http", "url": stack.enter_context(upstream_http("--legacy"))} if transport == "http" else None
+        config = {"mcpServers": {"up": over_http or upstream_stdio("--legacy")}, "server": {"askTimeoutSeconds": 1}}
+        url = stack.enter_context(gateway_http(tmp_path, config))
+        async with connected(MODERN, url) as (client, _):
+            asked = await leg(client, "up__ask_then_hang")
+            assert isinstance(asked, t.InputRequiredResult)
+            with anyio.fail_after(15):
+                while True:
+                    stats: Any = (await client.call_tool("up__stats", {})).structured_content
+                    if stats["cancelled"].get("ask_then_hang"):
+                        break
+                    await anyio.sleep(0.05)
+            with pytest.raises(MCPError) as late:
+                await leg(client, "up__ask_then_hang", asked)
+            assert late.value.error.code == -32602
+            after: Any = (await client.call_tool("up__stats", {})).structured_content
+    assert after["calls"]["ask_then_hang"] == 1
+
+
+async def test_an_answer_reaches_a_2026_server_through_a_gateway_restarted_in_between_and_a_held_call_is_never_replayed(
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    with ExitStack() as stack:
+        new, old = (stack.enter_context(upstream_http(*options)) for options in ((), ("--legacy",)))
+        servers = {"new": {"type": "http", "url": new}, "old": {"type": "http", "url": old}}
+        path = write_config(tmp_path, {"mcpServers": servers})
+        log = tmp_path / "log"
+        url = f"http://127.0.0.1:{port}"
+
+        def start() -> subprocess.Popen[bytes]:
+            process = stack.enter_context(child("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path), log=log))
+            wait_until_ready(process, f"{url}/ready", log)
+            return process
+
+        first = start()
+        async with connected(MODERN, f"{url}/mcp") as (client, _):
+            relayed, held = await leg(client, "new__ask_name"), await leg(client, "old__ask_name")
+        first.kill()
+        first.wait(10)
+        start()
+        async with connected(MODERN, f"{url}/mcp") as (client, _):
+            answered = await leg(client, "new__ask_name", relayed)
+            gone = await leg(client, "old__ask_name", held)
+            stats: Any = (await client.call_tool("old__stats", {})).structured_content
+    assert answered.content[0].text == "accept: Ada"
+    assert gone.is_error
+    assert "no longer waiting" in gone.content[0].text
+    assert stats["calls"]["ask_name"] == 1
