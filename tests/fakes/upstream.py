@@ -247,6 +247,7 @@ class Upstream:
             "protocol": ctx.protocol_version,
             "capabilities": sorted(capabilities.model_dump(exclude_none=True)) if capabilities else [],
             "meta": sorted(k for k in meta if not k.startswith("io.modelcontextprotocol/")),
+            "values": {k: v for k, v in meta.items() if not k.startswith("io.modelcontextprotocol/")},
         }
         return ok(text(seen), structured_content=seen)
 
