@@ -8,6 +8,7 @@
     ├── AskUnavailable                 the caller cannot be asked (capability, policy or transport)
     ├── UpstreamError(server)          a remote MCP server failed
     │   ├── UpstreamUnavailable        nothing was delivered: not connected, refused, gone
+    │   │   └── AuthNeeded             the server wants credentials the gateway does not have
     │   ├── UpstreamLost               the connection broke while the call ran; it may have run
     │   ├── UpstreamTimeout            no answer within the deadline
     │   └── UpstreamRefused            it answered with a JSON-RPC error (`code`, `data`)
@@ -90,6 +91,10 @@ class UpstreamError(GatewayError):
 
 class UpstreamUnavailable(UpstreamError):
     """Nothing was delivered to the server, so trying again cannot run anything twice."""
+
+
+class AuthNeeded(UpstreamUnavailable):
+    """The server wants credentials that the gateway does not have; the text names the command or the key that helps."""
 
 
 class UpstreamLost(UpstreamError):

@@ -93,16 +93,25 @@ def locked(path: Path) -> Generator[None, None, None]:
     Raises:
         StorageError: The lock file cannot be made.
     """
-    lock_path = path.with_name(f"{path.name}.lock")
-    try:
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise StorageError(f"Cannot write {str(lock_path)!r}: {error.strerror or error}. Check the folder's permissions.") from None
+    descriptor = lock_file_of(path)
     try:
         _take_lock(descriptor)
         yield
     finally:
         os.close(descriptor)  # which also lets go of the lock
+
+
+def lock_file_of(path: Path) -> int:
+    """Open the lock file of `path`; the caller closes the descriptor, which also frees a lock taken on it.
+
+    Raises:
+        StorageError: It cannot be made.
+    """
+    lock_path = path.with_name(f"{path.name}.lock")
+    try:
+        return os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StorageError(f"Cannot write {str(lock_path)!r}: {error.strerror or error}. Check the folder's permissions.") from None
 
 
 if os.name == "nt":
@@ -111,8 +120,24 @@ if os.name == "nt":
     def _take_lock(descriptor: int) -> None:
         msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)  # pyright: ignore[reportAttributeAccessIssue]  # Windows only
 
+    def try_lock(descriptor: int) -> bool:
+        """Take the lock of an open lock file if nobody holds it; never waits."""
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # pyright: ignore[reportAttributeAccessIssue]  # Windows only
+        except OSError:
+            return False
+        return True
+
 else:
     import fcntl
 
     def _take_lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    def try_lock(descriptor: int) -> bool:
+        """Take the lock of an open lock file if nobody holds it; never waits."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True

@@ -13,8 +13,11 @@ import json
 import logging
 import ssl
 from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
 
 import httpx2
+
+from gateway.errors import AuthNeeded, GatewayError, StorageError, UpstreamError, UpstreamUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +29,12 @@ LOST = -31002
 
 UNAUTHORIZED = -31003
 """JSON-RPC code of our own stand-in answer: the server wants (other) credentials."""
+
+FORBIDDEN = -31004
+"""JSON-RPC code of our own stand-in answer: the credentials do not suffice for this request."""
+
+MAX_CHALLENGE_CHARS = 4096
+"""Of a `WWW-Authenticate` header that is read."""
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 """Time for TCP and TLS; the deadline of the call itself is the gate's."""
@@ -55,6 +64,69 @@ class _BoundedStream(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
+class Credentials(Protocol):
+    """Where the `Authorization` header of one server comes from."""
+
+    async def header(self) -> str:
+        """Its value now. Raises `UpstreamError` where there is none."""
+        ...
+
+    async def after(self, status: int, challenge: str, used: str) -> str | None:
+        """Another value after the server answered 401 or 403 with `challenge` to the one `used`; `None`: it would not help."""
+        ...
+
+    def explain(self) -> str:
+        """What a person does when the server refuses the credentials."""
+        ...
+
+
+class AuthorizedTransport(httpx2.AsyncBaseTransport):
+    """Puts the credentials of one server on its requests, and tries a refused request once more with renewed ones.
+
+    Nothing is held while a request runs. The header goes to the server's own origin only.
+    """
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, credentials: Credentials, *, server: str, url: str) -> None:
+        self._inner = inner
+        self._credentials = credentials
+        self._server = server
+        self._origin = _origin(httpx2.URL(url))
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send, at most twice.
+
+        Raises:
+            UpstreamError: There are no usable credentials, or the server takes none of them.
+        """
+        if _origin(request.url) != self._origin:
+            return await self._inner.handle_async_request(request)
+        used = await self._credentials.header()
+        request.headers["authorization"] = used
+        response = await self._inner.handle_async_request(request)
+        if response.status_code not in (401, 403):
+            return response
+        challenge = ", ".join(response.headers.get_list("www-authenticate"))[:MAX_CHALLENGE_CHARS]
+        await response.aclose()
+        renewed = await self._credentials.after(response.status_code, challenge, used)
+        if renewed is not None and isinstance(request.stream, httpx2.ByteStream):
+            request.headers["authorization"] = renewed
+            response = await self._inner.handle_async_request(request)
+            if response.status_code not in (401, 403):
+                return response
+            await response.aclose()
+        if response.status_code == 403:
+            raise UpstreamError(f"Server {self._server!r} answered 403: its credentials do not allow this.", server=self._server)
+        raise AuthNeeded(f"Server {self._server!r} refuses its token (401); {self._credentials.explain()}", server=self._server)
+
+    async def aclose(self) -> None:
+        """Close the real transport."""
+        await self._inner.aclose()
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
 class SteadyTransport(httpx2.AsyncBaseTransport):
     """Wraps the real transport of one server; owns and closes it."""
 
@@ -71,10 +143,13 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
             return self._stand_in(request, NOT_SENT, f"cannot connect: {_reason(error)}", error)
         except httpx2.TransportError as error:
             return self._stand_in(request, LOST, f"connection lost: {type(error).__name__}", error)
+        except GatewayError as error:
+            return self._stand_in(request, _code_of(error), str(error), error)
         if request.method == "POST" and response.status_code in (401, 403):
             await response.aclose()
-            text = f"the server answered {response.status_code}; set or fix its credentials under `headers`"
-            return _json_rpc_error(request, UNAUTHORIZED, text)
+            fix = f"set or fix its credentials under `headers`, or `policies.{self._server}.auth`"
+            code = UNAUTHORIZED if response.status_code == 401 else FORBIDDEN
+            return _json_rpc_error(request, code, f"Server {self._server!r} answered {response.status_code}; {fix}.")
         stream = response.stream
         if not isinstance(stream, httpx2.AsyncByteStream):
             return response
@@ -92,6 +167,12 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+def _code_of(error: GatewayError) -> int:
+    if isinstance(error, AuthNeeded | StorageError):
+        return UNAUTHORIZED
+    return NOT_SENT if isinstance(error, UpstreamUnavailable) else FORBIDDEN
+
+
 def _reason(error: Exception) -> str:
     text = str(error).strip()
     return text.splitlines()[0][:200] if text else type(error).__name__
@@ -103,23 +184,37 @@ def _json_rpc_error(request: httpx2.Request, code: int, message: str) -> httpx2.
 
 
 @functools.cache
-def _tls_context() -> ssl.SSLContext:
+def tls_context() -> ssl.SSLContext:
     """One context for all servers: reading the certificate bundle takes 20 ms and more each time (performance.md §4.2)."""
     return httpx2.create_ssl_context()
 
 
-def build_http_client(server: str, headers: Mapping[str, str], *, max_body_bytes: int) -> httpx2.AsyncClient:
-    """A client for one server; enter and leave it with the connection.
+def build_http_client(
+    server: str, url: str, headers: Mapping[str, str], credentials: Credentials | None, *, max_body_bytes: int
+) -> httpx2.AsyncClient:
+    """A client for one server over streamable HTTP; enter and leave it with the connection.
 
     Compression is not asked for, so a small answer cannot unfold into a huge one. Reads have no timeout of
     their own: a stream may be silent for long, and every call has a deadline above this.
     """
+    transport = SteadyTransport(_real_transport(server, url, credentials), server=server, max_body_bytes=max_body_bytes)
+    return _client(transport, headers, httpx2.Timeout(CONNECT_TIMEOUT_SECONDS, read=None, write=60.0, pool=None))
+
+
+def build_sse_client(
+    server: str, url: str, headers: Mapping[str, str], credentials: Credentials | None, timeout: httpx2.Timeout
+) -> httpx2.AsyncClient:
+    """A client for one server over the old HTTP+SSE transport, whose POSTs are answered on the stream."""
+    return _client(_real_transport(server, url, credentials), headers, timeout)
+
+
+def _real_transport(server: str, url: str, credentials: Credentials | None) -> httpx2.AsyncBaseTransport:
+    """Pooled; without proxies, because a transport of our own takes none from the environment."""
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
-    inner = httpx2.AsyncHTTPTransport(limits=limits, verify=_tls_context())
-    transport = SteadyTransport(inner, server=server, max_body_bytes=max_body_bytes)
-    return httpx2.AsyncClient(
-        transport=transport,
-        headers={**headers, "accept-encoding": "identity"},
-        timeout=httpx2.Timeout(CONNECT_TIMEOUT_SECONDS, read=None, write=60.0, pool=None),
-        follow_redirects=False,
-    )
+    inner = httpx2.AsyncHTTPTransport(limits=limits, verify=tls_context())
+    return inner if credentials is None else AuthorizedTransport(inner, credentials, server=server, url=url)
+
+
+def _client(transport: httpx2.AsyncBaseTransport, headers: Mapping[str, str], timeout: httpx2.Timeout) -> httpx2.AsyncClient:
+    every = {**headers, "accept-encoding": "identity"}
+    return httpx2.AsyncClient(transport=transport, headers=every, timeout=timeout, follow_redirects=False)

@@ -50,6 +50,7 @@ from mcp_types.version import (
 
 from gateway.errors import (
     AskUnavailable,
+    AuthNeeded,
     GatewayError,
     ModelError,
     UpstreamError,
@@ -61,7 +62,7 @@ from gateway.errors import (
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import strip_text, strip_value
 from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
-from gateway.upstream.http import LOST, NOT_SENT, UNAUTHORIZED
+from gateway.upstream.http import FORBIDDEN, LOST, NOT_SENT, UNAUTHORIZED
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +213,9 @@ class Session:
         if code == LOST or (code == CONNECTION_CLOSED and text == "Connection closed"):
             return UpstreamLost(f"The connection to {self.server!r} broke during {method!r}; the call may have run.", server=self.server)
         if code == UNAUTHORIZED:
-            return UpstreamUnavailable(f"Server {self.server!r}: {text}.", server=self.server)
+            return AuthNeeded(text, server=self.server)
+        if code == FORBIDDEN:
+            return UpstreamError(text, server=self.server)
         if code == INVALID_REQUEST and text in ("Session terminated", "Session not found"):
             self.closed.set()
             return UpstreamUnavailable(f"Server {self.server!r} no longer knows our session.", server=self.server)

@@ -10,12 +10,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from gateway.config.models import HttpServer, ServerEntry, SseServer, StdioServer
 from gateway.errors import UpstreamUnavailable
-from gateway.upstream.http import build_http_client
+from gateway.upstream.http import Credentials, build_http_client, build_sse_client
 from gateway.upstream.stdio import ChildLog, open_stdio
 
 MAX_MESSAGE_BYTES = 67_108_864
@@ -23,7 +24,9 @@ MAX_MESSAGE_BYTES = 67_108_864
 
 
 @asynccontextmanager
-async def open_transport(server: str, entry: ServerEntry, log: ChildLog) -> AsyncGenerator[tuple[Any, Any], None]:
+async def open_transport(
+    server: str, entry: ServerEntry, log: ChildLog, credentials: Credentials | None = None
+) -> AsyncGenerator[tuple[Any, Any], None]:
     """Connect to `entry` and yield `(read, write)`; leaving ends the connection or the child process.
 
     Raises:
@@ -35,11 +38,17 @@ async def open_transport(server: str, entry: ServerEntry, log: ChildLog) -> Asyn
         return
     _check_url(server, entry)
     if isinstance(entry, SseServer):
-        async with sse_client(entry.url, headers=dict(entry.headers)) as streams:
+
+        def client_of(
+            headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+        ) -> httpx2.AsyncClient:
+            return build_sse_client(server, entry.url, entry.headers, credentials, timeout or httpx2.Timeout(60.0))
+
+        async with sse_client(entry.url, httpx_client_factory=client_of) as streams:
             yield streams
         return
     async with (
-        build_http_client(server, entry.headers, max_body_bytes=MAX_MESSAGE_BYTES) as client,
+        build_http_client(server, entry.url, entry.headers, credentials, max_body_bytes=MAX_MESSAGE_BYTES) as client,
         streamable_http_client(entry.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
     ):
         yield streams

@@ -1,0 +1,181 @@
+"""The one way out for URLs that a peer may have written: OAuth metadata, registration and token endpoints.
+
+https only (http for this machine), every resolved address judged and then connected to by number so that a name cannot
+change in between, no redirects, no proxy, a cap on size and time. The MCP endpoint itself does not come this way: its
+URL is the operator's, and so are the origins handed in as `trusted`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+
+from gateway.errors import GatewayError
+from gateway.policy.addresses import judge_address
+from gateway.upstream.http import tls_context
+
+FETCH_SECONDS = 15.0
+"""Time for one fetch, from the name to the last byte."""
+
+CONNECT_SECONDS = 5.0
+"""Time for TCP and TLS to one address; the next address is tried after it."""
+
+MAX_BODY_BYTES = 262_144
+"""Metadata and token answers are a few kB; more is cut off as an error."""
+
+MAX_ADDRESSES = 4
+"""Addresses of one name that are tried."""
+
+
+class FetchRefused(GatewayError):
+    """The request was not made, or its answer not taken; the text says why and names the host."""
+
+
+class FetchFailed(GatewayError):
+    """The host could not be reached or did not answer properly; trying again later may help."""
+
+
+Origin = tuple[str, str, int]
+"""Scheme, host and port of a URL."""
+
+
+def origin_of(url: str) -> Origin:
+    """The origin of an absolute http(s) URL.
+
+    Raises:
+        FetchRefused: It is none.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise FetchRefused("An address in the metadata is malformed.") from None
+    scheme, host = parts.scheme.lower(), (parts.hostname or "").lower()
+    if scheme not in ("http", "https") or not host or parts.username is not None or parts.password is not None:
+        raise FetchRefused(f"{url[:200]!r} is no plain http(s) address.")
+    return scheme, host, port if port is not None else 443 if scheme == "https" else 80
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a host as written names this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedFetch:
+    """Fetches on behalf of one configured server."""
+
+    trusted: frozenset[Origin]
+    """Origins that the operator wrote: the server's own and a pinned issuer's. They may be private."""
+    loopback_allowed: bool
+    """Whether URLs on this machine are fine: only where the configured server itself is on it."""
+
+    @classmethod
+    def for_server(cls, server_url: str, issuer: str | None) -> GuardedFetch:
+        """The rules for a server at `server_url` whose policy pins `issuer`."""
+        server = origin_of(server_url)
+        trusted = {server} if issuer is None else {server, origin_of(issuer)}
+        return cls(frozenset(trusted), is_loopback_host(server[1]))
+
+    async def get(self, url: str) -> httpx2.Response:
+        """The complete answer to a GET, of any status. See `send`."""
+        return await self.send(httpx2.Request("GET", url, headers={"accept": "application/json"}))
+
+    async def send(self, request: httpx2.Request, *, max_seconds: float = FETCH_SECONDS) -> httpx2.Response:
+        """The complete answer, of any status; a redirect is an answer like any other.
+
+        Raises:
+            FetchRefused: The address is not allowed, or the answer is too large.
+            FetchFailed: It cannot be reached, or took too long.
+        """
+        host = urlsplit(str(request.url)).hostname or ""
+        try:
+            with anyio.fail_after(max_seconds):
+                return await self._send(request)
+        except TimeoutError:
+            raise FetchFailed(f"{host} did not answer within {max_seconds:g} s.") from None
+
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        origin = origin_of(str(request.url))
+        addresses = await self._allowed_addresses(origin, has_body=request.method != "GET")
+        failure = "it cannot be reached"
+        async with httpx2.AsyncHTTPTransport(verify=tls_context(), http2=False, retries=0) as transport:
+            for address in addresses[:MAX_ADDRESSES]:
+                try:
+                    response = await transport.handle_async_request(_at(request, address, origin))
+                    return await _read(response, request, origin[1])
+                except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                    failure = f"cannot connect ({type(error).__name__})"
+                except httpx2.HTTPError as error:
+                    failure = f"the answer broke off ({type(error).__name__})"
+                    break
+        raise FetchFailed(f"{origin[1]}: {failure}.")
+
+    async def _allowed_addresses(self, origin: Origin, *, has_body: bool) -> Sequence[str]:
+        scheme, host, port = origin
+        trusted = origin in self.trusted
+        try:
+            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            raise FetchFailed(f"{host} is not known to the name service.") from None
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        local = [address for address in addresses if judge_address(address, loopback_allowed=True) is None and _is_loopback(address)]
+        if scheme == "http" and len(local) != len(addresses) and (has_body or not trusted):
+            raise FetchRefused(f"{host} must be asked over https; plain http is for this machine only.")
+        if not trusted:
+            for address in addresses:
+                reason = judge_address(address, loopback_allowed=self.loopback_allowed)
+                if reason is not None:
+                    raise FetchRefused(f"{host} is not asked: {address} {reason}.")
+        return addresses
+
+
+def _is_loopback(address: str) -> bool:
+    parsed = ipaddress.ip_address(address)
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return (mapped or parsed).is_loopback
+
+
+def _at(request: httpx2.Request, address: str, origin: Origin) -> httpx2.Request:
+    """The request for one numeric address; `Host`, SNI and the certificate check keep the name."""
+    scheme, host, port = origin
+    headers = [(k, v) for k, v in request.headers.raw if k.lower() not in (b"host", b"accept-encoding", b"connection")]
+    shown = f"[{host}]" if ":" in host else host
+    named = shown if port == (443 if scheme == "https" else 80) else f"{shown}:{port}"
+    headers += [(b"host", named.encode("idna") if named.isascii() is False else named.encode()), (b"accept-encoding", b"identity")]
+    headers.append((b"connection", b"close"))
+    timeout = {"connect": CONNECT_SECONDS, "read": None, "write": None, "pool": None}
+    return httpx2.Request(
+        request.method,
+        request.url.copy_with(host=address),
+        headers=headers,
+        content=request.content,
+        extensions={"timeout": timeout, "sni_hostname": host},
+    )
+
+
+async def _read(response: httpx2.Response, request: httpx2.Request, host: str) -> httpx2.Response:
+    """The response with its whole body, closed; bound to the request as it was meant."""
+    body = bytearray()
+    try:
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise FetchRefused(f"{host} answered in an encoding that was not offered.")
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise FetchRefused(f"{host} answered with more than {MAX_BODY_BYTES} bytes.")
+    finally:
+        await response.aclose()
+    headers = [(k, v) for k, v in response.headers.raw if k.lower() not in (b"transfer-encoding", b"content-length")]
+    return httpx2.Response(response.status_code, headers=headers, content=bytes(body), request=request)

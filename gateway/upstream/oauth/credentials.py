@@ -1,0 +1,252 @@
+"""`OAuthCredentials`: the `Authorization` header for one server, fresh, from the token the installation holds.
+
+A usable token is read from memory: no lock and no wait. Only one task of one process fetches at a time (a lock here, the
+token file's lock between processes), nothing is held while a request to the server runs, and a call that has a usable
+token never waits for the authorization server: `run` refreshes ahead of expiry. Called by `http.AuthorizedTransport`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+
+import anyio
+import httpx2
+from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth, issuers_match, union_scopes
+
+from gateway.config.policies import AuthorizationCode, ClientCredentials, OutboundAuth
+from gateway.errors import AuthNeeded, StorageError, UpstreamError, UpstreamUnavailable
+from gateway.upstream.guarded import FetchFailed, FetchRefused, GuardedFetch
+from gateway.upstream.oauth.discovery import IssuerMetadata, find_issuer, find_resource
+from gateway.upstream.oauth.grants import GrantRefused, TokenClient, with_wanted
+from gateway.upstream.oauth.tokens import Grant, TokenFile
+
+logger = logging.getLogger(__name__)
+
+SKEW_SECONDS = 10.0
+"""A token this close to its end is not used any more: clocks differ, and the request takes time."""
+
+AHEAD_SECONDS = 60.0
+"""A token is renewed this long before its end, but at the earliest after half of its life."""
+
+LOOK_SECONDS = 1.0
+"""How often the file is looked at for a sign-in or sign-out by another process."""
+
+REJECTED_TWICE_SECONDS = 30.0
+"""A token that was renewed because of a 401 and is refused again within this time is not renewed once more."""
+
+RETRY_SECONDS = 5.0
+"""A refresh ahead of time that failed is tried again after this long."""
+
+FETCH_ALL_SECONDS = 14.0
+"""Time for discovery and token together; the callers' connect deadline is above it."""
+
+
+class ScopeMissing(UpstreamError):
+    """The server wants a scope for this request that the token lacks; other requests may go on."""
+
+
+class OAuthCredentials:
+    """Tokens for one server, shared by all its callers. `run` beside it refreshes ahead; without it, calls refresh."""
+
+    def __init__(self, server: str, url: str, auth: OutboundAuth, file: TokenFile) -> None:
+        """`url` is the server's endpoint. No side effects."""
+        self.server = server
+        self._url = url
+        self._auth = auth
+        self._file = file
+        self._fetch = GuardedFetch.for_server(url, auth.issuer)
+        self._grant: Grant | None = None
+        self._stamp: tuple[int, int] | None = None
+        self._looked_at = float("-inf")
+        self._lock = anyio.Lock()
+        self._due = anyio.Event()
+        self._metadata: IssuerMetadata | None = None
+        self._renewed_header = ""
+
+    async def header(self) -> str:
+        """The value of `Authorization`.
+
+        Raises:
+            AuthNeeded: A person must sign in, or the configured client is refused.
+            UpstreamUnavailable: The authorization server cannot be asked now.
+        """
+        if anyio.current_time() - self._looked_at > LOOK_SECONDS:
+            await self._look()
+        grant = self._grant
+        if grant is None or not _is_usable(grant):
+            grant = await self._renewed(None)
+        elif _is_due(grant):
+            self._due.set()
+        return f"Bearer {grant.access_token}"
+
+    async def after(self, status: int, challenge: str, used: str) -> str | None:
+        """Another header after the server answered `status` to the one `used`; `None` where none would help.
+
+        Raises:
+            AuthNeeded, UpstreamUnavailable: As for `header`.
+        """
+        fields = httpx2.Response(status, headers={"www-authenticate": challenge})
+        if status == 401:
+            return await self._after_rejection(used)
+        if extract_field_from_www_auth(fields, "error") == "insufficient_scope":
+            return await self._after_missing_scope(extract_scope_from_www_auth(fields) or "", used)
+        return None
+
+    async def _after_rejection(self, used: str) -> str | None:
+        grant = self._grant
+        if grant is not None and used == self._renewed_header and time.time() - grant.obtained_at < REJECTED_TWICE_SECONDS:
+            return None
+        self._renewed_header = f"Bearer {(await self._renewed(used)).access_token}"
+        return self._renewed_header if self._renewed_header != used else None
+
+    async def _after_missing_scope(self, scope: str, used: str) -> str | None:
+        """A client of its own asks for more where the configuration leaves the scopes open; a person is asked to sign in again."""
+        grant = self._grant
+        if isinstance(self._auth, ClientCredentials):
+            if self._auth.scopes:
+                fix = f"add it to `policies.{self.server}.auth.scopes`"
+                raise ScopeMissing(f"Server {self.server!r} wants the scope {scope!r} for this; {fix}.", server=self.server)
+            is_current = grant is not None and f"Bearer {grant.access_token}" == used
+            if not scope or (is_current and _covers(grant, scope)):
+                raise ScopeMissing(f"Server {self.server!r} wants the scope {scope!r} and does not take it.", server=self.server)
+            return f"Bearer {(await self._renewed(used, more=scope)).access_token}"
+        async with self._lock, self._file.locked():
+            held = await anyio.to_thread.run_sync(self._file.read)
+            if held is not None and scope:
+                await self._keep(with_wanted(held, scope))
+        fix = f"sign in again to grant it: moongate auth login {self.server}"
+        raise ScopeMissing(f"Server {self.server!r} wants the scope {scope!r} for this; {fix}", server=self.server)
+
+    def explain(self) -> str:
+        """What helps when there is no usable token."""
+        if isinstance(self._auth, AuthorizationCode):
+            return f"sign in: moongate auth login {self.server}"
+        return f"check `policies.{self.server}.auth`"
+
+    async def run(self) -> None:
+        """Refresh ahead of expiry whenever a call noticed that it is time; until cancelled."""
+        while True:
+            await self._due.wait()
+            try:
+                await self._renewed(None, ahead=True)
+            except (UpstreamUnavailable, StorageError) as error:
+                logger.warning("%s: the token could not be renewed ahead of time: %s", self.server, error)
+                await anyio.sleep(RETRY_SECONDS)
+            self._due = anyio.Event()
+
+    # -- the file ----------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Take over what another process did to the file."""
+        self._looked_at = anyio.current_time()
+        stamp = await anyio.to_thread.run_sync(self._file.stamp)
+        if stamp != self._stamp:
+            self._adopt(await anyio.to_thread.run_sync(self._file.read), stamp)
+
+    def _adopt(self, grant: Grant | None, stamp: tuple[int, int] | None) -> None:
+        """Use `grant` unless it is of another issuer or client than the configuration now names."""
+        self._stamp = stamp
+        issuer, client = self._auth.issuer, self._auth.client_id
+        if grant is not None and ((issuer and not issuers_match(issuer, grant.issuer)) or (client and client != grant.client_id)):
+            grant = None
+        self._grant = grant
+
+    async def _keep(self, grant: Grant) -> None:
+        await anyio.to_thread.run_sync(self._file.write, grant)
+        self._adopt(grant, await anyio.to_thread.run_sync(self._file.stamp))
+
+    # -- the authorization server ------------------------------------------------------------------------------
+
+    async def _renewed(self, rejected: str | None, *, more: str | None = None, ahead: bool = False) -> Grant:
+        """A usable grant other than the `rejected` one: another task's, another process's, or fetched now."""
+        async with self._lock:
+            if (known := self._acceptable(rejected, more, ahead=ahead)) is not None:
+                return known
+            async with self._file.locked():
+                self._adopt(await anyio.to_thread.run_sync(self._file.read), await anyio.to_thread.run_sync(self._file.stamp))
+                if (known := self._acceptable(rejected, more, ahead=ahead)) is not None:
+                    return known
+                try:
+                    # Shielded: a refresh token that the issuer replaced and nobody stored would end the sign-in.
+                    with anyio.fail_after(FETCH_ALL_SECONDS, shield=isinstance(self._auth, AuthorizationCode)):
+                        return await self._fetched(more)
+                except TimeoutError:
+                    raise UpstreamUnavailable(f"no token for {self.server!r} within {FETCH_ALL_SECONDS:g} s", server=self.server) from None
+                except FetchFailed as error:
+                    raise UpstreamUnavailable(str(error), server=self.server) from None
+                except FetchRefused as error:
+                    raise AuthNeeded(f"{error} Check `policies.{self.server}.auth`.", server=self.server) from None
+
+    def _acceptable(self, rejected: str | None, more: str | None, *, ahead: bool) -> Grant | None:
+        grant = self._grant
+        if grant is None or not _is_usable(grant) or f"Bearer {grant.access_token}" == rejected or (ahead and _is_due(grant)):
+            return None
+        return grant if more is None or _covers(grant, more) else None
+
+    async def _fetched(self, more: str | None) -> Grant:
+        if isinstance(self._auth, ClientCredentials):
+            return await self._as_client(self._auth, more)
+        return await self._refreshed(self._auth)
+
+    async def _as_client(self, auth: ClientCredentials, more: str | None) -> Grant:
+        old = self._grant
+        resource = old.resource if old is not None else None
+        if resource is None:
+            resource = (await find_resource(self._fetch, self.server, self._url)).identifier
+        form = {"grant_type": "client_credentials", "resource": resource}
+        scope = " ".join(auth.scopes) or union_scopes(old.scope if old is not None else None, more)
+        if scope:
+            form["scope"] = scope
+        client = TokenClient(self._fetch, self.server, await self._issuer(auth.issuer))
+        try:
+            given = await client.request(Grant(auth.issuer, auth.client_id, resource=resource), auth.client_secret, form)
+        except GrantRefused as error:
+            raise GrantRefused(f"{error} Check `policies.{self.server}.auth`.", server=self.server, code=error.code) from None
+        await self._keep(replace(given, refresh_token=None))
+        return given
+
+    async def _refreshed(self, auth: AuthorizationCode) -> Grant:
+        old = self._grant
+        if old is None or old.refresh_token is None:
+            if old is not None and old.access_token is not None:
+                await self._keep(old.without_tokens())
+            raise AuthNeeded(f"Server {self.server!r} needs a person to sign in: moongate auth login {self.server}", server=self.server)
+        form = {"grant_type": "refresh_token", "refresh_token": old.refresh_token}
+        if old.resource:
+            form["resource"] = old.resource
+        client = TokenClient(self._fetch, self.server, await self._issuer(old.issuer))
+        try:
+            given = await client.request(old, auth.client_secret, form)
+        except GrantRefused as error:
+            if error.code in ("invalid_grant", "invalid_client", "unauthorized_client"):
+                await self._keep(old.without_tokens())
+            text = f"The sign-in to server {self.server!r} has ended ({error.code}); sign in again: moongate auth login {self.server}"
+            raise GrantRefused(text, server=self.server, code=error.code) from None
+        await self._keep(given)
+        return given
+
+    async def _issuer(self, issuer: str) -> IssuerMetadata:
+        if self._metadata is None or not issuers_match(self._metadata.issuer, issuer):
+            self._metadata = await find_issuer(self._fetch, self.server, issuer)
+        return self._metadata
+
+
+def _is_usable(grant: Grant) -> bool:
+    return grant.access_token is not None and not _ends_within(grant, SKEW_SECONDS, 0.2)
+
+
+def _is_due(grant: Grant) -> bool:
+    return _ends_within(grant, AHEAD_SECONDS, 0.5)
+
+
+def _ends_within(grant: Grant, seconds: float, share: float) -> bool:
+    """Whether the token ends within `seconds`, or within this share of its life where that is shorter."""
+    if grant.expires_at is None:
+        return False
+    return grant.expires_at - time.time() < min(seconds, (grant.expires_at - grant.obtained_at) * share)
+
+
+def _covers(grant: Grant | None, scope: str) -> bool:
+    return grant is not None and set(scope.split()) <= set((grant.scope or "").split())

@@ -1,0 +1,121 @@
+"""Finding out who gives tokens for a server: RFC 9728 (the server's metadata) and RFC 8414 (the issuer's).
+
+Everything is fetched through `GuardedFetch`. What a server says about itself is believed only for its own origin; with
+a pinned issuer it is not asked who that is. Pure lookups: nothing is stored and nothing is sent but GETs.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from mcp.client.auth.utils import (
+    build_oauth_authorization_server_metadata_discovery_urls,
+    build_protected_resource_metadata_discovery_urls,
+    issuers_match,
+)
+from mcp.shared.auth import ProtectedResourceMetadata
+from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
+from pydantic import BaseModel, ValidationError
+
+from gateway.errors import AuthNeeded
+from gateway.upstream.guarded import FetchFailed, FetchRefused, GuardedFetch, origin_of
+
+logger = logging.getLogger(__name__)
+
+
+class IssuerMetadata(BaseModel):
+    """RFC 8414 metadata, as far as it is used; the SDK's model wants an endpoint that client credentials do not need."""
+
+    issuer: str
+    """Compared as text."""
+    token_endpoint: str
+    """Where tokens come from."""
+    authorization_endpoint: str | None = None
+    """Where a person signs in."""
+    registration_endpoint: str | None = None
+    """Where clients register themselves (RFC 7591)."""
+    revocation_endpoint: str | None = None
+    """Where tokens are given back (RFC 7009)."""
+    scopes_supported: list[str] | None = None
+    """Scopes it knows."""
+    token_endpoint_auth_methods_supported: list[str] | None = None
+    """How clients may authenticate; left out means `client_secret_basic`."""
+    code_challenge_methods_supported: list[str] | None = None
+    """PKCE methods; left out means none."""
+    client_id_metadata_document_supported: bool | None = None
+    """Whether a client id may be the address of the client's metadata."""
+    authorization_response_iss_parameter_supported: bool | None = None
+    """Whether it always names itself when it sends a person back (RFC 9207)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What the server says about itself."""
+
+    identifier: str
+    """The `resource` parameter for tokens: the server's own word where it covers the endpoint, else the endpoint."""
+    issuers: tuple[str, ...] = ()
+    """Authorization servers it names, best first."""
+    scopes: tuple[str, ...] = ()
+    """Scopes it names."""
+
+
+async def find_resource(fetch: GuardedFetch, server: str, url: str, hint: str | None = None) -> Resource:
+    """The protected resource metadata of the server at `url`; `hint` is the address from its 401.
+
+    Raises:
+        AuthNeeded: The metadata is for another resource, so a token for it must not be asked for.
+        FetchFailed: The server cannot be reached.
+    """
+    canonical = resource_url_from_server_url(url)
+    own = origin_of(url)
+    if hint is not None and not _same_origin(hint, url):
+        logger.warning("%s: its metadata address is on another origin; ignored", server)
+        hint = None
+    for candidate in build_protected_resource_metadata_discovery_urls(hint, url):
+        response = await fetch.get(candidate)
+        if response.status_code != 200 or origin_of(candidate) != own:
+            continue
+        try:
+            metadata = ProtectedResourceMetadata.model_validate_json(response.content)
+        except ValidationError:
+            continue
+        if not check_resource_allowed(canonical, str(metadata.resource)):
+            text = f"Server {server!r} says that it is {str(metadata.resource)[:200]!r}, which does not cover {url!r}; its metadata is wrong."
+            raise AuthNeeded(text, server=server)
+        issuers = tuple(str(issuer) for issuer in metadata.authorization_servers)
+        return Resource(str(metadata.resource), issuers, tuple(metadata.scopes_supported or ()))
+    return Resource(canonical)
+
+
+def _same_origin(first: str, second: str) -> bool:
+    try:
+        return origin_of(first) == origin_of(second)
+    except FetchRefused:
+        return False
+
+
+async def find_issuer(fetch: GuardedFetch, server: str, issuer: str) -> IssuerMetadata:
+    """The metadata of `issuer`, which must call itself so.
+
+    Raises:
+        AuthNeeded: It has none, or calls itself differently.
+        FetchRefused: Its address is not allowed.
+        FetchFailed: It cannot be reached.
+    """
+    for candidate in build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer):
+        response = await fetch.get(candidate)
+        if response.status_code >= 500:
+            raise FetchFailed(f"The authorization server {issuer!r} answered {response.status_code} for its metadata.")
+        if response.status_code != 200:
+            continue
+        try:
+            metadata = IssuerMetadata.model_validate_json(response.content)
+        except ValidationError:
+            continue
+        if not issuers_match(metadata.issuer, issuer):
+            text = f"The authorization server {issuer!r} calls itself {metadata.issuer[:200]!r}; nothing is sent to it."
+            raise AuthNeeded(text, server=server)
+        return metadata
+    raise AuthNeeded(f"{issuer!r} has no authorization server metadata; check `auth.issuer` of {server!r}.", server=server)

@@ -1,0 +1,167 @@
+"""Requests to an authorization server: a token for a grant, a registration, a revocation.
+
+Every request goes through `GuardedFetch`. Errors name the issuer and the OAuth error code; never the body of an answer,
+which may hold anything. Knows nothing of storage: it takes and gives `Grant`s.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from urllib.parse import quote, urlencode
+
+import httpx2
+from mcp.client.auth.utils import union_scopes
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from pydantic import ValidationError
+
+from gateway.errors import AuthNeeded
+from gateway.json_types import JsonObject
+from gateway.upstream.guarded import FetchFailed, GuardedFetch
+from gateway.upstream.oauth.discovery import IssuerMetadata
+from gateway.upstream.oauth.tokens import Grant
+
+_ERROR_CODE = re.compile(r'"error"\s*:\s*"([a-z_]{1,60})"')
+
+DEFAULT_AUTH_METHOD = "client_secret_basic"
+"""What a client with a secret uses where the issuer's metadata does not say (RFC 8414 §2)."""
+
+
+class GrantRefused(AuthNeeded):
+    """The authorization server refused; `code` is its OAuth error code, e.g. `invalid_grant`."""
+
+    def __init__(self, message: str, *, server: str, code: str) -> None:
+        super().__init__(message, server=server)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class TokenClient:
+    """Asks one issuer for tokens on behalf of one server."""
+
+    fetch: GuardedFetch
+    server: str
+    metadata: IssuerMetadata
+
+    async def request(self, grant: Grant, secret: str | None, form: Mapping[str, str]) -> Grant:
+        """`grant` with the tokens that `form` earns; a refresh token that is not replaced stays.
+
+        Raises:
+            GrantRefused: The issuer said no.
+            FetchRefused: Its address is not allowed, or the answer is unusable.
+            FetchFailed: It cannot be reached, or is in trouble itself.
+        """
+        asked_at = time.time()
+        response = await self._post(self.metadata.token_endpoint, grant, secret, form)
+        if response.status_code != 200:
+            raise self._refusal(response, "gives no token")
+        try:
+            token = OAuthToken.model_validate_json(response.content)
+        except ValidationError:
+            raise FetchFailed(f"The authorization server {self.metadata.issuer!r} answered with something that is no token.") from None
+        if not token.access_token.isascii() or any(c.isspace() or not c.isprintable() for c in token.access_token):
+            raise FetchFailed(f"The authorization server {self.metadata.issuer!r} gave a token that cannot be a header.")
+        return replace(
+            grant,
+            issuer=self.metadata.issuer,
+            access_token=token.access_token,
+            refresh_token=token.refresh_token or grant.refresh_token,
+            expires_at=None if token.expires_in is None else asked_at + max(0, token.expires_in),
+            obtained_at=asked_at,
+            scope=token.scope if token.scope is not None else form.get("scope", grant.scope),
+            wanted_scope=None if token.scope is None else _missing(grant.wanted_scope, token.scope),
+        )
+
+    async def register(self, redirect_uri: str, scope: str | None) -> Grant:
+        """A grant without tokens for a client newly registered with the issuer (RFC 7591).
+
+        Raises:
+            GrantRefused: It registers nobody, or refused.
+        """
+        endpoint = self.metadata.registration_endpoint
+        if endpoint is None:
+            text = f"The authorization server {self.metadata.issuer!r} registers no clients by itself; set `auth.clientId` of {self.server!r}."
+            raise GrantRefused(text, server=self.server, code="registration")
+        supported = self.metadata.token_endpoint_auth_methods_supported
+        method = "none" if supported is None or "none" in supported else self._secret_method()
+        body: JsonObject = {
+            "client_name": "Moongate",
+            "redirect_uris": [redirect_uri],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": method,
+            "application_type": "native",
+        }
+        if scope:
+            body["scope"] = scope
+        response = await self.fetch.send(httpx2.Request("POST", endpoint, json=body, headers={"accept": "application/json"}))
+        if response.status_code not in (200, 201):
+            raise self._refusal(response, "registers no client")
+        try:
+            made = OAuthClientInformationFull.model_validate_json(response.content)
+        except ValidationError:
+            raise FetchFailed(f"The authorization server {self.metadata.issuer!r} answered with something that is no registration.") from None
+        auth = made.token_endpoint_auth_method or (DEFAULT_AUTH_METHOD if made.client_secret else "none")
+        return Grant(
+            issuer=self.metadata.issuer,
+            client_id=made.client_id,
+            client_secret=made.client_secret,
+            client_auth=auth,
+            redirect_uri=redirect_uri,
+        )
+
+    async def revoke(self, grant: Grant, secret: str | None) -> bool:
+        """Give the tokens back; whether the issuer took them. One that takes none is no error."""
+        endpoint = self.metadata.revocation_endpoint
+        if endpoint is None:
+            return False
+        taken = False
+        for kind, token in (("refresh_token", grant.refresh_token), ("access_token", grant.access_token)):
+            if token is not None:
+                response = await self._post(endpoint, grant, secret, {"token": token, "token_type_hint": kind})
+                taken = taken or response.status_code == 200
+        return taken
+
+    async def _post(self, endpoint: str, grant: Grant, secret: str | None, form: Mapping[str, str]) -> httpx2.Response:
+        fields = dict(form)
+        headers = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
+        secret = secret if secret is not None else grant.client_secret
+        method = "none" if secret is None else grant.client_auth or self._secret_method()
+        if method == "client_secret_basic" and secret is not None:
+            pair = f"{quote(grant.client_id, safe='')}:{quote(secret, safe='')}"
+            headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        else:
+            fields["client_id"] = grant.client_id
+            if method == "client_secret_post" and secret is not None:
+                fields["client_secret"] = secret
+        return await self.fetch.send(httpx2.Request("POST", endpoint, content=urlencode(fields).encode(), headers=headers))
+
+    def _secret_method(self) -> str:
+        supported = self.metadata.token_endpoint_auth_methods_supported or [DEFAULT_AUTH_METHOD]
+        known = [m for m in (DEFAULT_AUTH_METHOD, "client_secret_post") if m in supported]
+        if not known:
+            text = f"The authorization server {self.metadata.issuer!r} takes no client secret ({', '.join(supported)[:200]})."
+            raise GrantRefused(text, server=self.server, code="client-authentication")
+        return known[0]
+
+    def _refusal(self, response: httpx2.Response, what: str) -> GrantRefused | FetchFailed:
+        status = response.status_code
+        if status >= 500 or status == 429:
+            return FetchFailed(f"The authorization server {self.metadata.issuer!r} {what} now: it answered {status}.")
+        found = _ERROR_CODE.search(response.text[:4096])
+        code = found.group(1) if found else str(status)
+        return GrantRefused(f"The authorization server {self.metadata.issuer!r} {what}: {code}.", server=self.server, code=code)
+
+
+def _missing(wanted: str | None, given: str) -> str | None:
+    """The scopes still wanted after `given` came."""
+    left = [scope for scope in (wanted or "").split() if scope not in given.split()]
+    return " ".join(left) or None
+
+
+def with_wanted(grant: Grant, scope: str) -> Grant:
+    """`grant` that remembers that the server asked for `scope`."""
+    return replace(grant, wanted_scope=union_scopes(grant.wanted_scope, scope))

@@ -1,0 +1,151 @@
+"""Tokens at rest: one encrypted file per server, address and owner, shared by every process of the installation.
+
+AES-256-GCM with the installation's key; the file's own identity is authenticated with it, so a file moved to another
+name does not open. What is inside is bound to the issuer that gave it. Read and written under `storage`'s locks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from gateway.errors import StorageError
+from gateway.json_types import JsonObject, JsonValue
+from gateway.storage.files import write_atomic
+from gateway.storage.locks import locked_soon
+from gateway.storage.state import StateFolder
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+FOLDER = "tokens"
+"""Folder in the state folder."""
+
+SHARED = "gateway"
+"""Owner of tokens that every caller of the gateway uses."""
+
+LOCK_SECONDS = 30.0
+"""Longest wait for another process that refreshes the same token; its own fetch takes at most half of it."""
+
+MAX_FILE_BYTES = 262_144
+"""Larger is not a token file."""
+
+_NONCE_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one authorization server gave for one server. Immutable; a refresh makes another."""
+
+    issuer: str
+    """The authorization server; the tokens and the client are sent nowhere else."""
+    client_id: str
+    client_secret: str | None = None
+    """Of a client that registered itself; a configured secret is not kept."""
+    client_auth: str | None = None
+    """Method of a client that registered itself: `none`, `client_secret_basic` or `client_secret_post`."""
+    redirect_uri: str | None = None
+    """What a client that registered itself said."""
+    access_token: str | None = None
+    refresh_token: str | None = None
+    expires_at: float | None = None
+    """Wall clock, seconds; `None`: unknown."""
+    obtained_at: float = 0.0
+    """Wall clock, seconds."""
+    scope: str | None = None
+    """Scopes of the token, divided by spaces."""
+    wanted_scope: str | None = None
+    """Scopes the server asked for beyond; the next sign-in asks for them."""
+    resource: str | None = None
+    """The `resource` parameter (RFC 8707) it is for."""
+
+    def __repr__(self) -> str:
+        return f"Grant(issuer={self.issuer!r}, client_id={self.client_id!r})"
+
+    def without_tokens(self) -> Grant:
+        """The registered client alone."""
+        return replace(self, access_token=None, refresh_token=None, expires_at=None)
+
+
+class TokenFile:
+    """The grant of one server."""
+
+    def __init__(self, state: StateFolder, server: str, url: str, *, owner: str = SHARED) -> None:
+        """`url` is the server's endpoint: a changed address never gets the old one's tokens. No side effects."""
+        self._state = state
+        self._identity = json.dumps([1, server, url, owner]).encode()
+        digest = hashlib.sha256(self._identity).hexdigest()[:24]
+        self.path: Path = state.path / FOLDER / f"{server}-{digest}.bin"
+
+    def stamp(self) -> tuple[int, int] | None:
+        """Changes whenever the file does; `None` without a file."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino
+
+    def read(self) -> Grant | None:
+        """The grant, or `None` where there is none.
+
+        Raises:
+            StorageError: The file cannot be read, or is not ours; signing in again replaces it.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            with self.path.open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"Cannot read {str(self.path)!r}: {error.strerror or error}. Check its permissions.") from None
+        try:
+            plain = _aes(self._state).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._identity)
+            return Grant(**cast("dict[str, JsonValue]", json.loads(plain)))  # pyright: ignore[reportArgumentType]  # our own bytes, authenticated
+        except (InvalidTag, ValueError, TypeError):
+            raise StorageError(f"{str(self.path)!r} cannot be decrypted with this installation's key; delete it and sign in again.") from None
+
+    def write(self, grant: Grant) -> None:
+        """Replace the grant.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        self._folder()
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        plain = json.dumps(cast("JsonObject", asdict(grant))).encode()
+        write_atomic(self.path, nonce + _aes(self._state).encrypt(nonce, plain, self._identity))
+
+    def delete(self) -> bool:
+        """Forget the grant; whether there was one."""
+        try:
+            self.path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StorageError(f"Cannot delete {str(self.path)!r}: {error.strerror or error}.") from None
+        return True
+
+    def locked(self) -> AbstractAsyncContextManager[None]:
+        """Hold it against other processes; see `locked_soon`."""
+        self._folder()
+        return locked_soon(self.path, timeout_seconds=LOCK_SECONDS)
+
+    def _folder(self) -> None:
+        folder = self._state.ensure() / FOLDER
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"Cannot create {str(folder)!r}: {error.strerror or error}.") from None
+
+
+def _aes(state: StateFolder) -> AESGCM:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return AESGCM(state.key("tokens"))
