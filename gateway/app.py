@@ -39,7 +39,9 @@ from gateway.upstream.source import UpstreamSource
 if TYPE_CHECKING:
     import uvicorn
 
+    from gateway.config.policies import SourcePolicy
     from gateway.skills.source import SkillSource
+    from gateway.upstream.http import OwnedCredentials
 
 logger = logging.getLogger(__name__)
 
@@ -100,8 +102,12 @@ class Gateway:
         client: JsonObject = {"name": config.server.name, "version": __version__}
         for name, entry in config.mcp_servers.items():
             if not entry.disabled:
+                policy = config.policy(name)
+                credentials = build_credentials(name, entry, policy, state)
                 self._upstreams.append(
-                    UpstreamSource(name, self._located(entry), config.policy(name), self.events, own_id=own_id, client=client)
+                    UpstreamSource(
+                        name, self._located(entry), policy, self.events, own_id=own_id, client=client, credentials=credentials
+                    )
                 )
         entries = [self._entry(source, is_local=True) for source in self._local.values()]
         entries += [self._entry(source, is_local=False) for source in self._upstreams]
@@ -306,6 +312,16 @@ class Gateway:
             tasks.start_soon(_on_signals, stop)
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
+
+
+def build_credentials(server: str, entry: ServerEntry, policy: SourcePolicy, state: StateFolder) -> OwnedCredentials | None:
+    """The OAuth credentials of a server, where its policy has any; the room is imported only then."""
+    if policy.auth is None or isinstance(entry, StdioServer):
+        return None
+    from gateway.upstream.oauth.credentials import OAuthCredentials
+    from gateway.upstream.oauth.tokens import TokenFile
+
+    return OAuthCredentials(server, entry.url, policy.auth, TokenFile(state, server, entry.url))
 
 
 async def _on_signals(stop: Callable[[int], None]) -> None:

@@ -70,13 +70,16 @@ def _source_check(status: SourceStatus) -> Check:
     if status.state == "starting":
         fix = f"Raise policies.{status.name}.connectTimeoutSeconds, or look at its own log."
         return Check("fail", subject, "did not become ready in time", fix)
+    if status.state == "auth needed":
+        return Check("fail", subject, f"auth needed: {status.error}", _fix(status) if "401" in (status.error or "") else "")
     return Check("fail", subject, status.error or "down", _fix(status))
 
 
 def _fix(status: SourceStatus) -> str:
     error = status.error or ""
     if "401" in error or "403" in error:
-        return f"Set its credentials under mcpServers.{status.name}.headers, e.g. \"Authorization\": \"Bearer ${{TOKEN}}\"."
+        header = f"mcpServers.{status.name}.headers, e.g. \"Authorization\": \"Bearer ${{TOKEN}}\""
+        return f"Set its credentials under {header}, or OAuth under policies.{status.name}.auth."
     if status.transport == "stdio":
         return f"Run the command of mcpServers.{status.name} by hand; it must speak MCP on its standard output."
     return f"Check mcpServers.{status.name}.url and that the server runs."
@@ -153,4 +156,4 @@ def _code_of(failed: Sequence[Check]) -> Code:
     """The exit code of the worst failure: the configuration first, then credentials, then reachability."""
     if any(not check.subject.startswith("server ") for check in failed):
         return "config-invalid"
-    return "needs-auth" if any("401" in check.text or "403" in check.text for check in failed) else "unreachable"
+    return "needs-auth" if any(check.text.startswith("auth needed") or "403" in check.text for check in failed) else "unreachable"

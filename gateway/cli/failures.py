@@ -8,6 +8,7 @@ from typing import Literal, cast
 import click
 
 from gateway.errors import (
+    AuthNeeded,
     Collision,
     ConfigError,
     GatewayError,
@@ -94,6 +95,8 @@ def outcome_of(error: BaseException) -> Outcome | None:
             return Outcome("not-found", text, {"kind": error.kind, "name": error.name})
         case PolicyDenied():
             return Outcome("denied", text, {"rule": error.rule})
+        case AuthNeeded():
+            return Outcome("needs-auth", text, {"server": error.server})
         case UpstreamUnavailable() | UpstreamTimeout():
             return Outcome("unreachable", text, {"server": error.server})
         case UpstreamRefused():

@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "doctor": "gateway.cli.doctor:doctor",
     "schema": "gateway.cli.schemas:schema",
     "keys": "gateway.cli.keys:keys",
+    "auth": "gateway.cli.auth:auth",
 }
 """Command → where it is defined, in the order of `--help`."""
 

@@ -94,8 +94,8 @@ def source_line(source: JsonMapping) -> str:
     """One source as one line: name, kind or transport, protocol, tools and milliseconds, or what is wrong."""
     transport = str(source["kind"] if source["transport"] == "local" else source["transport"])
     parts = [f"{source['name']!s:<14}", f"{transport:<8}"]
-    if source["state"] in ("down", "disabled", "starting"):
-        parts.append(f"{source['state']:<10}")
+    if source["state"] in ("down", "disabled", "starting", "auth needed"):
+        parts.append(f"{source['state']:<11}")
     else:
         count = int(source["tools"])
         took = source.get("milliseconds")

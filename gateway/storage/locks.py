@@ -29,7 +29,7 @@ async def locked_soon(path: Path, *, timeout_seconds: float) -> AsyncGenerator[N
     descriptor = await anyio.to_thread.run_sync(lock_file_of, path)
     try:
         with anyio.move_on_after(timeout_seconds) as waiting:
-            while not try_lock(descriptor):
+            while not try_lock(descriptor):  # noqa: ASYNC110  # another process holds it; there is no event for that
                 await anyio.sleep(POLL_SECONDS)
         if waiting.cancelled_caught:
             raise StorageError(f"{str(path)!r} is in use by another gateway for more than {timeout_seconds:g} s.")

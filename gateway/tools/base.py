@@ -192,7 +192,7 @@ ReadOutcome = Finished | InputRequired
 PromptOutcome = Finished | InputRequired
 
 
-SourceState = Literal["starting", "ready", "down", "disabled"]
+SourceState = Literal["starting", "ready", "auth needed", "down", "disabled"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ import anyio
 
 from gateway.config.models import ServerEntry
 from gateway.config.policies import SourcePolicy
-from gateway.errors import GatewayError, UpstreamLost, UpstreamUnavailable
+from gateway.errors import AuthNeeded, GatewayError, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.upstream.http import Credentials
 from gateway.upstream.session import Negotiated, Session, SessionHooks, open_session
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.transport import open_transport
@@ -51,11 +52,14 @@ class Connection:
         client: JsonObject,
         capabilities: JsonMapping,
         on_ready: Callable[[Session], Awaitable[None]],
+        credentials: Credentials | None = None,
     ) -> None:
         """`client` is our `clientInfo`; `capabilities` are declared to a legacy server. No side effects."""
         self.server = server
         self.state: State = "starting"
         self.last_error = ""
+        self.auth_needed = False
+        """Whether it is down because the server wants (other) credentials."""
         self.negotiated: Negotiated | None = None
         self.milliseconds: float | None = None
         self._entry = entry
@@ -63,6 +67,7 @@ class Connection:
         self._hooks = hooks
         self._client = client
         self._capabilities = capabilities
+        self._credentials = credentials
         self._on_ready = on_ready
         self._session: Session | None = None
         self._attempt_over = anyio.Event()
@@ -89,10 +94,13 @@ class Connection:
                     return session
                 if self.state == "down":
                     break
-        raise UpstreamUnavailable(self.explain(), server=self.server)
+        kind = AuthNeeded if self.auth_needed else UpstreamUnavailable
+        raise kind(self.explain(), server=self.server)
 
     def explain(self) -> str:
         """Why no call can be made now, for a model or a person."""
+        if self.auth_needed:
+            return self.last_error
         if self.state == "down":
             return f"Server {self.server!r} is down: {self.last_error}"
         return f"Server {self.server!r} is still starting; try again in a moment."
@@ -116,14 +124,14 @@ class Connection:
         log = ChildLog()
         ready = False
         try:
-            async with open_transport(self.server, self._entry, log) as streams:
+            async with open_transport(self.server, self._entry, log, self._credentials) as streams:
                 async with open_session(self.server, streams, self._hooks, client=self._client) as session:
                     await self._become_ready(session)
                     ready = True
                     await session.closed.wait()
             self._fail("the connection ended", log)
         except Exception as error:  # the supervisor boundary: whatever one server does stays with it
-            self._fail(_reason(error), log)
+            self._fail(_reason(error), log, auth_needed=_is_about_auth(error))
         finally:
             self._session = None
         return ready
@@ -154,12 +162,13 @@ class Connection:
             raise UpstreamUnavailable(text, server=self.server) from None
         self.negotiated = session.negotiated
         self.milliseconds = (anyio.current_time() - started) * 1000
-        self.state, self.last_error = "ready", ""
+        self.state, self.last_error, self.auth_needed = "ready", "", False
         self._session = session
         self._attempt_over.set()
 
-    def _fail(self, reason: str, log: ChildLog) -> None:
+    def _fail(self, reason: str, log: ChildLog, *, auth_needed: bool = False) -> None:
         was = self.state
+        self.auth_needed = auth_needed
         said = log.explain()
         self.state = "down"
         self.last_error = f"{reason} ({said})" if said else reason
@@ -168,22 +177,31 @@ class Connection:
             logger.warning("%s: down: %s", self.server, self.last_error)
         self._attempt_over.set()
 
-    def note_failure(self, reason: str) -> None:
+    def note_failure(self, error: UpstreamUnavailable) -> None:
         """Passive health: a call could not be delivered although the session stands (stateless servers)."""
         if self.state == "ready":
-            self.state, self.last_error = "down", reason
-            logger.warning("%s: down: %s", self.server, reason)
+            self.state, self.last_error, self.auth_needed = "down", str(error), isinstance(error, AuthNeeded)
+            logger.warning("%s: down: %s", self.server, error)
 
     def note_success(self) -> None:
         """Passive health: the server answered."""
         if self.state == "down" and self._session is not None:
-            self.state, self.last_error = "ready", ""
+            self.state, self.last_error, self.auth_needed = "ready", "", False
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
+
+
+def _is_about_auth(error: BaseException) -> bool:
+    return isinstance(_first(error), AuthNeeded)
 
 
 def _reason(error: BaseException) -> str:
     """The first thing that went wrong, in one line, without internals of a peer."""
-    while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    error = _first(error)
     if isinstance(error, GatewayError):
         return str(error)
     text = str(error).strip().splitlines()

@@ -14,7 +14,7 @@ import anyio.abc
 
 from gateway.config.models import HttpServer, ServerEntry
 from gateway.config.policies import SourcePolicy
-from gateway.errors import PolicyDenied, UpstreamUnavailable
+from gateway.errors import AuthNeeded, PolicyDenied, UpstreamUnavailable
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
@@ -22,6 +22,7 @@ from gateway.tools.context import CallContext
 from gateway.upstream.callers import CallerSessions
 from gateway.upstream.connection import Connection
 from gateway.upstream.hop import extend_via
+from gateway.upstream.http import Credentials
 from gateway.upstream.inputs import declared_capabilities, relayed_capabilities
 from gateway.upstream.session import Envelope, Session, SessionHooks, open_session
 from gateway.upstream.stdio import ChildLog
@@ -42,6 +43,7 @@ class Delivery:
         *,
         own_id: str,
         client: JsonObject,
+        credentials: Credentials | None = None,
     ) -> None:
         """`own_id` is this gateway's hop id, `client` the `clientInfo` shown to the server. No side effects."""
         self._server = server
@@ -51,6 +53,7 @@ class Delivery:
         self._hooks = hooks
         self._own_id = own_id
         self._client = client
+        self._credentials = credentials
         self._callers: CallerSessions | None = None
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -81,7 +84,9 @@ class Delivery:
             result = await self._send_on(session, method, params, envelope)
         except UpstreamUnavailable as error:
             if not session.closed.is_set():
-                self._connection.note_failure(str(error))
+                self._connection.note_failure(error)
+                if isinstance(error, AuthNeeded):
+                    raise
                 raise UpstreamUnavailable(f"Server {self._server!r} cannot be reached: {error}", server=self._server) from None
             result = await self._send_on(await self._connection.session(), method, params, envelope)
         if self._connection.state == "down":
@@ -119,7 +124,7 @@ class Delivery:
     @asynccontextmanager
     async def _open_for_caller(self, capabilities: JsonObject) -> AsyncGenerator[Session, None]:
         async with (
-            open_transport(self._server, self._entry, ChildLog()) as streams,
+            open_transport(self._server, self._entry, ChildLog(), self._credentials) as streams,
             open_session(self._server, streams, self._hooks, client=self._client) as session,
         ):
             with anyio.fail_after(self._policy.connect_timeout_seconds):

@@ -1,8 +1,8 @@
 """The one way out for URLs that a peer may have written: OAuth metadata, registration and token endpoints.
 
-https only (http for this machine), every resolved address judged and then connected to by number so that a name cannot
-change in between, no redirects, no proxy, a cap on size and time. The MCP endpoint itself does not come this way: its
-URL is the operator's, and so are the origins handed in as `trusted`.
+https only (http for this machine, and where the operator wrote it), every resolved address judged and then connected to
+by number so that a name cannot change in between, no redirects, no proxy, a cap on size and time. The MCP endpoint
+itself does not come this way: its URL is the operator's, and so are the origins handed in as `trusted`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class GuardedFetch:
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         origin = origin_of(str(request.url))
-        addresses = await self._allowed_addresses(origin, has_body=request.method != "GET")
+        addresses = await self._allowed_addresses(origin)
         failure = "it cannot be reached"
         async with httpx2.AsyncHTTPTransport(verify=tls_context(), http2=False, retries=0) as transport:
             for address in addresses[:MAX_ADDRESSES]:
@@ -122,7 +122,7 @@ class GuardedFetch:
                     break
         raise FetchFailed(f"{origin[1]}: {failure}.")
 
-    async def _allowed_addresses(self, origin: Origin, *, has_body: bool) -> Sequence[str]:
+    async def _allowed_addresses(self, origin: Origin) -> Sequence[str]:
         scheme, host, port = origin
         trusted = origin in self.trusted
         try:
@@ -131,7 +131,7 @@ class GuardedFetch:
             raise FetchFailed(f"{host} is not known to the name service.") from None
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         local = [address for address in addresses if judge_address(address, loopback_allowed=True) is None and _is_loopback(address)]
-        if scheme == "http" and len(local) != len(addresses) and (has_body or not trusted):
+        if scheme == "http" and len(local) != len(addresses) and not trusted:
             raise FetchRefused(f"{host} must be asked over https; plain http is for this machine only.")
         if not trusted:
             for address in addresses:

@@ -80,6 +80,14 @@ class Credentials(Protocol):
         ...
 
 
+class OwnedCredentials(Credentials, Protocol):
+    """Credentials that keep themselves fresh while their source runs."""
+
+    async def run(self) -> None:
+        """Until cancelled; never raises otherwise."""
+        ...
+
+
 class AuthorizedTransport(httpx2.AsyncBaseTransport):
     """Puts the credentials of one server on its requests, and tries a refused request once more with renewed ones.
 

@@ -23,6 +23,7 @@ from gateway.tools.context import CallContext, LogLevel
 from gateway.upstream.connection import Connection
 from gateway.upstream.delivery import Delivery
 from gateway.upstream.hop import VIA_KEY, without_loops, without_owned_meta
+from gateway.upstream.http import OwnedCredentials
 from gateway.upstream.inputs import (
     InputGuard,
     asks_relayed,
@@ -60,7 +61,15 @@ class UpstreamSource:
     """One remote server. Enter it to start; calls wait for the connection, listings never do."""
 
     def __init__(
-        self, server: str, entry: ServerEntry, policy: SourcePolicy, events: EventStream, *, own_id: str, client: JsonObject
+        self,
+        server: str,
+        entry: ServerEntry,
+        policy: SourcePolicy,
+        events: EventStream,
+        *,
+        own_id: str,
+        client: JsonObject,
+        credentials: OwnedCredentials | None = None,
     ) -> None:
         """`own_id` is this gateway's hop id, `client` the `clientInfo` shown to the server. No side effects."""
         self._server = server
@@ -84,8 +93,12 @@ class UpstreamSource:
             client=client,
             capabilities=declared_capabilities(policy),
             on_ready=self._load,
+            credentials=credentials,
         )
-        self._delivery = Delivery(server, entry, policy, self._connection, self, own_id=own_id, client=client)
+        self._delivery = Delivery(
+            server, entry, policy, self._connection, self, own_id=own_id, client=client, credentials=credentials
+        )
+        self._credentials = credentials
         self._stack = AsyncExitStack()
         self._settled = anyio.Event()
 
@@ -98,6 +111,8 @@ class UpstreamSource:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         self._delivery.start(tasks)
+        if self._credentials is not None:
+            tasks.start_soon(self._credentials.run)
         tasks.start_soon(self._connection.run)
         tasks.start_soon(self._refresh_forever)
         tasks.start_soon(self._watcher.run, self._connection)
@@ -127,7 +142,7 @@ class UpstreamSource:
             kind="server",
             transport="http" if isinstance(self._entry, HttpServer) else "sse" if isinstance(self._entry, SseServer) else "stdio",
             protocol_version=agreed.protocol_version if agreed else "",
-            state=connection.state,
+            state="auth needed" if connection.auth_needed else connection.state,
             tools=len(self._tools),
             milliseconds=connection.milliseconds,
             error=connection.last_error or None,

@@ -60,6 +60,16 @@ def upstream_http(*options: str) -> Generator[str]:
         yield url
 
 
+@contextmanager
+def auth_server(*options: str, log: Path | None = None) -> Generator[str]:
+    """`tests.fakes.auth_server`; yields its origin."""
+    with child("-m", "tests.fakes.auth_server", *options, stdout=subprocess.PIPE, log=log) as process:
+        assert process.stdout is not None
+        origin = process.stdout.readline().decode().strip()
+        assert origin, "the fake authorization server did not start"
+        yield origin
+
+
 def upstream_stdio(*options: str) -> dict[str, Any]:
     """A `mcpServers` entry that starts `tests.fakes.upstream` over stdio."""
     return {"command": sys.executable, "args": ["-m", "tests.fakes.upstream", "--stdio", *options], "cwd": str(ROOT)}

@@ -82,8 +82,8 @@ async def find_resource(fetch: GuardedFetch, server: str, url: str, hint: str | 
         except ValidationError:
             continue
         if not check_resource_allowed(canonical, str(metadata.resource)):
-            text = f"Server {server!r} says that it is {str(metadata.resource)[:200]!r}, which does not cover {url!r}; its metadata is wrong."
-            raise AuthNeeded(text, server=server)
+            said = str(metadata.resource)[:200]
+            raise AuthNeeded(f"Server {server!r} calls itself {said!r}, which is not {url!r}; its metadata is wrong.", server=server)
         issuers = tuple(str(issuer) for issuer in metadata.authorization_servers)
         return Resource(str(metadata.resource), issuers, tuple(metadata.scopes_supported or ()))
     return Resource(canonical)

@@ -83,7 +83,7 @@ class TokenClient:
         """
         endpoint = self.metadata.registration_endpoint
         if endpoint is None:
-            text = f"The authorization server {self.metadata.issuer!r} registers no clients by itself; set `auth.clientId` of {self.server!r}."
+            text = f"The authorization server {self.metadata.issuer!r} registers no clients; set `auth.clientId` of {self.server!r}."
             raise GrantRefused(text, server=self.server, code="registration")
         supported = self.metadata.token_endpoint_auth_methods_supported
         method = "none" if supported is None or "none" in supported else self._secret_method()
@@ -103,7 +103,7 @@ class TokenClient:
         try:
             made = OAuthClientInformationFull.model_validate_json(response.content)
         except ValidationError:
-            raise FetchFailed(f"The authorization server {self.metadata.issuer!r} answered with something that is no registration.") from None
+            raise FetchFailed(f"The authorization server {self.metadata.issuer!r} answered with no registration.") from None
         auth = made.token_endpoint_auth_method or (DEFAULT_AUTH_METHOD if made.client_secret else "none")
         return Grant(
             issuer=self.metadata.issuer,

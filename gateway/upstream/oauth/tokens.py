@@ -12,10 +12,9 @@ import secrets
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from gateway.errors import StorageError
-from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.files import write_atomic
 from gateway.storage.locks import locked_soon
 from gateway.storage.state import StateFolder
@@ -107,9 +106,10 @@ class TokenFile:
             raise StorageError(f"Cannot read {str(self.path)!r}: {error.strerror or error}. Check its permissions.") from None
         try:
             plain = _aes(self._state).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._identity)
-            return Grant(**cast("dict[str, JsonValue]", json.loads(plain)))  # pyright: ignore[reportArgumentType]  # our own bytes, authenticated
+            return Grant(**json.loads(plain))
         except (InvalidTag, ValueError, TypeError):
-            raise StorageError(f"{str(self.path)!r} cannot be decrypted with this installation's key; delete it and sign in again.") from None
+            text = f"{str(self.path)!r} is not of this installation, or damaged; delete it and sign in again."
+            raise StorageError(text) from None
 
     def write(self, grant: Grant) -> None:
         """Replace the grant.
@@ -119,7 +119,7 @@ class TokenFile:
         """
         self._folder()
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        plain = json.dumps(cast("JsonObject", asdict(grant))).encode()
+        plain = json.dumps(asdict(grant)).encode()
         write_atomic(self.path, nonce + _aes(self._state).encrypt(nonce, plain, self._identity))
 
     def delete(self) -> bool:

@@ -1,0 +1,167 @@
+"""`moongate auth`: signing in to remote servers, and seeing and ending that."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.common import config_option, diverted_stdout, json_option, load, run_async
+from gateway.errors import NotFound
+from gateway.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from gateway.config.load import LoadedConfig
+    from gateway.config.policies import OutboundAuth
+    from gateway.upstream.oauth.signin import Invitation, SignIn
+    from gateway.upstream.oauth.tokens import TokenFile
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def auth() -> None:
+    """Sign in to remote servers that want it."""
+
+
+@auth.command("login")
+@click.argument("server")
+@click.option("--no-browser", is_flag=True, help="Only print the address; open it yourself on this machine.")
+@config_option
+@json_option
+def login(server: str, no_browser: bool, config_path: str | None, as_json: bool) -> None:
+    """Sign in to SERVER in the browser and keep the tokens, encrypted."""
+    from gateway.cli.output import print_json, say
+
+    loaded = load(config_path)
+    sign_in = _sign_in(loaded, server)
+
+    def show(invitation: Invitation) -> None:
+        say(f"Signing in to {server!r} at {invitation.issuer}")
+        say(f"It is asked for: {' '.join(invitation.scopes) or 'its default scopes'}")
+        say("Open this address, if your browser does not:" if not no_browser else "Open this address in a browser on this machine:")
+        click.echo(invitation.url, err=True)
+        if not no_browser:
+            _open_browser(invitation.url)
+
+    grant = run_async(lambda: sign_in.run(show))
+    if as_json:
+        print_json({"server": server, "issuer": grant.issuer, "scope": grant.scope, "expires": _moment(grant.expires_at)})
+        return
+    kept = "" if grant.refresh_token else " The authorization server gave no refresh token, so this ends with the token."
+    say(f"Signed in to {server!r}. Running gateways use it from now on.{kept}")
+
+
+@auth.command("status")
+@config_option
+@json_option
+def status(config_path: str | None, as_json: bool) -> None:
+    """Show which servers want a sign-in or a token, and which have one; never the tokens."""
+    from gateway.cli.output import print_json, print_table
+
+    loaded = load(config_path)
+    rows = [_row(loaded, server) for server, policy in loaded.config.policies.items() if policy.auth and _is_served(loaded, server)]
+    if as_json:
+        print_json({"servers": list(rows)})
+        return
+    columns = ("server", "type", "state", "expires", "issuer", "scope")
+    print_table(columns, [[str(row[key] or "-") for key in columns] for row in rows])
+
+
+@auth.command("logout")
+@click.argument("server")
+@config_option
+@json_option
+def logout(server: str, config_path: str | None, as_json: bool) -> None:
+    """Forget the tokens of SERVER and give them back to the authorization server."""
+    from gateway.cli.output import print_json
+
+    loaded = load(config_path)
+    sign_in = _sign_in(loaded, server)
+    held, revoked = run_async(sign_in.sign_out)
+    if as_json:
+        print_json({"server": server, "forgotten": held, "revoked": revoked})
+        return
+    click.echo(f"signed out of {server}" + (", tokens revoked" if revoked else "") if held else f"was not signed in to {server}")
+
+
+def _open_browser(url: str) -> None:
+    """Beside the sign-in, because a browser in the terminal returns only when it is closed."""
+    import threading
+    import webbrowser
+
+    def open_it() -> None:
+        with diverted_stdout(), contextlib.suppress(webbrowser.Error):
+            webbrowser.open(url)
+
+    threading.Thread(target=open_it, daemon=True, name="browser").start()
+
+
+def _is_served(loaded: LoadedConfig, server: str) -> bool:
+    from gateway.config.models import StdioServer
+
+    entry = loaded.config.mcp_servers.get(server)
+    return entry is not None and not isinstance(entry, StdioServer)
+
+
+def _url_of(loaded: LoadedConfig, server: str) -> str:
+    from gateway.config.models import StdioServer
+    from gateway.config.suggest import did_you_mean
+
+    entry = loaded.config.mcp_servers.get(server)
+    if entry is None:
+        disabled = next((d for d in loaded.disabled if d.name == server), None)
+        hint = f"{disabled.json_path}: {disabled.reason}" if disabled else did_you_mean(server, loaded.config.mcp_servers)
+        raise NotFound("server", server, f"There is no server {server!r} to sign in to. {hint}".rstrip())
+    if isinstance(entry, StdioServer):
+        raise click.UsageError(f"Server {server!r} is a program; give it its credentials in `env`.")
+    return entry.url
+
+
+def _sign_in(loaded: LoadedConfig, server: str) -> SignIn:
+    from gateway.config.policies import AuthorizationCode
+    from gateway.upstream.oauth.signin import SignIn
+
+    url = _url_of(loaded, server)
+    auth = loaded.config.policy(server).auth
+    if auth is None:
+        line = f'"policies": {{"{server}": {{"auth": {{"type": "authorization-code"}}}}}}'
+        raise click.UsageError(f"Server {server!r} has no `auth`; write {line} in the configuration.")
+    if not isinstance(auth, AuthorizationCode):
+        raise click.UsageError(f"The gateway signs in to {server!r} by itself (policies.{server}.auth is client-credentials).")
+    return SignIn(server, url, auth, _file(loaded, server, url))
+
+
+def _file(loaded: LoadedConfig, server: str, url: str) -> TokenFile:
+    from gateway.storage.state import StateFolder, default_state_dir
+    from gateway.upstream.oauth.tokens import TokenFile
+
+    configured = loaded.config.storage.dir
+    return TokenFile(StateFolder(Path(configured) if configured else default_state_dir()), server, url)
+
+
+def _row(loaded: LoadedConfig, server: str) -> JsonObject:
+    policy: OutboundAuth | None = loaded.config.policy(server).auth
+    assert policy is not None
+    grant = _file(loaded, server, _url_of(loaded, server)).read()
+    signed_in = grant is not None and (grant.access_token is not None or grant.refresh_token is not None)
+    if policy.type == "client-credentials":
+        state = "ready" if signed_in else "not used yet"
+    elif not signed_in or grant is None:
+        state = "sign in"
+    else:
+        ended = grant.refresh_token is None and grant.expires_at is not None and grant.expires_at < time.time()
+        state = "sign in again" if ended else "signed in"
+    return {
+        "server": server,
+        "type": policy.type,
+        "state": state,
+        "expires": _moment(grant.expires_at) if grant is not None and signed_in else None,
+        "issuer": grant.issuer if grant is not None else policy.issuer,
+        "scope": grant.scope if grant is not None and signed_in else None,
+    }
+
+
+def _moment(seconds: float | None) -> str | None:
+    return None if seconds is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
