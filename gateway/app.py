@@ -23,6 +23,8 @@ from gateway import __version__
 from gateway.auth.keys import KeyStore
 from gateway.catalog import Catalog, CatalogEntry
 from gateway.catalog.names import NAME_BUDGET
+from gateway.catalog.own import SOURCE_ID, UNLIMITED_BYTES, OwnSource
+from gateway.catalog.status import GatewayStatus
 from gateway.config.load import LoadedConfig
 from gateway.config.models import ServerEntry, StdioServer
 from gateway.errors import ConfigError
@@ -30,9 +32,12 @@ from gateway.json_types import JsonObject
 from gateway.policy.lint import policy_remarks
 from gateway.server.build import GatewayServer
 from gateway.server.instructions import build_instructions
+from gateway.storage.results import ResultStore
 from gateway.storage.state import StateFolder, default_state_dir
 from gateway.telemetry.events import EventStream
+from gateway.telemetry.logging import SecretMask
 from gateway.tools.base import Source, SourceStatus, Tool, ToolSource
+from gateway.tools.results import ResultKeeper
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.source import UpstreamSource
 
@@ -109,10 +114,21 @@ class Gateway:
                         name, self._located(entry), policy, self.events, own_id=own_id, client=client, credentials=credentials
                     )
                 )
-        entries = [self._entry(source, is_local=True) for source in self._local.values()]
+        kept = config.storage
+        store = ResultStore(
+            state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
+        )
+        entries = [self._own_entry(store)]
+        entries += [self._entry(source, is_local=True) for source in self._local.values()]
         entries += [self._entry(source, is_local=False) for source in self._upstreams]
         budget = NAME_BUDGET - len(config.server.client_prefix)
-        self.catalog = Catalog(entries, self.events, name_budget=budget, settled=self._wait_for_lists)
+        self.catalog = Catalog(
+            entries,
+            self.events,
+            name_budget=budget,
+            settled=self._wait_for_lists,
+            keeper=ResultKeeper(store, ttl_seconds=kept.result_ttl_seconds),
+        )
         await self.catalog.refresh()
         self._server = GatewayServer(
             self.catalog,
@@ -131,6 +147,7 @@ class Gateway:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(self.catalog.run)
+        tasks.start_soon(store.sweep_forever)
         self._list_deadline = anyio.current_time() + config.server.startup_timeout_seconds
         for upstream in self._upstreams:
             await self._stack.enter_async_context(upstream)
@@ -172,6 +189,16 @@ class Gateway:
         prefix = policy.prefix if policy.prefix is not None else _DEFAULT_PREFIX.get(source.id, source.id)
         full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # the Protocol's own mark
         return CatalogEntry(source, policy, prefix, full, is_local)
+
+    def _own_entry(self, store: ResultStore) -> CatalogEntry:
+        """The gateway's own tools, under the names they are known by."""
+        mask = SecretMask()
+        for secret in self.loaded.secrets:
+            mask.register_secret(secret)
+        status = GatewayStatus(self.sources, mask.mask) if self.loaded.config.server.status_tool else None
+        unlimited = {"max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
+        source = OwnSource(store, status)
+        return CatalogEntry(source, self.loaded.config.policy(SOURCE_ID).model_copy(update=unlimited), "", source, is_local=True)
 
     def _located(self, entry: ServerEntry) -> ServerEntry:
         """A stdio entry with its working directory made absolute."""

@@ -31,6 +31,7 @@ from gateway.tools.base import AskingSource, ChangeKind, Finished, InputRequired
 from gateway.tools.context import CallContext
 from gateway.tools.guard import GuardedTool, ToolGate
 from gateway.tools.published import judge_definition
+from gateway.tools.results import ResultKeeper
 
 logger = logging.getLogger(__name__)
 
@@ -77,15 +78,24 @@ class Catalog:
     """The merged view. `refresh` once after the sources are entered; `run` keeps it current."""
 
     def __init__(
-        self, entries: Sequence[CatalogEntry], events: EventStream, *, name_budget: int, settled: Callable[[], Awaitable[None]]
+        self,
+        entries: Sequence[CatalogEntry],
+        events: EventStream,
+        *,
+        name_budget: int,
+        settled: Callable[[], Awaitable[None]],
+        keeper: ResultKeeper | None = None,
     ) -> None:
         """`name_budget` is the longest exposed tool name; `settled` waits, bounded, for sources that are still starting.
+
+        `keeper` keeps the whole of results over their budget; without one they are refused.
 
         No side effects.
         """
         self._events = events
         self._budget = name_budget
         self._settled = settled
+        self._keeper = keeper
         self._shelves = self._label_shelves(entries)
         self._tools: dict[str, GuardedTool] = {}
         """What clients see and call."""
@@ -111,7 +121,7 @@ class Catalog:
                 label += "-2"
             labels.add(label)
             limiter = anyio.CapacityLimiter(entry.policy.max_concurrency)
-            shelves.append(_Shelf(entry, label, limiter, ReadGate(entry.source.id, entry.policy, limiter, self._events)))
+            shelves.append(_Shelf(entry, label, limiter, ReadGate(entry.source.id, entry.policy, limiter, self._events, self._keeper)))
         return shelves
 
     # -- keeping current ---------------------------------------------------------------------------------------
@@ -207,7 +217,7 @@ class Catalog:
     def _guard(self, shelf: _Shelf, tool: Tool, name: str) -> tuple[Tool, GuardedTool]:
         entry = shelf.entry
         inner = UriTool(tool, shelf.label) if shelf.label and entry.full is not None else tool
-        gate = ToolGate.build(inner.definition, entry.policy, is_local=entry.is_local)
+        gate = ToolGate.build(inner.definition, entry.policy, is_local=entry.is_local, keeper=self._keeper)
         return tool, GuardedTool(inner, exposed_name=name, source=entry.source.id, policy=gate, limiter=shelf.limiter, events=self._events)
 
     async def _rebuild_kind(self, shelf: _Shelf, kind: Kind) -> None:
@@ -393,24 +403,32 @@ class Catalog:
         await self.ready()
         shelf, native = self._locate(uri)
         source = cast("Source", shelf.entry.full)
+
+        async def work(inner: CallContext) -> Finished | InputRequired:
+            outcome = await source.read(native, inner)
+            if shelf.label and isinstance(outcome, Finished):
+                contents = expose_contents(outcome.result.get("contents") or [], shelf.label)
+                return Finished({**outcome.result, "contents": contents})
+            return outcome
+
         try:
-            outcome = await shelf.gate.run("resources/read", native, ctx, lambda c: source.read(native, c))
+            return await shelf.gate.run("resources/read", uri, ctx, work)
         except NotFound:
             raise NotFound("resource", uri) from None
-        if shelf.label and isinstance(outcome, Finished):
-            contents = expose_contents(outcome.result.get("contents") or [], shelf.label)
-            return Finished({**outcome.result, "contents": contents})
-        return outcome
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
         """Render an exposed prompt through the gate. Returns `PromptOutcome`; raises `NotFound`."""
         await self.ready()
         shelf, native = self._owner_of_prompt(name)
         source = cast("Source", shelf.entry.full)
-        outcome = await shelf.gate.run("prompts/get", native, ctx, lambda c: source.get_prompt(native, arguments, c))
-        if shelf.label and isinstance(outcome, Finished):
-            return Finished({**outcome.result, "messages": expose_messages(outcome.result.get("messages"), shelf.label)})
-        return outcome
+
+        async def work(inner: CallContext) -> Finished | InputRequired:
+            outcome = await source.get_prompt(native, arguments, inner)
+            if shelf.label and isinstance(outcome, Finished):
+                return Finished({**outcome.result, "messages": expose_messages(outcome.result.get("messages"), shelf.label)})
+            return outcome
+
+        return await shelf.gate.run("prompts/get", name, ctx, work)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
         """Complete an argument of an exposed prompt or template. Raises `NotFound`."""

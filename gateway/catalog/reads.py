@@ -13,53 +13,49 @@ import anyio
 from gateway.config.policies import SourcePolicy
 from gateway.errors import GatewayError, PolicyDenied, UpstreamTimeout
 from gateway.policy.decision import Reject
-from gateway.policy.limits import judge_result
+from gateway.policy.limits import Shorten, judge_asks, judge_result
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Finished, InputRequired
 from gateway.tools.context import CallClock, CallContext
+from gateway.tools.results import ResultKeeper, Source, shorten
 from gateway.tools.slot import slot_for
 
 
 class ReadGate:
     """The gate of one source."""
 
-    def __init__(self, source: str, policy: SourcePolicy, limiter: anyio.CapacityLimiter, events: EventStream) -> None:
-        """`limiter` is the one the source's tools use: reads and calls share its slots."""
+    def __init__(
+        self, source: str, policy: SourcePolicy, limiter: anyio.CapacityLimiter, events: EventStream, keeper: ResultKeeper | None = None
+    ) -> None:
+        """`limiter` is the one the source's tools use: reads and calls share its slots; `keeper` keeps what is shortened."""
         self._source = source
         self._policy = policy
         self._limiter = limiter
         self._events = events
+        self._keeper = keeper
 
     async def run(
         self, method: str, name: str, ctx: CallContext, work: Callable[[CallContext], Awaitable[Finished | InputRequired]]
     ) -> Finished | InputRequired:
-        """Run one read within the source's limits.
+        """Run one read within the source's limits; `work` gives the result as exposed, `name` is the exposed name or URI.
 
         Raises:
             UpstreamTimeout: It took longer than `timeoutSeconds`.
-            PolicyDenied: The result is larger than `maxResultBytes`.
+            PolicyDenied: The result is larger than `maxKeptBytes`, or cannot be kept.
         """
         outcome = "error"
         started = anyio.current_time()
-        slot = slot_for(self._limiter, ctx)
-        if slot is not None:
-            await slot.take()
         try:
-            clock = CallClock(self._policy.timeout_seconds)
-            waits = ctx.waits if slot is None else (*ctx.waits, slot)
-            inner = dataclasses.replace(ctx, clocks=(*ctx.clocks, clock), waits=waits)
-            with clock.scope:
-                result = await work(inner)
-                outcome = "complete" if isinstance(result, Finished) else "input_required"
-                return self._checked(method, name, result)
-            outcome = "timeout"
-            raise UpstreamTimeout(f"{method} of {name!r} took longer than {self._policy.timeout_seconds:g} s.", server=self._source)
+            result = await self._run(ctx, work)
+            if result is None:
+                outcome = "timeout"
+                raise UpstreamTimeout(f"{method} of {name!r} took longer than {self._policy.timeout_seconds:g} s.", server=self._source)
+            outcome = "complete" if isinstance(result, Finished) else "input_required"
+            return await self._limited(method, name, ctx, result)
         except GatewayError as error:
-            outcome = type(error).__name__ if outcome == "error" else outcome
+            outcome = type(error).__name__ if outcome != "timeout" else outcome
             raise
         finally:
-            if slot is not None:
-                slot.give_back()
             milliseconds = round((anyio.current_time() - started) * 1000, 3)
             self._events.emit(
                 "read.finished",
@@ -69,9 +65,36 @@ class ReadGate:
                 fields={"method": method, "outcome": outcome, "milliseconds": milliseconds},
             )
 
-    def _checked(self, method: str, name: str, result: Finished | InputRequired) -> Finished | InputRequired:
-        if isinstance(result, Finished):
-            verdict = judge_result(result.result, self._policy.max_result_bytes)
-            if isinstance(verdict, Reject):
-                raise PolicyDenied(f"{method} of {name!r} was refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=name)
-        return result
+    async def _run(
+        self, ctx: CallContext, work: Callable[[CallContext], Awaitable[Finished | InputRequired]]
+    ) -> Finished | InputRequired | None:
+        """The outcome, or `None` when the time is up."""
+        slot = slot_for(self._limiter, ctx)
+        if slot is not None:
+            await slot.take()
+        try:
+            clock = CallClock(self._policy.timeout_seconds)
+            waits = ctx.waits if slot is None else (*ctx.waits, slot)
+            inner = dataclasses.replace(ctx, clocks=(*ctx.clocks, clock), waits=waits)
+            with clock.scope:
+                return await work(inner)
+            return None
+        finally:
+            if slot is not None:
+                slot.give_back()
+
+    async def _limited(self, method: str, name: str, ctx: CallContext, outcome: Finished | InputRequired) -> Finished | InputRequired:
+        policy = self._policy
+        if isinstance(outcome, InputRequired):
+            verdict = judge_asks(dict(outcome.requests), policy.max_result_bytes)
+        else:
+            verdict = judge_result(outcome.result, policy.max_result_bytes, policy.max_kept_bytes)
+        if isinstance(verdict, Shorten) and isinstance(outcome, Finished):
+            source = Source(ctx.principal.id, name, form="messages" if method == "prompts/get" else "contents")
+            shortened = await shorten(outcome.result, verdict, self._keeper, source)
+            if not isinstance(shortened, Reject):
+                return Finished(shortened)
+            verdict = shortened
+        if isinstance(verdict, Reject):
+            raise PolicyDenied(f"{method} of {name!r} was refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=name)
+        return outcome

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import cast
 
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import PASS, Pass, Reject
 
 _SCALAR_BYTES = 5
 """What a number, boolean or null is counted as: near enough, and no text has to be made of it."""
+
+
+_MEDIA = frozenset({"image", "audio"})
+"""Content blocks whose `data` is not text."""
 
 
 def measure_bytes(value: JsonValue, limit: int) -> int:
@@ -38,12 +43,58 @@ def measure_bytes(value: JsonValue, limit: int) -> int:
     return total
 
 
-def judge_result(result: JsonObject, max_bytes: int) -> Pass | Reject:
-    """Let a result of up to about `max_bytes` through."""
+@dataclass(frozen=True, slots=True)
+class Shorten:
+    """Hand out a head of it and keep the whole: its text and data take more than the budget."""
+
+    max_bytes: int
+    """The budget of text and data."""
+
+
+def judge_result(result: JsonObject, max_bytes: int, max_kept_bytes: int) -> Pass | Shorten | Reject:
+    """How a result is handed out: as it is, shortened with the whole of it kept, or not at all.
+
+    The budget `max_bytes` is for what a model reads as text: images, audio and binary resources do not count against it,
+    because cutting them would destroy them. Everything counts against `max_kept_bytes`. A result within `max_bytes`
+    altogether costs one walk.
+    """
     if measure_bytes(result, max_bytes) <= max_bytes:
         return PASS
-    return Reject(
-        "maxResultBytes",
-        f"The result is larger than the {max_bytes} bytes allowed here. Ask for less of it (a filter, a page, a range), "
-        f"or have the operator raise `maxResultBytes`.",
-    )
+    size = measure_bytes(result, max_kept_bytes)
+    if size > max_kept_bytes:
+        return Reject(
+            "maxKeptBytes",
+            f"The result is larger than the {max_kept_bytes} bytes kept here. Ask for less of it (a filter, a page, a range), "
+            f"or have the operator raise `maxKeptBytes`.",
+        )
+    if size - media_bytes(result) <= max_bytes:
+        return PASS
+    return Shorten(max_bytes)
+
+
+def media_bytes(result: JsonMapping) -> int:
+    """Bytes of base64 in a result's images, audio and binary resources; only where the protocol has them."""
+    content = result.get("content") or result.get("contents")
+    blocks: list[JsonValue] = list(cast("list[JsonValue]", content)) if isinstance(content, list) else []
+    messages = result.get("messages")
+    if isinstance(messages, list):
+        blocks += [cast("JsonMapping", m).get("content") for m in cast("list[JsonValue]", messages) if isinstance(m, dict)]
+    return sum(len(text) for block in blocks if isinstance(block, dict) and (text := _media_of(cast("JsonMapping", block))))
+
+
+def _media_of(block: JsonMapping) -> str:
+    resource = block.get("resource")
+    if block.get("type") in _MEDIA:
+        data = block.get("data")
+    elif isinstance(resource, dict):
+        data = cast("JsonMapping", resource).get("blob")
+    else:
+        data = block.get("blob")
+    return data if isinstance(data, str) else ""
+
+
+def judge_asks(requests: JsonObject, max_bytes: int) -> Pass | Reject:
+    """Let questions of up to about `max_bytes` through: they are shown to a person, so there is nothing to shorten."""
+    if measure_bytes(requests, max_bytes) <= max_bytes:
+        return PASS
+    return Reject("maxResultBytes", f"The questions are larger than the {max_bytes} bytes allowed here (`maxResultBytes`).")

@@ -22,12 +22,13 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.arguments import ArgumentPolicy
 from gateway.policy.decision import Reject, Rewrite, Verdict
 from gateway.policy.hidden_text import judge_hidden_text, strip_value
-from gateway.policy.limits import judge_result
+from gateway.policy.limits import Shorten, judge_asks, judge_result
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallClock, CallContext
 from gateway.tools.published import clean_definition, shape_definition
+from gateway.tools.results import ResultKeeper, Source, shorten
 from gateway.tools.slot import slot_for
 
 logger = logging.getLogger(__name__)
@@ -58,10 +59,15 @@ class ToolGate:
     timeout_seconds: float
     """Working time of one call; waiting for a slot or for a person does not count."""
     max_result_bytes: int
+    max_kept_bytes: int
     hidden_text: HiddenText
+    keeper: ResultKeeper | None = None
+    """Keeps the whole of results over `max_result_bytes`; without one they are refused."""
 
     @classmethod
-    def build(cls, definition: ToolDefinition, source_policy: SourcePolicy, *, is_local: bool = False) -> ToolGate:
+    def build(
+        cls, definition: ToolDefinition, source_policy: SourcePolicy, *, is_local: bool = False, keeper: ResultKeeper | None = None
+    ) -> ToolGate:
         """Compile a source's rules for the tool with this (native) definition. Never raises on what a peer published.
 
         What is ours (`is_local`) may name its arguments as it likes, and its texts are not searched.
@@ -78,7 +84,8 @@ class ToolGate:
             override=override,
         )
         published = shape_definition(shown, override, arguments.published_schema)
-        return cls(arguments, published, source_policy.timeout_seconds, source_policy.max_result_bytes, hidden_text)
+        limits = source_policy.max_result_bytes, source_policy.max_kept_bytes
+        return cls(arguments, published, source_policy.timeout_seconds, *limits, hidden_text, keeper)
 
 
 class GuardedTool:
@@ -140,7 +147,8 @@ class GuardedTool:
                 return _noting(refusal(verdict.rule, verdict.reason), verdict.dropped)
             if isinstance(verdict, Rewrite):
                 arguments, record.dropped = verdict.arguments, verdict.dropped
-            outcome = self._limited(self._cleaned(await self._run(arguments, ctx, record), record), record)
+            outcome = self._cleaned(await self._run(arguments, ctx, record), record)
+            outcome = await self._limited(outcome, ctx, record)
             return _noting(outcome, record.dropped) if record.dropped else outcome
         finally:
             self._tell(record.kind, ctx, record.fields())
@@ -203,14 +211,21 @@ class GuardedTool:
         record.refuse(verdict)
         return refusal(verdict.rule, verdict.reason)
 
-    def _limited(self, outcome: ToolOutcome, record: _CallRecord) -> ToolOutcome:
+    async def _limited(self, outcome: ToolOutcome, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
+        policy = self._policy
         if isinstance(outcome, Complete):
-            judged = outcome.result
+            verdict = judge_result(outcome.result, policy.max_result_bytes, policy.max_kept_bytes)
         elif isinstance(outcome, InputRequired):
-            judged = dict(outcome.requests)
+            verdict = judge_asks(dict(outcome.requests), policy.max_result_bytes)
         else:
             return outcome
-        verdict = judge_result(judged, self._policy.max_result_bytes)
+        if isinstance(verdict, Shorten) and isinstance(outcome, Complete):
+            source = Source(ctx.principal.id, self.exposed_name, output_schema=self.definition.output_schema)
+            shortened = await shorten(outcome.result, verdict, policy.keeper, source)
+            if not isinstance(shortened, Reject):
+                record.shortened = True
+                return Complete(shortened)
+            verdict = shortened
         if not isinstance(verdict, Reject):
             return outcome
         record.refuse(verdict)
@@ -223,7 +238,7 @@ class GuardedTool:
 class _CallRecord:
     """What the closing event of one leg will say."""
 
-    __slots__ = ("_started", "dropped", "error", "kind", "outcome", "rule")
+    __slots__ = ("_started", "dropped", "error", "kind", "outcome", "rule", "shortened")
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
@@ -232,6 +247,7 @@ class _CallRecord:
         self.rule = ""
         self.error = ""
         self.dropped: tuple[str, ...] = ()
+        self.shortened = False
 
     def refuse(self, verdict: Reject) -> None:
         self.kind, self.outcome, self.rule = "call.refused", "refused", verdict.rule
@@ -251,6 +267,8 @@ class _CallRecord:
             fields["rule"] = self.rule
         if self.error:
             fields["error"] = self.error
+        if self.shortened:
+            fields["shortened"] = True
         if self.dropped:
             fields["dropped"] = _noted(self.dropped)
             fields["droppedCount"] = len(self.dropped)

@@ -51,9 +51,9 @@ def child(
 
 
 @contextmanager
-def upstream_http(*options: str) -> Generator[str]:
-    """`tests.fakes.upstream` over HTTP; yields its URL."""
-    with child("-m", "tests.fakes.upstream", *options, stdout=subprocess.PIPE) as process:
+def upstream_http(*options: str, module: str = "tests.fakes.upstream") -> Generator[str]:
+    """`tests.fakes.upstream` (or another of the fakes) over HTTP; yields its URL."""
+    with child("-m", module, *options, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         url = process.stdout.readline().decode().strip()
         assert url, "the fake upstream did not start"
@@ -70,9 +70,9 @@ def auth_server(*options: str, log: Path | None = None) -> Generator[str]:
         yield origin
 
 
-def upstream_stdio(*options: str) -> dict[str, Any]:
-    """A `mcpServers` entry that starts `tests.fakes.upstream` over stdio."""
-    return {"command": sys.executable, "args": ["-m", "tests.fakes.upstream", "--stdio", *options], "cwd": str(ROOT)}
+def upstream_stdio(*options: str, module: str = "tests.fakes.upstream") -> dict[str, Any]:
+    """A `mcpServers` entry that starts `tests.fakes.upstream` (or another of the fakes) over stdio."""
+    return {"command": sys.executable, "args": ["-m", module, "--stdio", *options], "cwd": str(ROOT)}
 
 
 def write_config(folder: Path, config: dict[str, Any], name: str = "gateway") -> Path:

@@ -399,14 +399,24 @@ async def over_stdio(server: Server[Any], legacy: bool) -> None:
 
 
 def main() -> None:
+    cli = arguments()
+    cli.add_argument("--tools", type=int, default=0)
+    options = cli.parse_args()
+    serve(build(options.tools), options)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What `serve` understands."""
     cli = argparse.ArgumentParser()
     cli.add_argument("--stdio", action="store_true")
     cli.add_argument("--port", type=int, default=0)
     cli.add_argument("--legacy", action="store_true")
     cli.add_argument("--sse", action="store_true")
-    cli.add_argument("--tools", type=int, default=0)
-    options = cli.parse_args()
-    server = build(options.tools)
+    return cli
+
+
+def serve(server: Server[Any], options: argparse.Namespace) -> None:
+    """Serve one of the fakes as the options say, until the process ends."""
     if options.stdio:
         anyio.run(over_stdio, server, options.legacy)
         return

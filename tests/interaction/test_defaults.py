@@ -43,6 +43,6 @@ async def test_a_tool_that_is_not_allowed_is_as_unknown_as_one_that_does_not_exi
                 with pytest.raises(MCPError) as caught:
                     await client.call_tool(name, {})
                 refusals.append((caught.value.error.code, caught.value.error.message.replace(name, "NAME")))
-    assert listed == {"up__echo", "up__ask_name", "up__ask_roots"}
+    assert {name for name in listed if name.startswith("up__")} == {"up__echo", "up__ask_name", "up__ask_roots"}
     assert len(set(refusals)) == 1
     assert refusals[0][0] == -32602

@@ -104,15 +104,15 @@ async def test_ten_thousand_tools_are_listed_in_pages_and_all_callable(tmp_path:
 
 
 @pytest.mark.parametrize("kind", ["http", "stdio"])
-async def test_a_result_of_fifty_megabytes_becomes_an_error_that_says_so(tmp_path: Path, kind: str) -> None:
+async def test_a_result_of_fifty_megabytes_becomes_a_head_and_a_link(tmp_path: Path, kind: str) -> None:
     with upstream_http() as upstream:
         entry = {"type": "http", "url": upstream} if kind == "http" else upstream_stdio()
         with gateway_http(tmp_path, {"mcpServers": {"good": entry}}) as url:
             async with connected(MODERN, url) as (client, _):
                 result = await client.call_tool("good__big", {"bytes": 50_000_000})
                 after = await client.call_tool("good__echo", {"text": "still here"})
-    assert result.is_error
-    assert "maxResultBytes" in text_of(result)
+    assert not result.is_error
+    assert [block.type for block in result.content] == ["text", "text", "resource_link"]
     assert text_of(after) == "still here"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.policy.decision import Pass, Reject
-from gateway.policy.limits import judge_result, measure_bytes
+from gateway.policy.limits import Shorten, judge_result, measure_bytes
 
 VALUES: list[dict[str, Any]] = [
     {"content": [{"type": "text", "text": "hello " * 400}]},
@@ -33,16 +33,39 @@ def test_nesting_is_no_obstacle() -> None:
     value: Any = "x" * 2_000
     for _ in range(50_000):
         value = [value]
-    assert isinstance(judge_result({"structuredContent": value}, 1_000), Reject)
+    assert isinstance(judge_result({"structuredContent": value}, 1_000, 1_500), Reject)
 
 
-def test_a_result_within_the_limit_passes_and_a_larger_one_says_what_to_do() -> None:
+def test_a_result_within_the_limit_passes_and_a_larger_one_is_shortened_or_says_what_to_do() -> None:
     result = {"content": [{"type": "text", "text": "x" * 2_000}]}
-    assert isinstance(judge_result(result, 4_096), Pass)
-    verdict = judge_result(result, 1_024)
+    assert isinstance(judge_result(result, 4_096, 8_192), Pass)
+    assert judge_result(result, 1_024, 8_192) == Shorten(1_024)
+    verdict = judge_result(result, 1_024, 1_500)
     assert isinstance(verdict, Reject)
-    assert verdict.rule == "maxResultBytes"
-    assert "1024" in verdict.reason
+    assert verdict.rule == "maxKeptBytes"
+    assert "1500" in verdict.reason
+
+
+IMAGE = {"type": "image", "data": "x" * 5_000, "mimeType": "image/png"}
+BLOB = {"uri": "a://b", "blob": "x" * 5_000}
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"content": [IMAGE, {"type": "audio", "data": "x" * 5_000}, {"type": "resource", "resource": BLOB}]},
+        {"contents": [BLOB]},
+        {"messages": [{"role": "user", "content": IMAGE}]},
+    ],
+)
+def test_bytes_that_are_not_text_count_only_towards_what_may_be_kept(result: Any) -> None:
+    assert isinstance(judge_result(result, 1_024, 20_000), Pass)
+    assert isinstance(judge_result(result, 1_024, 2_000), Reject)
+
+
+def test_data_that_only_looks_like_an_image_counts_as_text() -> None:
+    assert isinstance(judge_result({"structuredContent": IMAGE, "content": []}, 1_024, 20_000), Shorten)
+    assert isinstance(judge_result({"structuredContent": {"rows": [BLOB]}, "content": []}, 1_024, 20_000), Shorten)
 
 
 def test_lone_surrogates_are_counted_like_any_text() -> None:

@@ -1,0 +1,91 @@
+"""`OwnSource`: the gateway's own tools and resources as a source named `gateway`.
+
+`read_result` with the resources `moongate://results/<id>` for what was shortened, and `gateway_status` with
+`moongate://status`. Local, without a prefix, so its names are reserved. `app` makes it and hands in what it tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gateway.catalog.status import STATUS_URI, GatewayStatus, status_resource
+from gateway.errors import NotFound
+from gateway.json_types import JsonObject
+from gateway.storage.results import RESULT_SCHEME, ResultStore
+from gateway.tools.base import Finished, Kind, OnChange, Tool
+from gateway.tools.context import CallContext
+from gateway.tools.read_result import ReadResult
+from gateway.tools.selection import decode
+
+SOURCE_ID = "gateway"
+
+UNLIMITED_BYTES = 2**62
+"""Results of this source are not shortened again: they were judged when they were kept."""
+
+
+class OwnSource:
+    """Implements `Source`. `status` is `None` where `server.statusTool` is off."""
+
+    def __init__(self, store: ResultStore, status: GatewayStatus | None) -> None:
+        self._store = store
+        self._status = status
+        self._tools: list[Tool] = [ReadResult(store), *([status] if status is not None else [])]
+
+    @property
+    def id(self) -> str:
+        """Always `gateway`."""
+        return SOURCE_ID
+
+    async def tools(self) -> Sequence[Tool]:
+        """The built-in tools."""
+        return self._tools
+
+    def subscribe(self, on_change: OnChange) -> None:
+        """Its lists never change."""
+
+    async def list(self, kind: Kind) -> Sequence[JsonObject]:
+        """The status. Kept results are not listed: they are their callers' own, and the result that links one names it."""
+        if kind == "resources" and self._status is not None:
+            return [status_resource()]
+        if kind == "templates":
+            return [
+                {
+                    "uriTemplate": f"{RESULT_SCHEME}{{id}}",
+                    "name": "result",
+                    "title": "The whole of a shortened result",
+                    "description": "What the gateway kept of a result that was too large. The result itself links it.",
+                }
+            ]
+        return []
+
+    async def read(self, uri: str, ctx: CallContext) -> Finished:
+        """The status, or a whole kept body of this caller. Raises `NotFound`."""
+        if uri == STATUS_URI and self._status is not None:
+            return Finished({"contents": [{"uri": uri, "mimeType": "application/json", "text": self._status.as_json()}]})
+        if not uri.startswith(RESULT_SCHEME):
+            raise NotFound("resource", uri)
+        return await self._store.work(lambda: self._kept(uri, ctx.principal.id))
+
+    def _kept(self, uri: str, owner: str) -> Finished:
+        try:
+            kept = self._store.find(owner, uri.removeprefix(RESULT_SCHEME))
+            text = decode(self._store.body(owner, kept.id))
+        except NotFound:
+            raise NotFound("resource", uri) from None
+        return Finished({"contents": [{"uri": uri, "mimeType": kept.mime_type, "text": text}]})
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished:
+        """There are none. Raises `NotFound`."""
+        raise NotFound("prompt", name)
+
+    async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
+        """No suggestions: ids are not to be guessed."""
+        return {"values": []}
+
+    async def watch(self, uri: str) -> None:
+        """The status can be watched without being told: it is read when wanted. Raises `NotFound` for anything else."""
+        if uri != STATUS_URI or self._status is None:
+            raise NotFound("resource", uri)
+
+    async def unwatch(self, uri: str) -> None:
+        """Undo one `watch`."""

@@ -1,0 +1,113 @@
+"""`gateway_status`: lets a model tell its user why a server is missing and what to do about it.
+
+Reads what the sources say of themselves; starts, repairs and reveals nothing. Errors are one line, without control
+characters and with every known secret masked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from gateway.errors import ToolFailed
+from gateway.json_types import JsonObject
+from gateway.telemetry.logging import escape_controls
+from gateway.tools.base import Complete, SourceStatus, ToolDefinition, ToolOutcome
+from gateway.tools.context import CallContext
+
+STATUS_URI = "moongate://status"
+
+MAX_ERROR_CHARS = 500
+"""Of one source's last error."""
+
+ADVICE: Mapping[str, str] = {
+    "starting": "It is still starting: ask again in a few seconds.",
+    "down": "It is tried again by itself. If it stays down, run `moongate doctor` on the machine of the gateway.",
+    "disabled": "Change its entry in the gateway's configuration to use it.",
+    "auth needed": "Run `moongate auth login {name}` on the machine of the gateway.",
+    "quarantined": "Its definitions changed: run `moongate lock` to see how, and accept them there.",
+    "idle": "It starts with the next call of one of its tools.",
+}
+"""State → what to do; states without an entry need nothing done."""
+
+
+def status_resource() -> JsonObject:
+    """The status as it is listed among resources."""
+    return {
+        "uri": STATUS_URI,
+        "name": "gateway-status",
+        "title": "Status of the gateway",
+        "description": "Every server behind this gateway: its state, its tools, its last error, and what to do.",
+        "mimeType": "application/json",
+    }
+
+
+class GatewayStatus:
+    """Implements `Tool`: `gateway_status(server?)`."""
+
+    def __init__(self, sources: Callable[[], Sequence[SourceStatus]], mask: Callable[[str], str]) -> None:
+        """`sources` tells how each is doing now; `mask` takes secrets out of a text."""
+        self._sources = sources
+        self._mask = mask
+        self.definition = ToolDefinition(
+            name="gateway_status",
+            title="Status of the gateway",
+            description=(
+                "Tell how the servers behind this gateway are doing. Use it when a tool or server is missing or fails: it says why, "
+                "and what the user can do."
+            ),
+            input_schema={
+                "type": "object",
+                "properties": {"server": {"type": "string", "minLength": 1, "description": "Only this server."}},
+                "additionalProperties": False,
+            },
+            annotations={"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False},
+        )
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """One line per source for people, the same as structured content."""
+        entries = self.entries()
+        server = arguments.get("server")
+        if server is not None:
+            names = [entry["name"] for entry in entries]
+            entries = [entry for entry in entries if entry["name"] == server]
+            if not entries:
+                raise ToolFailed(f"There is no source {str(server)[:100]!r} here. There is: {', '.join(names) or 'none'}.")
+        text = "\n".join(_line(entry) for entry in entries) or "No source is configured."
+        return Complete.text(text, structured={"sources": entries})
+
+    def entries(self) -> list[JsonObject]:
+        """Every source as plain data."""
+        return [self._entry(status) for status in self._sources()]
+
+    def as_json(self) -> str:
+        """The resource's text."""
+        return json.dumps({"sources": self.entries()}, ensure_ascii=False, indent=2)
+
+    def _entry(self, status: SourceStatus) -> JsonObject:
+        entry: JsonObject = {}
+        for field in dataclasses.fields(status):
+            value = cast("str | int | float | None", getattr(status, field.name))
+            if value is not None and value != "":
+                head, *rest = field.name.split("_")
+                entry[head + "".join(part.title() for part in rest)] = self._clean(value) if isinstance(value, str) else value
+        advice = ADVICE.get(status.state.replace("-", " "))
+        if advice is not None:
+            entry["advice"] = advice.replace("{name}", status.name)
+        return entry
+
+    def _clean(self, text: str) -> str:
+        plain = escape_controls(self._mask(" ".join(text.split())))
+        return plain if len(plain) <= MAX_ERROR_CHARS else plain[: MAX_ERROR_CHARS - 1] + "…"
+
+
+def _line(entry: JsonObject) -> str:
+    tools = entry["tools"]
+    facts = [f"{entry['name']} ({entry['kind']}, {entry['transport']}): {entry['state']}", f"{tools} tool{'' if tools == 1 else 's'}"]
+    facts += [f"{key} {entry[key]}" for key in ("protocolVersion", "since") if key in entry]
+    line = ", ".join(facts)
+    if "error" in entry:
+        line += f". {entry['error']}"
+    return f"{line} {entry['advice']}" if "advice" in entry else line

@@ -1,0 +1,148 @@
+"""Picking a part out of a kept body: a page, a range of lines, a JSON Pointer, a search. Pure; bytes in, text out.
+
+Everything here is linear in the body: searches are for plain text, never for a caller's regular expression.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import cast
+
+from gateway.errors import ToolFailed
+from gateway.json_types import JsonMapping, JsonValue
+from gateway.tools.shapes import describe_json
+
+MAX_MATCHES = 50
+"""Places that one search shows."""
+
+_RANGE = re.compile(r"^\s*(\d{1,12})\s*(?:-\s*(\d{1,12})?\s*)?$")
+_INDEX = re.compile(r"^(?:0|[1-9]\d{0,11})$")
+
+
+def decode(data: bytes) -> str:
+    """Text of a kept body; lone surrogates survive, as they came."""
+    return data.decode("utf-8", "surrogatepass")
+
+
+def encode(text: str) -> bytes:
+    """The bytes that a text is kept as."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def page_bounds(size: int, page: int, page_size: int) -> tuple[int, int]:
+    """First and last (exclusive) byte of a page counted from 1, before `whole_characters`.
+
+    Raises:
+        ToolFailed: There is no such page.
+    """
+    pages = page_count(size, page_size)
+    if not 1 <= page <= pages:
+        raise ToolFailed(f"There is no page {page}: with `page_size` {page_size} this has {pages} page{'' if pages == 1 else 's'}.")
+    return (page - 1) * page_size, min(size, page * page_size)
+
+
+def page_count(size: int, page_size: int) -> int:
+    """Pages of a body; an empty one has one."""
+    return max(1, -(-size // page_size))
+
+
+def whole_characters(data: bytes, start: int, end: int, offset: int = 0) -> bytes:
+    """`data[start:end]` of a body, moved to character boundaries so that neighbouring slices join without loss.
+
+    `data` begins at byte `offset` of the body and reaches at least three bytes past `end`, or to the body's end.
+    """
+    start, end = start - offset, end - offset
+    while start < len(data) and data[start] & 0xC0 == 0x80:
+        start += 1
+    while end < len(data) and data[end] & 0xC0 == 0x80:
+        end += 1
+    return data[start:end]
+
+
+def lines_of(body: bytes, spec: str) -> str:
+    """Lines `a-b` (from 1, both included; `a-` to the end), without the line break after the last.
+
+    Raises:
+        ToolFailed: The range cannot be read, or starts after the last line.
+    """
+    match = _RANGE.match(spec)
+    if match is None or int(match[1]) < 1 or (match[2] and int(match[2]) < int(match[1])):
+        raise ToolFailed(f"{spec[:40]!r} is not a range of lines; write it like '1-200', '40', or '1000-'.")
+    first = int(match[1])
+    last = int(match[2]) if match[2] else None if "-" in spec else first
+    total = body.count(b"\n") + 1
+    if first > total:
+        raise ToolFailed(f"There is no line {first}: this has {total} line{'' if total == 1 else 's'}.")
+    parts = body.split(b"\n") if last is None else body.split(b"\n", last)
+    return decode(b"\n".join(parts[first - 1 : last]))
+
+
+def at_pointer(body: bytes, pointer: str) -> str:
+    """The value at a JSON Pointer (RFC 6901): a string as it is, anything else as JSON.
+
+    Raises:
+        ToolFailed: The body is not JSON, or has no such value; the text says what is there instead.
+    """
+    value = parse_json(body)
+    if pointer and not pointer.startswith("/"):
+        raise ToolFailed(f"{pointer[:80]!r} is not a JSON Pointer; write it like '/items/0/name' ('' is the whole).")
+    walked = ""
+    for raw in pointer.split("/")[1:]:
+        key = raw.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict) and key in value:
+            value = cast("JsonMapping", value)[key]
+        elif isinstance(value, list) and _INDEX.match(key) and int(key) < len(cast("list[JsonValue]", value)):
+            value = cast("list[JsonValue]", value)[int(key)]
+        else:
+            missing = f"{walked}/{raw}"[:200]
+            raise ToolFailed(f"There is nothing at {missing!r}. At {walked[:200]!r} there is:\n{describe_json(value, 1_000)}")
+        walked = f"{walked}/{raw}"
+    return value if isinstance(value, str) else to_json(value)
+
+
+def parse_json(body: bytes) -> JsonValue:
+    """The decoded body.
+
+    Raises:
+        ToolFailed: It is not JSON.
+    """
+    try:
+        return json.loads(decode(body))
+    except (ValueError, RecursionError):
+        raise ToolFailed("This result is not JSON, so `pointer` does not apply; use `page`, `lines` or `search`.") from None
+
+
+def to_json(value: JsonValue) -> str:
+    """Compact JSON, as kept bodies of structured content are written."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One match of a search."""
+
+    line: int
+    offset: int
+    """Byte at which the match starts."""
+    excerpt: str
+
+
+def search(body: bytes, words: str, context: int) -> tuple[list[Found], int]:
+    """The first `MAX_MATCHES` places with `words` (case does not count), and how many there are altogether.
+
+    An excerpt has up to `context` characters on either side, without breaking out of what is shown elsewhere: text only.
+    """
+    text = decode(body)
+    found: list[Found] = []
+    total, position, line, offset = 0, 0, 1, 0
+    for match in re.finditer(re.escape(words), text, re.IGNORECASE):
+        total += 1
+        if len(found) < MAX_MATCHES:
+            before = text[position : match.start()]
+            line += before.count("\n")
+            offset += len(encode(before))
+            position = match.start()
+            found.append(Found(line, offset, text[max(0, match.start() - context) : match.end() + context]))
+    return found, total

@@ -1,0 +1,86 @@
+"""What a large value looks like, in a few lines that a model can plan its next step by. Pure; bounded by what it prints."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+from gateway.json_types import JsonMapping, JsonValue
+
+MAX_DEPTH = 3
+"""Levels of nesting shown."""
+
+MAX_KEYS = 15
+"""Keys shown of one object."""
+
+_MAX_KEY_CHARS = 60
+_SAMPLE = 50
+"""Items looked at to say what an array consists of."""
+
+
+def describe_json(value: JsonValue, max_chars: int) -> str:
+    """Types, lengths and keys of decoded JSON, one per line, to a bounded depth."""
+    lines: list[str] = []
+    _describe("", value, 0, lines)
+    return _fit(lines, max_chars)
+
+
+def describe_text(text: str) -> str:
+    """Lines and the longest of them."""
+    lines = text.split("\n")
+    return f"text, {len(lines):,} line{'' if len(lines) == 1 else 's'}, the longest has {max(map(len, lines)):,} characters"
+
+
+def _describe(label: str, value: JsonValue, depth: int, lines: list[str]) -> None:
+    lines.append(f"{'  ' * depth}{label}{_name(value)}")
+    if depth >= MAX_DEPTH:
+        return
+    if isinstance(value, list):
+        items = cast("list[JsonValue]", value)
+        nested: list[JsonValue] = [item for item in items[:_SAMPLE] if isinstance(item, dict | list) and item]
+        if nested:
+            _describe("each like: " if len(items) > 1 else "", nested[0], depth + 1, lines)
+    elif isinstance(value, dict):
+        mapping = cast("JsonMapping", value)
+        for key in list(mapping)[:MAX_KEYS]:
+            _describe(f"{json.dumps(key[:_MAX_KEY_CHARS])}: ", mapping[key], depth + 1, lines)
+        if len(mapping) > MAX_KEYS:
+            lines.append(f"{'  ' * (depth + 1)}… {len(mapping) - MAX_KEYS:,} more keys")
+
+
+def _name(value: JsonValue) -> str:
+    if isinstance(value, dict):
+        count = len(cast("JsonMapping", value))
+        return f"object, {count:,} key{'' if count == 1 else 's'}"
+    if isinstance(value, list):
+        items = cast("list[JsonValue]", value)
+        kinds = sorted({_kind(item) for item in items[:_SAMPLE]})
+        kinds_text = f" ({' or '.join(kinds)})" if kinds else ""
+        return f"array, {len(items):,} item{'' if len(items) == 1 else 's'}{kinds_text}"
+    return f"string, {len(value):,} characters" if isinstance(value, str) else _kind(value)
+
+
+def _kind(value: JsonValue) -> str:
+    match value:
+        case dict():
+            return "object"
+        case list():
+            return "array"
+        case str():
+            return "string"
+        case bool():
+            return "boolean"
+        case None:
+            return "null"
+        case _:
+            return "number"
+
+
+def _fit(lines: list[str], max_chars: int) -> str:
+    kept: list[str] = []
+    for line in lines:
+        if sum(map(len, kept)) + len(line) > max_chars:
+            kept.append("…")
+            break
+        kept.append(line)
+    return "\n".join(kept)
