@@ -37,6 +37,17 @@ warnings.simplefilter("ignore")  # legacy logging and sampling are deprecated an
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\nnot really a picture").decode()
 NAME_FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 TEXT_ARG = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+ICON = t.Icon(src="https://icons.example.com/i.png", mime_type="image/png", sizes=["48x48"])
+DRESSED = t.Tool(
+    name="dressed",
+    title="Dressed",
+    description="Every field a tool can have.",
+    input_schema={"type": "object", "properties": {}},
+    output_schema={"type": "object", "properties": {"x": {"type": "integer"}}},
+    annotations=t.ToolAnnotations(title="Dressed", read_only_hint=True, open_world_hint=False),
+    icons=[ICON],
+    _meta={"com.example/kept": 1},
+)
 NONE: dict[str, Any] = {"type": "object", "properties": {}}
 Ctx = Any
 
@@ -55,6 +66,7 @@ class Upstream:
     def __init__(self, extra_tools: int) -> None:
         self.calls: Counter[str] = Counter()
         self.cancelled: Counter[str] = Counter()
+        self.levels: list[str] = []
         self.extra: list[str] = [f"extra_{n}" for n in range(extra_tools)]
         self.bus = InMemorySubscriptionBus()
         self.sessions: list[Any] = []
@@ -76,6 +88,7 @@ class Upstream:
             "need_url": (NONE, self.need_url),
             "ask_twice": (NONE, self.ask_twice),
             "ask_then_hang": (NONE, self.ask_then_hang),
+            "need_sampling": (NONE, self.need_sampling),
             "big": ({"type": "object", "properties": {"bytes": {"type": "integer"}}, "required": ["bytes"]}, self.big),
             "grow": (NONE, self.grow),
             "touch": (NONE, self.touch),
@@ -215,6 +228,12 @@ class Upstream:
             self.cancelled["ask_then_hang"] += 1
             raise
 
+    async def need_sampling(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        declared = ctx.session.client_capabilities
+        if declared is None or declared.sampling is None:
+            raise MCPError(-32021, "this tool needs sampling", {"requiredCapabilities": {"sampling": {}}})
+        return ok(text("sampling is there"))
+
     async def asked(self, ctx: Ctx, params: Any) -> Any:
         """The name, for a resource or prompt that asks for it; a result that asks in 2026."""
         name = await self._name(ctx, params)
@@ -252,7 +271,7 @@ class Upstream:
         return ok(text(seen), structured_content=seen)
 
     async def stats(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
-        seen = {"calls": dict(self.calls), "cancelled": dict(self.cancelled)}
+        seen = {"calls": dict(self.calls), "cancelled": dict(self.cancelled), "levels": self.levels}
         return ok(text(seen), structured_content=seen)
 
     async def die(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
@@ -267,6 +286,7 @@ class Upstream:
     async def list_tools(self, ctx: Ctx, params: Any) -> t.ListToolsResult:
         self.calls["tools/list"] += 1
         tools = [t.Tool(name=name, description=f"Fake {name}", input_schema=schema) for name, (schema, _) in self.handlers.items()]
+        tools.append(DRESSED)
         tools += [t.Tool(name=name, description="Extra", input_schema=TEXT_ARG) for name in self.extra]
         start = int(params.cursor) if params is not None and params.cursor else 0
         page = tools[start : start + 500]
@@ -274,6 +294,9 @@ class Upstream:
 
     async def call_tool(self, ctx: Ctx, params: t.CallToolRequestParams) -> Any:
         self.calls[params.name] += 1
+        if params.name == "dressed":
+            block = t.TextContent(type="text", text="dressed", annotations=t.Annotations(audience=["user"], priority=0.5))
+            return ok(block, structured_content={"x": 1})
         if params.name in self.extra:
             return await self.echo(ctx, params.arguments or {}, params)
         if params.name not in self.handlers:
@@ -282,7 +305,8 @@ class Upstream:
 
     async def list_resources(self, ctx: Ctx, params: Any) -> t.ListResourcesResult:
         names = ("report", "watched")
-        return t.ListResourcesResult(resources=[t.Resource(uri=f"data://{n}", name=n, mime_type="text/plain") for n in names])
+        rows = [t.Resource(uri=f"data://{n}", name=n, title=n.title(), mime_type="text/plain", icons=[ICON], size=3) for n in names]
+        return t.ListResourcesResult(resources=rows)
 
     async def list_templates(self, ctx: Ctx, params: Any) -> t.ListResourceTemplatesResult:
         row = t.ResourceTemplate(uri_template="data://item/{id}", name="item")
@@ -323,6 +347,10 @@ class Upstream:
     async def accept(self, ctx: Ctx, params: Any) -> t.EmptyResult:
         return t.EmptyResult()
 
+    async def set_level(self, ctx: Ctx, params: t.SetLevelRequestParams) -> t.EmptyResult:
+        self.levels.append(params.level)
+        return t.EmptyResult()
+
     async def remember(self, ctx: Ctx, call_next: Any) -> Any:
         """Keep the sessions that lists and updates are told to."""
         if ctx.method == "notifications/initialized":
@@ -357,7 +385,7 @@ def build(extra_tools: int) -> Server[Any]:
         on_unsubscribe_resource=up.accept,
         on_subscriptions_listen=ListenHandler(up.bus),
     )
-    server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, up.accept)
+    server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, up.set_level)
     server.middleware.append(up.remember)
     return server
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import mcp_types as t
 import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
+from pydantic import FileUrl
 
 from tests.interaction.conftest import House
-from tests.interaction.ways import Way, cells, connected, ways
+from tests.interaction.ways import MODERN, Way, cells, connected, ways
 
 pytestmark = [pytest.mark.timeout(60)]
 MISSING_CAPABILITY = -32021
@@ -135,3 +137,53 @@ async def test_a_client_that_leaves_after_its_answer_cancels_the_call_at_the_ser
         with anyio.fail_after(10):
             while await cancelled() == before:
                 await anyio.sleep(0.02)
+
+
+@pytest.mark.parametrize("way", [way for way in cells() if way.era == "legacy" and way.upstream.startswith("old")], ids=str)
+async def test_a_client_that_cancels_while_it_is_asked_cancels_the_call_at_the_server(house: House, way: Way) -> None:
+    asked = anyio.Event()
+
+    async def never(context: Any, params: Any) -> t.ElicitResult:
+        asked.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with Client(str(house.target(way)), mode="legacy", elicitation_callback=never) as client:
+
+        async def cancelled() -> int:
+            seen: Any = (await client.call_tool(way.name("stats"), {})).structured_content
+            return seen["cancelled"].get("ask_then_hang", 0)
+
+        before = await cancelled()
+        with anyio.fail_after(15):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.call_tool, way.name("ask_then_hang"))
+                await asked.wait()
+                tasks.cancel_scope.cancel()
+            while await cancelled() == before:
+                await anyio.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", ["old-http", "new-http"])
+async def test_clients_asked_at_the_same_time_are_each_asked_for_their_own_call(house: House, kind: str) -> None:
+    """Folders are asked for outside any call's stream, so only a session per running call tells whom they are of."""
+    way = Way("http", "modern", f"{kind}-roots")
+    both, seen = anyio.Event(), list[str]()
+    results: dict[str, str] = {}
+
+    async def call(name: str) -> None:
+        async def folders(context: Any) -> t.ListRootsResult:
+            seen.append(name)
+            if len(seen) == 2:
+                both.set()
+            await both.wait()
+            return t.ListRootsResult(roots=[t.Root(uri=FileUrl(f"file:///{name}"))])
+
+        async with Client(str(house.target(way)), mode=MODERN, cache=None, list_roots_callback=folders) as client:
+            results[name] = text_of(await client.call_tool(way.name("ask_roots"), {}))
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, "ada")
+            tasks.start_soon(call, "bob")
+    assert results == {"ada": "file:///ada", "bob": "file:///bob"}

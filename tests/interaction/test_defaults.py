@@ -30,6 +30,18 @@ async def test_model_and_folders_are_refused_and_the_person_is_asked(tmp_path: P
     assert [asked.message for asked in heard.asked] == ["Your name?"]
 
 
+@pytest.mark.parametrize("upstream", [(), ("--legacy",)], ids=["new-upstream", "old-upstream"])
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_server_that_needs_what_policy_holds_back_is_explained_not_blamed_on_the_client(
+    tmp_path: Path, era: Era, upstream: tuple[str, ...]
+) -> None:
+    with upstream_http(*upstream) as url, gateway_http(tmp_path, {"mcpServers": {"up": {"type": "http", "url": url}}}) as front:
+        async with connected(Way("http", era, "up"), front) as (client, _):
+            result: Any = await client.call_tool("up__need_sampling", {})
+    assert result.is_error
+    assert "sampling.mode" in result.content[0].text
+
+
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_tool_that_is_not_allowed_is_as_unknown_as_one_that_does_not_exist(tmp_path: Path, era: Era) -> None:
     from mcp.shared.exceptions import MCPError
