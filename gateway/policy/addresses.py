@@ -7,10 +7,18 @@ resolves the names and connects to exactly the addresses that were judged here.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 CLOUD_ADDRESSES = frozenset({ip_address("168.63.129.16")})
 """Global by number, yet answered by the cloud host itself (Azure's WireServer); the others are link-local or shared."""
+
+_ALSO_SPECIAL = (
+    IPv4Network("192.0.0.0/24"),
+    IPv6Network("64:ff9b:1::/48"),
+    IPv6Network("3fff::/20"),
+    IPv6Network("5f00::/16"),
+)
+"""Special-purpose networks that the tables of some Python versions take for global."""
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 """An IPv6-only network reaches all of IPv4 through it (RFC 6052), so its addresses are the IPv4 addresses they carry."""
@@ -32,6 +40,8 @@ def judge_address(text: str, *, loopback_allowed: bool) -> str | None:
         address = address.ipv4_mapped or (IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else address)
     if address.is_loopback:
         return None if loopback_allowed else "is this machine"
+    if any(address in network for network in _ALSO_SPECIAL):
+        return "is not a public address"
     if address in CLOUD_ADDRESSES:
         return "belongs to the cloud's own services"
     if address.is_multicast or address.is_unspecified or address.is_reserved or not address.is_global:

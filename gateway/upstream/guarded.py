@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -90,24 +90,29 @@ class GuardedFetch:
 
     async def get(self, url: str) -> httpx2.Response:
         """The complete answer to a GET, of any status. See `send`."""
-        return await self.send(httpx2.Request("GET", url, headers={"accept": "application/json"}))
+        return await self.send("GET", url)
 
-    async def send(self, request: httpx2.Request, *, max_seconds: float = FETCH_SECONDS) -> httpx2.Response:
+    async def send(
+        self, method: str, url: str, *, content: bytes = b"", headers: Mapping[str, str] | None = None, max_seconds: float = FETCH_SECONDS
+    ) -> httpx2.Response:
         """The complete answer, of any status; a redirect is an answer like any other.
 
         Raises:
             FetchRefused: The address is not allowed, or the answer is too large.
             FetchFailed: It cannot be reached, or took too long.
         """
-        host = urlsplit(str(request.url)).hostname or ""
+        origin = origin_of(url)
+        try:
+            request = httpx2.Request(method, url, content=content, headers={"accept": "application/json", **(headers or {})})
+        except httpx2.InvalidURL:
+            raise FetchRefused(f"{url[:200]!r} is no plain http(s) address.") from None
         try:
             with anyio.fail_after(max_seconds):
-                return await self._send(request)
+                return await self._send(request, origin)
         except TimeoutError:
-            raise FetchFailed(f"{host} did not answer within {max_seconds:g} s.") from None
+            raise FetchFailed(f"{origin[1]} did not answer within {max_seconds:g} s.") from None
 
-    async def _send(self, request: httpx2.Request) -> httpx2.Response:
-        origin = origin_of(str(request.url))
+    async def _send(self, request: httpx2.Request, origin: Origin) -> httpx2.Response:
         addresses = await self._allowed_addresses(origin)
         failure = "it cannot be reached"
         async with httpx2.AsyncHTTPTransport(verify=tls_context(), http2=False, retries=0) as transport:

@@ -75,6 +75,10 @@ class Credentials(Protocol):
         """Another value after the server answered 401 or 403 with `challenge` to the one `used`; `None`: it would not help."""
         ...
 
+    def accepted(self) -> None:
+        """The value that `after` gave was taken."""
+        ...
+
     def explain(self) -> str:
         """What a person does when the server refuses the credentials."""
         ...
@@ -120,6 +124,7 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
             request.headers["authorization"] = renewed
             response = await self._inner.handle_async_request(request)
             if response.status_code not in (401, 403):
+                self._credentials.accepted()
                 return response
             await response.aclose()
         if response.status_code == 403:

@@ -16,7 +16,7 @@ import anyio
 import anyio.abc
 from anyio.streams.stapled import MultiListener
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, GatewayError
 
 PATH = "/callback"
 """Path of the redirect address."""
@@ -111,12 +111,16 @@ async def listening(port: int, *, prefer: int | None = None) -> AsyncGenerator[C
         raise ConfigError(f"Port {port} for the sign-in cannot be used: {error.strerror or 'unknown reason'}; {fix}.") from None
     bound = int(listener.extra(anyio.abc.SocketAttribute.local_port))
     callback = Callback(f"http://127.0.0.1:{bound}{PATH}")
-    async with listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, callback.handle)
-        try:
+    try:
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, callback.handle)
             yield callback
-        finally:
             tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        own = group.exceptions
+        if len(own) == 1 and isinstance(own[0], GatewayError):
+            raise own[0] from None  # what the sign-in said, not the task group around it
+        raise
 
 
 async def _listener(port: int, prefer: int | None) -> MultiListener[anyio.abc.SocketStream]:

@@ -34,7 +34,7 @@ LOOK_SECONDS = 1.0
 """How often the file is looked at for a sign-in or sign-out by another process."""
 
 REJECTED_TWICE_SECONDS = 30.0
-"""A token that was renewed because of a 401 and is refused again within this time is not renewed once more."""
+"""A token that was renewed because of a 401 and is refused as well is not renewed once more within this time."""
 
 RETRY_SECONDS = 5.0
 """A refresh ahead of time that failed is tried again after this long."""
@@ -93,6 +93,10 @@ class OAuthCredentials:
         if extract_field_from_www_auth(fields, "error") == "insufficient_scope":
             return await self._after_missing_scope(extract_scope_from_www_auth(fields) or "", used)
         return None
+
+    def accepted(self) -> None:
+        """The server took the renewed token, so a later 401 is a reason to renew again."""
+        self._renewed_header = ""
 
     async def _after_rejection(self, used: str) -> str | None:
         grant = self._grant

@@ -7,6 +7,7 @@ which may hold anything. Knows nothing of storage: it takes and gives `Grant`s.
 from __future__ import annotations
 
 import base64
+import json
 import re
 import time
 from collections.abc import Mapping
@@ -97,7 +98,7 @@ class TokenClient:
         }
         if scope:
             body["scope"] = scope
-        response = await self.fetch.send(httpx2.Request("POST", endpoint, json=body, headers={"accept": "application/json"}))
+        response = await self.fetch.send("POST", endpoint, content=json.dumps(body).encode(), headers={"content-type": "application/json"})
         if response.status_code not in (200, 201):
             raise self._refusal(response, "registers no client")
         try:
@@ -127,7 +128,7 @@ class TokenClient:
 
     async def _post(self, endpoint: str, grant: Grant, secret: str | None, form: Mapping[str, str]) -> httpx2.Response:
         fields = dict(form)
-        headers = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
+        headers = {"content-type": "application/x-www-form-urlencoded"}
         secret = secret if secret is not None else grant.client_secret
         method = "none" if secret is None else grant.client_auth or self._secret_method()
         if method == "client_secret_basic" and secret is not None:
@@ -137,7 +138,7 @@ class TokenClient:
             fields["client_id"] = grant.client_id
             if method == "client_secret_post" and secret is not None:
                 fields["client_secret"] = secret
-        return await self.fetch.send(httpx2.Request("POST", endpoint, content=urlencode(fields).encode(), headers=headers))
+        return await self.fetch.send("POST", endpoint, content=urlencode(fields).encode(), headers=headers)
 
     def _secret_method(self) -> str:
         supported = self.metadata.token_endpoint_auth_methods_supported or [DEFAULT_AUTH_METHOD]

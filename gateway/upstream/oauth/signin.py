@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import anyio
-import httpx2
 from mcp.client.auth import PKCEParameters
 from mcp.client.auth.utils import (
     extract_resource_metadata_from_www_auth,
@@ -99,8 +98,7 @@ class SignIn:
         """What the server says about itself, and the scopes it asks for when somebody comes without a token."""
         headers = {"accept": "text/event-stream, application/json", "content-type": "application/json"}
         ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
-        request = httpx2.Request("POST", self._url, content=ping, headers=headers)
-        response = await self._fetch.send(request)
+        response = await self._fetch.send("POST", self._url, content=ping, headers=headers)
         hint = extract_resource_metadata_from_www_auth(response)
         scope = extract_scope_from_www_auth(response) if response.status_code == 401 else None
         return await find_resource(self._fetch, self._server, self._url, hint), scope
