@@ -22,6 +22,7 @@ import anyio
 from gateway import __version__
 from gateway.auth.keys import KeyStore
 from gateway.catalog import Catalog, CatalogEntry
+from gateway.catalog.disclosure import Disclosure
 from gateway.catalog.names import NAME_BUDGET
 from gateway.catalog.own import SOURCE_ID, UNLIMITED_BYTES, OwnSource
 from gateway.catalog.status import GatewayStatus
@@ -118,7 +119,9 @@ class Gateway:
         store = ResultStore(
             state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
         )
-        entries = [self._own_entry(store)]
+        on_demand = any(config.policy(name).disclosure == "on-demand" for name in (*config.mcp_servers, *self._local))
+        disclosure = Disclosure() if on_demand else None
+        entries = [self._own_entry(store, disclosure)]
         entries += [self._entry(source, is_local=True) for source in self._local.values()]
         entries += [self._entry(source, is_local=False) for source in self._upstreams]
         budget = NAME_BUDGET - len(config.server.client_prefix)
@@ -128,6 +131,7 @@ class Gateway:
             name_budget=budget,
             settled=self._wait_for_lists,
             keeper=ResultKeeper(store, ttl_seconds=kept.result_ttl_seconds),
+            disclosure=disclosure,
         )
         await self.catalog.refresh()
         self._server = GatewayServer(
@@ -190,14 +194,14 @@ class Gateway:
         full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # the Protocol's own mark
         return CatalogEntry(source, policy, prefix, full, is_local)
 
-    def _own_entry(self, store: ResultStore) -> CatalogEntry:
+    def _own_entry(self, store: ResultStore, disclosure: Disclosure | None) -> CatalogEntry:
         """The gateway's own tools, under the names they are known by."""
         mask = SecretMask()
         for secret in self.loaded.secrets:
             mask.register_secret(secret)
         status = GatewayStatus(self.sources, mask.mask) if self.loaded.config.server.status_tool else None
         unlimited = {"max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
-        source = OwnSource(store, status)
+        source = OwnSource(store, status, disclosure.tools if disclosure is not None else ())
         return CatalogEntry(source, self.loaded.config.policy(SOURCE_ID).model_copy(update=unlimited), "", source, is_local=True)
 
     def _located(self, entry: ServerEntry) -> ServerEntry:

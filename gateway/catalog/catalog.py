@@ -15,7 +15,9 @@ from typing import Literal, cast
 
 import anyio
 
+from gateway.catalog.disclosure import Disclosure
 from gateway.catalog.names import expose_names, expose_uri, split_uri, uri_label
+from gateway.catalog.prompt_tools import PromptTool, prompt_tools
 from gateway.catalog.reads import ReadGate
 from gateway.catalog.templates import matches_template
 from gateway.catalog.uris import UriTool, expose_contents, expose_messages
@@ -60,6 +62,7 @@ class _Shelf:
     label: str
     limiter: anyio.CapacityLimiter
     gate: ReadGate
+    prompt_tools: list[PromptTool] = field(default_factory=lambda: cast("list[PromptTool]", []))
     tools: dict[str, tuple[Tool, GuardedTool]] = field(default_factory=lambda: cast("dict[str, tuple[Tool, GuardedTool]]", {}))
     listed: dict[Kind, list[JsonObject]] = field(default_factory=lambda: cast("dict[Kind, list[JsonObject]]", {}))
     """Exposed wire objects."""
@@ -85,10 +88,12 @@ class Catalog:
         name_budget: int,
         settled: Callable[[], Awaitable[None]],
         keeper: ResultKeeper | None = None,
+        disclosure: Disclosure | None = None,
     ) -> None:
         """`name_budget` is the longest exposed tool name; `settled` waits, bounded, for sources that are still starting.
 
-        `keeper` keeps the whole of results over their budget; without one they are refused.
+        `keeper` keeps the whole of results over their budget; without one they are refused. `disclosure` is told which tools
+        are listed on demand only, and decides who is shown them.
 
         No side effects.
         """
@@ -96,6 +101,8 @@ class Catalog:
         self._budget = name_budget
         self._settled = settled
         self._keeper = keeper
+        self.disclosure = disclosure
+        """What narrows the listing per client; `None` while every tool is listed to everybody."""
         self._shelves = self._label_shelves(entries)
         self._tools: dict[str, GuardedTool] = {}
         """What clients see and call."""
@@ -158,7 +165,10 @@ class Catalog:
         dirty, self._dirty = self._dirty, {}
         changed: set[ChangeKind] = set()
         for shelf in self._shelves:
-            for change in dirty.get(shelf.entry.source.id, ()):
+            changes = dirty.get(shelf.entry.source.id, set[ChangeKind]())
+            if "prompts" in changes and shelf.entry.policy.prompts_as_tools:
+                changes.add("tools")
+            for change in changes:
                 changed.add(change)
                 if change == "tools":
                     await self._rebuild_tools(shelf)
@@ -194,7 +204,7 @@ class Catalog:
         policy = shelf.entry.policy
         withheld: dict[str, str] = {}
         existing: dict[str, Tool] = {}
-        for tool in await shelf.entry.source.tools():
+        for tool in await self._native_tools(shelf):
             native = tool.definition.name
             override = policy.overrides.get(native)
             if not judge_tool(native, policy.tools.allow, policy.tools.deny) or (override is not None and not override.enabled):
@@ -213,6 +223,16 @@ class Catalog:
             built[name] = known if known is not None and known[0] is existing[native] else self._guard(shelf, existing[native], name)
         shelf.tools = built
         shelf.withheld["tools"] = withheld
+
+    async def _native_tools(self, shelf: _Shelf) -> Sequence[Tool]:
+        """The source's tools, and its prompts as tools where the policy says so."""
+        tools = await shelf.entry.source.tools()
+        source = shelf.entry.full
+        if source is None or not shelf.entry.policy.prompts_as_tools:
+            return tools
+        names = {tool.definition.name for tool in tools}
+        shelf.prompt_tools = prompt_tools(source, await source.list("prompts"), names, shelf.prompt_tools)
+        return [*tools, *shelf.prompt_tools]
 
     def _guard(self, shelf: _Shelf, tool: Tool, name: str) -> tuple[Tool, GuardedTool]:
         entry = shelf.entry
@@ -277,6 +297,9 @@ class Catalog:
         self._tools = {name: tool for name, tool in merged.items() if name not in unlisted} if unlisted else merged
         self._unlisted = unlisted
         self._wire_tools = [tool.definition.to_wire(name) for name, tool in self._tools.items()]
+        if self.disclosure is not None:
+            deferred = {shelf.entry.source.id for shelf in self._shelves if shelf.entry.policy.disclosure == "on-demand"}
+            self.disclosure.renew({name: tool for name, tool in self._tools.items() if tool.source in deferred})
 
     def _merge_kind(self, kind: Kind) -> None:
         merged: list[JsonObject] = []

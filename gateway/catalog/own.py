@@ -24,12 +24,12 @@ UNLIMITED_BYTES = 2**62
 
 
 class OwnSource:
-    """Implements `Source`. `status` is `None` where `server.statusTool` is off."""
+    """Implements `Source`. `status` is `None` where `server.statusTool` is off; `more` are those of `disclosure`."""
 
-    def __init__(self, store: ResultStore, status: GatewayStatus | None) -> None:
+    def __init__(self, store: ResultStore, status: GatewayStatus | None, more: Sequence[Tool] = ()) -> None:
         self._store = store
         self._status = status
-        self._tools: list[Tool] = [ReadResult(store), *([status] if status is not None else [])]
+        self._tools: list[Tool] = [ReadResult(store), *([status] if status is not None else []), *more]
 
     @property
     def id(self) -> str:

@@ -213,6 +213,8 @@ class RunningHub:
                 source, stem = candidate, start
         if source is None and name in ("search_skills", "load_skill", "read_skill_resource"):
             source = "skill"
+        if source is None and name in ("read_result", "gateway_status", "list_tools", "load_tools", "unload_tools"):
+            source = "gateway"
         return source, name.removeprefix(stem)
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None) -> JsonObject:

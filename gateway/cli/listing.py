@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
@@ -12,11 +13,14 @@ from gateway.cli.common import api_key_option, config_option, json_option, load,
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from gateway.cli.hub import Hub, Target
+    from gateway.cli.hub import Hub, HubTool, Target
     from gateway.config.load import LoadedConfig
 
 ListKind = Literal["sources", "servers", "tools", "agents", "skills", "workflows", "prompts", "resources"]
 KINDS = cast("tuple[ListKind, ...]", get_args(ListKind))
+
+CHARS_PER_TOKEN = 4
+"""Characters of JSON that make a token, about."""
 
 _OF_FILES: dict[ListKind, str] = {"agents": "agent", "workflows": "workflow"}
 """Kinds that come from files only: no server is started or asked for them."""
@@ -44,9 +48,12 @@ _COLUMNS: dict[ListKind, tuple[_Column, ...]] = {
 @url_option
 @api_key_option
 @standalone_option
+@click.option("--tokens", is_flag=True, help="What tools cost of a model's context (estimated), most first; of tools and servers.")
 @config_option
 @json_option
-def list_command(kind: ListKind, url: str | None, api_key: str | None, standalone: bool, config_path: str | None, as_json: bool) -> None:
+def list_command(
+    kind: ListKind, url: str | None, api_key: str | None, standalone: bool, tokens: bool, config_path: str | None, as_json: bool
+) -> None:
     """List what is served: sources (the default), or one kind of thing.
 
     Asks the running gateway; where none runs, the configured sources are started for it.
@@ -54,7 +61,12 @@ def list_command(kind: ListKind, url: str | None, api_key: str | None, standalon
     from gateway.cli.hub import Target
     from gateway.cli.output import print_json
 
+    if tokens and kind not in ("tools", "servers", "sources"):
+        raise click.UsageError("--tokens goes with tools, servers or sources.")
     loaded = load(config_path)
+    if tokens:
+        _list_tokens(kind, loaded, Target(url, api_key, standalone), as_json=as_json)
+        return
     items = run_async(lambda: _items(kind, loaded, Target(url, api_key, standalone)))
     if as_json:
         print_json({kind: items})
@@ -62,6 +74,43 @@ def list_command(kind: ListKind, url: str | None, api_key: str | None, standalon
         _print_sources(items)
     else:
         _print_items(kind, items)
+
+
+def _list_tokens(kind: ListKind, loaded: LoadedConfig, target: Target, *, as_json: bool) -> None:
+    from gateway.cli.hub import open_hub
+    from gateway.cli.output import print_json, print_table
+
+    async def read() -> list[HubTool]:
+        async with open_hub(loaded, target) as hub:
+            return await hub.tools()
+
+    tools = run_async(read)
+    costs = [(tool.name, tool.source or "", estimate_tokens(tool.wire)) for tool in tools]
+    rows: list[JsonObject]
+    if kind == "tools":
+        rows = [{"name": name, "source": source, "tokens": tokens} for name, source, tokens in costs]
+    else:
+        sources = {source for _, source, _ in costs if kind == "sources" or source in loaded.config.mcp_servers}
+        rows = [
+            {"name": name, "tools": sum(s == name for _, s, _ in costs), "tokens": sum(t for _, s, t in costs if s == name)}
+            for name in sources
+        ]
+    rows.sort(key=lambda row: (-row["tokens"], row["name"]))
+    total = sum(row["tokens"] for row in rows)
+    if as_json:
+        print_json({kind: rows, "total": total, "estimate": "characters / 4"})
+        return
+    columns = ("name", "source", "tokens") if kind == "tools" else ("name", "tools", "tokens")
+    print_table(columns, [*[[str(row[column]) for column in columns] for row in rows], ["total (estimate)", "", str(total)]])
+
+
+def estimate_tokens(wire: JsonMapping) -> int:
+    """About what a tool costs of a context: name, description and input schema are what hosts show a model.
+
+    Estimated at four characters a token: the tokenizers differ by model, and an exact one would be exact for one of them.
+    """
+    shown = {key: wire[key] for key in ("name", "description", "inputSchema") if key in wire}
+    return -(-len(json.dumps(shown, ensure_ascii=False, separators=(",", ":"))) // CHARS_PER_TOKEN)
 
 
 async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> list[JsonObject]:

@@ -31,6 +31,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from gateway.catalog import Catalog
+from gateway.catalog.disclosure import scope_of
 from gateway.server.calls import CallHandler
 from gateway.server.changes import Changes
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, principal_of
@@ -89,7 +90,7 @@ class GatewayServer:
         self._stack = AsyncExitStack()
         self._clients = Clients(self._released)
         self._changes = Changes(catalog, self._clients)
-        self._lists = ListHandler(catalog, page_size=page_size, own_id=own_id)
+        self._lists = ListHandler(catalog, self._clients, page_size=page_size, own_id=own_id)
         self._reads = ReadHandler(catalog, self._clients)
         self.mcp = _Server(name, version=version, instructions=instructions(), get_tool_input_schema=catalog.input_schema)
         self._register()
@@ -134,6 +135,8 @@ class GatewayServer:
 
     async def _released(self, session: LegacySession) -> None:
         await self._reads.release(session)
+        if self._catalog.disclosure is not None:
+            self._catalog.disclosure.forget(scope_of(session.profile.session_id, ""))
 
     def _describe_again(self, kind: ChangeKind) -> None:
         self.mcp.instructions = self._instructions()

@@ -19,6 +19,7 @@ from gateway.server.caller import WireCaller
 from gateway.server.clients import Clients, RequestContext, is_modern
 from gateway.server.errors import relays_code, to_mcp_error
 from gateway.server.parked import GONE, ParkedCalls, open_upstream_state, seal_upstream_state
+from gateway.server.profiles import fit_outcome
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
@@ -58,6 +59,8 @@ class CallHandler:
             if error.kind != GONE:
                 raise to_mcp_error(error, era) from None
             outcome = Complete.text(str(error), is_error=True)
+        if isinstance(outcome, Complete):
+            outcome = fit_outcome(outcome, facts.client)
         return to_wire(outcome, modern=modern)
 
     async def _run_modern(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: WireCaller) -> ToolOutcome:

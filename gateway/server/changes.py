@@ -29,6 +29,7 @@ from mcp_types import (
 )
 
 from gateway.catalog import Catalog
+from gateway.catalog.disclosure import scope_of
 from gateway.errors import GatewayError
 from gateway.server.clients import Clients, LegacySession, RequestContext
 from gateway.server.reads import MAX_WATCHED
@@ -67,12 +68,20 @@ class Changes:
         self._listen = ListenHandler(self._bus)
         self._lists: set[ChangeKind] = set()
         self._updates: dict[str, None] = {}
+        self._scopes: set[str] = set()
         self._wake = anyio.Event()
+        if catalog.disclosure is not None:
+            catalog.disclosure.subscribe(self._listing_changed)
         catalog.subscribe(self._list_changed)
         catalog.subscribe_updates(self._resource_changed)
 
     def _list_changed(self, kind: ChangeKind) -> None:
         self._lists.add(kind)
+        self._wake.set()
+
+    def _listing_changed(self, scope: str) -> None:
+        """One client loaded or unloaded tools: only its session is told, or every listener of the modern era."""
+        self._scopes.add(scope)
         self._wake.set()
 
     def _resource_changed(self, uri: str) -> None:
@@ -88,13 +97,18 @@ class Changes:
             self._wake = anyio.Event()
             lists, self._lists = self._lists, set()
             updates, self._updates = self._updates, {}
+            scopes, self._scopes = self._scopes, set()
+            own = {scope_of(session.profile.session_id, ""): session for session in self._clients.all()}
+            if scopes - set(own):
+                await self._bus.publish(_EVENTS["tools"])
             for kind in sorted(lists):
                 await self._bus.publish(_EVENTS[kind])
             for uri in updates:
                 await self._bus.publish(ResourceUpdated(uri=uri))
             async with anyio.create_task_group() as tasks:
-                for session in self._clients.all():
-                    tasks.start_soon(self._tell, session, sorted(lists), [u for u in updates if session.watched[u]])
+                for scope, session in own.items():
+                    told: set[ChangeKind] = {*lists, "tools"} if scope in scopes else lists
+                    tasks.start_soon(self._tell, session, sorted(told), [u for u in updates if session.watched[u]])
 
     async def _tell(self, session: LegacySession, lists: list[ChangeKind], updates: list[str]) -> None:
         with anyio.move_on_after(SEND_SECONDS):

@@ -20,6 +20,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 
 from gateway.auth.principal import LOCAL, Principal
+from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.context import CallContext, Caller, ClientProfile, LogLevel
 from gateway.upstream.hop import crossing_meta
@@ -74,6 +75,10 @@ class Clients:
             self._sessions[connection] = known
             connection.exit_stack.push_async_callback(self._forget, connection)
         return known
+
+    def scope(self, ctx: RequestContext) -> str:
+        """Whose listing a request sees: its legacy session's, else its principal's."""
+        return scope_of(None if is_modern(ctx) else self.session_of(ctx).profile.session_id, principal_of(ctx).id)
 
     async def _forget(self, connection: Connection) -> None:
         session = self._sessions.pop(connection, None)

@@ -17,7 +17,7 @@ from mcp_types import INVALID_PARAMS, PaginatedRequestParams
 
 from gateway.catalog import Catalog
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.server.clients import RequestContext, is_modern
+from gateway.server.clients import Clients, RequestContext, is_modern
 from gateway.tools.base import Kind
 from gateway.upstream.hop import GATEWAY_KEY, VIA_KEY, with_hops
 
@@ -33,15 +33,19 @@ _WIRE_KEY: dict[Kind, str] = {"resources": "resources", "templates": "resourceTe
 class ListHandler:
     """Serves the four listings."""
 
-    def __init__(self, catalog: Catalog, *, page_size: int, own_id: str) -> None:
+    def __init__(self, catalog: Catalog, clients: Clients, *, page_size: int, own_id: str) -> None:
         self._catalog = catalog
+        self._clients = clients
         self._page_size = page_size
         self._own_id = own_id
 
     async def tools(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
         """`tools/list`."""
         await self._catalog.ready()
-        return self._page(ctx, params, "tools", "name", self._catalog.wire_tools())
+        entries: Sequence[JsonObject] = self._catalog.wire_tools()
+        if self._catalog.disclosure is not None:
+            entries = self._catalog.disclosure.visible(entries, self._clients.scope(ctx))
+        return self._page(ctx, params, "tools", "name", entries)
 
     async def resources(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
         """`resources/list`."""

@@ -57,6 +57,21 @@ def test_list_of_each_kind_has_its_stable_key(folder: Path) -> None:
     assert moongate("list", "tools", "--standalone", cwd=folder).out.splitlines()[0].split() == ["NAME", "SOURCE", "DESCRIPTION"]
 
 
+def test_list_tells_what_tools_cost_of_a_context(folder: Path) -> None:
+    whole = moongate("list", "tools", "--tokens", "--json", "--standalone", cwd=folder).data
+    tools = whole["tools"]
+    wires = {tool["name"]: tool for tool in moongate("list", "tools", "--json", "--standalone", cwd=folder).data["tools"]}
+    shown = {name: {key: wire[key] for key in ("name", "description", "inputSchema")} for name, wire in wires.items()}
+    expected = {name: -(-len(json.dumps(wire, ensure_ascii=False, separators=(",", ":"))) // 4) for name, wire in shown.items()}
+    assert {tool["name"]: tool["tokens"] for tool in tools} == expected
+    assert [tool["tokens"] for tool in tools] == sorted(expected.values(), reverse=True)
+    assert whole["total"] == sum(expected.values())
+    sources = moongate("list", "sources", "--tokens", "--json", "--standalone", cwd=folder).data
+    assert sources["total"] == whole["total"]
+    assert moongate("list", "servers", "--tokens", "--standalone", cwd=folder).out.splitlines()[0].split() == ["NAME", "TOOLS", "TOKENS"]
+    assert moongate("list", "prompts", "--tokens", cwd=folder).code == 1
+
+
 def test_list_asks_the_running_gateway(folder: Path) -> None:
     config = folder / "gateway.json"
     port = json.loads(config.read_text())["server"]["http"]["port"]

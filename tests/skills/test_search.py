@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.skills.index import build_index
-from gateway.skills.search import words_of
+from gateway.tools.search import words_of
 from tests.skills.on_disk import write_skill
 
 SKILLS = {

@@ -1,0 +1,171 @@
+"""Progressive disclosure: tools of `disclosure: on-demand` sources are listed to a client once a model loaded them.
+
+`list_tools` finds them, `load_tools` and `unload_tools` change what one client is listed. What is loaded belongs to a
+legacy session, or to the principal in the modern era, where a listing may not differ by connection. It is lost with
+the process. Not a permission: a tool that is not listed can be called by its name, and policy is the gate's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from gateway.json_types import JsonObject
+from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
+from gateway.tools.context import CallContext
+from gateway.tools.guard import GuardedTool
+from gateway.tools.search import NAME_WEIGHT, WordIndex, words_of
+
+MAX_SCOPES = 10_000
+"""Clients whose loaded tools are remembered; the one that changed them longest ago is forgotten first."""
+
+MAX_NAMES = 200
+"""Tools loaded or unloaded in one call."""
+
+DEFAULT_LIMIT = 20
+MAX_LIMIT = 100
+"""Tools in one answer of `list_tools`."""
+
+_MAX_SUMMARY_CHARS = 200
+
+
+def scope_of(session_id: str | None, principal: str) -> str:
+    """Whose loaded tools count: the legacy session's, else the principal's."""
+    return f"session {session_id}" if session_id is not None else f"principal {principal}"
+
+
+class Disclosure:
+    """What can be loaded, and what each client has loaded."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, GuardedTool] = {}
+        self._words = WordIndex([])
+        self._loaded: OrderedDict[str, set[str]] = OrderedDict()
+        self._listener: Callable[[str], None] = lambda _: None
+        self.tools: list[Tool] = [_ListTools(self), _LoadTools(self, load=True), _LoadTools(self, load=False)]
+        """The three helper tools."""
+
+    def subscribe(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the scope whose listing changed; it must not block or raise."""
+        self._listener = listener
+
+    def renew(self, tools: Mapping[str, GuardedTool]) -> None:
+        """Take over the tools that can be loaded now, by exposed name."""
+        self._tools = dict(tools)
+        self._words = WordIndex([_terms(name, tool.definition) for name, tool in self._tools.items()])
+
+    def visible(self, entries: Sequence[JsonObject], scope: str) -> Sequence[JsonObject]:
+        """The entries of a `tools/list` that this scope is shown."""
+        loaded = self._loaded.get(scope, frozenset[str]())
+        return [entry for entry in entries if entry["name"] not in self._tools or entry["name"] in loaded]
+
+    def forget(self, scope: str) -> None:
+        """The client is gone."""
+        self._loaded.pop(scope, None)
+
+    def find(self, query: str, source: str | None) -> list[str]:
+        """Names of loadable tools, the best match first; all of them, in order, without a query."""
+        names = list(self._tools)
+        if query:
+            scores = self._words.scores(query)
+            names = [names[position] for position in sorted(scores, key=lambda p: (-scores[p], names[p]))]
+        return [name for name in names if source is None or self._tools[name].source == source]
+
+    def describe(self, name: str, scope: str) -> JsonObject:
+        """One loadable tool, shortly."""
+        tool = self._tools[name]
+        text = " ".join((tool.definition.description or tool.definition.title or "").split())
+        short = text if len(text) <= _MAX_SUMMARY_CHARS else f"{text[: _MAX_SUMMARY_CHARS - 1]}…"
+        return {"name": name, "description": short, "source": tool.source, "loaded": name in self._loaded.get(scope, ())}
+
+    def change(self, names: Sequence[str], scope: str, *, load: bool) -> tuple[list[str], list[str]]:
+        """Load or unload; returns the names that now are so, and those that are unknown here."""
+        known = [name for name in dict.fromkeys(names) if name in self._tools]
+        before = self._loaded.get(scope, set[str]())
+        after = before | set(known) if load else before - set(known)
+        if after != before:
+            self._loaded[scope] = after
+            self._loaded.move_to_end(scope)
+            while len(self._loaded) > MAX_SCOPES:
+                self._loaded.popitem(last=False)
+            self._listener(scope)
+        return known, [name for name in dict.fromkeys(names) if name not in self._tools]
+
+
+class _ListTools:
+    """`list_tools(query?, source?, offset?, limit?)`."""
+
+    def __init__(self, disclosure: Disclosure) -> None:
+        self._disclosure = disclosure
+        self.definition = ToolDefinition(
+            name="list_tools",
+            title="Find more tools",
+            description=(
+                "Find tools that are not listed yet. Search by words of what you want to do, then load what fits with load_tools."
+            ),
+            input_schema={
+                "type": "object",
+                "properties": {
+                    "query": {"type": "string", "description": "What the tool should do, in a few words. Without it: all."},
+                    "source": {"type": "string", "description": "Only tools of this server."},
+                    "offset": {"type": "integer", "minimum": 0, "default": 0},
+                    "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
+                },
+                "additionalProperties": False,
+            },
+            annotations={"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False},
+        )
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """One line per tool, best first."""
+        scope = scope_of(ctx.client.session_id, ctx.principal.id)
+        names = self._disclosure.find(str(arguments.get("query") or ""), arguments.get("source"))
+        offset, limit = int(arguments.get("offset") or 0), int(arguments.get("limit") or DEFAULT_LIMIT)
+        page = [self._disclosure.describe(name, scope) for name in names[offset : offset + limit]]
+        lines = [f"{len(names)} tool{'' if len(names) == 1 else 's'} found."]
+        lines += [f"- {tool['name']}: {tool['description']}{' (loaded)' if tool['loaded'] else ''}" for tool in page]
+        if offset + len(page) < len(names):
+            lines.append(f"More with offset {offset + len(page)}.")
+        return Complete.text("\n".join(lines), structured={"tools": page, "total": len(names)})
+
+
+class _LoadTools:
+    """`load_tools(names)` and `unload_tools(names)`."""
+
+    def __init__(self, disclosure: Disclosure, *, load: bool) -> None:
+        self._disclosure = disclosure
+        self._load = load
+        does = "Add tools found with list_tools to your list of tools" if load else "Take tools that are no longer needed off your list"
+        names: JsonObject = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_NAMES}
+        self.definition = ToolDefinition(
+            name="load_tools" if load else "unload_tools",
+            title="Load tools" if load else "Unload tools",
+            description=f"{does}, by their names.",
+            input_schema={"type": "object", "properties": {"names": names}, "required": ["names"], "additionalProperties": False},
+            annotations={"readOnlyHint": False, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False},
+        )
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Change the caller's list; names that are unknown are told, the others done."""
+        scope = scope_of(ctx.client.session_id, ctx.principal.id)
+        done, unknown = self._disclosure.change(cast("list[str]", arguments["names"]), scope, load=self._load)
+        lines: list[str] = []
+        if done:
+            lines.append(f"{'Loaded' if self._load else 'Unloaded'}: {', '.join(done)}.")
+        if done and self._load:
+            lines.append("A client that does not show them yet can call them by these names.")
+        if unknown:
+            lines.append(f"Not a tool that can be loaded: {', '.join(name[:100] for name in unknown)}. Find names with list_tools.")
+        return Complete.text("\n".join(lines), is_error=not done)
+
+
+def _terms(name: str, definition: ToolDefinition) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for term in words_of(f"{name.replace('_', ' ')} {definition.title or ''}"):
+        counts[term] = NAME_WEIGHT
+    counts.update(words_of(definition.description or ""))
+    properties = definition.input_schema.get("properties")
+    if isinstance(properties, dict):
+        counts.update(words_of(" ".join(cast("dict[str, JsonObject]", properties)).replace("_", " ")))
+    return counts

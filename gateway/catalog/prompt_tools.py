@@ -1,0 +1,72 @@
+"""Prompts of a source as tools, for clients and agents that have tools only (`promptsAsTools`; requirements MC3).
+
+A prompt's arguments become string arguments, its messages the content of the result. Called through the gate like
+every tool; the source renders the prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import cast
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.tools.base import Complete, InputRequired, Source, ToolDefinition, ToolOutcome
+from gateway.tools.context import CallContext
+
+
+class PromptTool:
+    """Implements `Tool` over one listed prompt."""
+
+    def __init__(self, source: Source, wire: JsonObject, name: str) -> None:
+        self._source = source
+        self._prompt = str(wire["name"])
+        self.wire = wire
+        self.definition = ToolDefinition(
+            name=name,
+            title=wire.get("title"),
+            description=wire.get("description") or f"The prompt {self._prompt!r} of this server.",
+            input_schema=_schema_of(wire),
+            annotations={"readOnlyHint": True},
+        )
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Render the prompt; where several roles speak, each message is preceded by its role."""
+        outcome = await self._source.get_prompt(self._prompt, {key: str(value) for key, value in arguments.items()}, ctx)
+        if isinstance(outcome, InputRequired):
+            return outcome
+        messages = [cast("JsonMapping", m) for m in cast("list[JsonValue]", outcome.result.get("messages") or []) if isinstance(m, dict)]
+        mixed = len({message.get("role") for message in messages}) > 1
+        content: list[JsonValue] = []
+        for message in messages:
+            if mixed:
+                content.append({"type": "text", "text": f"{message.get('role')}:"})
+            blocks = message.get("content")
+            content += cast("list[JsonValue]", blocks) if isinstance(blocks, list) else [blocks]
+        result: JsonObject = {"content": content}
+        if "_meta" in outcome.result:
+            result["_meta"] = outcome.result["_meta"]
+        return Complete(result)
+
+
+def prompt_tools(source: Source, prompts: Sequence[JsonObject], taken: Container[str], known: Sequence[PromptTool]) -> list[PromptTool]:
+    """A tool for each prompt, those of `known` again that did not change; `_prompt` is added to a name that a tool has."""
+    kept = {tool.definition.name: tool for tool in known}
+    tools: list[PromptTool] = []
+    for wire in prompts:
+        name = str(wire["name"])
+        name = f"{name}_prompt" if name in taken else name
+        before = kept.get(name)
+        tools.append(before if before is not None and before.wire == wire else PromptTool(source, wire, name))
+    return tools
+
+
+def _schema_of(wire: JsonMapping) -> JsonObject:
+    properties: JsonObject = {}
+    required: list[str] = []
+    for argument in cast("list[JsonValue]", wire.get("arguments") or []):
+        if isinstance(argument, dict) and isinstance(name := cast("JsonMapping", argument).get("name"), str):
+            given = cast("JsonMapping", argument)
+            properties[name] = {"type": "string", **({"description": given["description"]} if given.get("description") else {})}
+            if given.get("required"):
+                required.append(name)
+    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
