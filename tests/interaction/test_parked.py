@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import subprocess
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import mcp_types as t
 import pytest
 from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from gateway.auth.keys import KeyStore
 from tests.fakes.running import child, free_port, gateway_http, upstream_http, upstream_stdio, wait_until_ready, write_config
-from tests.interaction.ways import Way, connected
+from tests.interaction.ways import Era, Way, connected
 
 pytestmark = pytest.mark.timeout(60)
 MODERN = Way("http", "modern", "up")
@@ -80,3 +84,27 @@ async def test_an_answer_reaches_a_2026_server_through_a_gateway_restarted_in_be
     assert gone.is_error
     assert "no longer waiting" in gone.content[0].text
     assert stats["calls"]["ask_name"] == 1
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_nobody_answers_a_question_put_to_the_holder_of_another_key(tmp_path: Path, era: Era) -> None:
+    store = KeyStore(tmp_path / "gateway-state" / "keys.json")
+    keys = {name: store.add(name).token for name in ("ada", "bob")}
+    with upstream_http(*(("--legacy",) if era == "legacy" else ())) as up:
+        with gateway_http(tmp_path, {"mcpServers": {"up": {"type": "http", "url": up}}}) as url:
+
+            @asynccontextmanager
+            async def client_of(name: str) -> AsyncGenerator[Client]:
+                headers = {"Authorization": f"Bearer {keys[name]}"}
+                async with httpx2.AsyncClient(headers=headers) as http:
+                    transport = streamable_http_client(url, http_client=http)
+                    async with connected(MODERN, transport) as (client, _):
+                        yield client
+
+            async with client_of("ada") as ada, client_of("bob") as bob:
+                asked = await leg(ada, "up__ask_name")
+                with pytest.raises(MCPError) as stolen:
+                    await leg(bob, "up__ask_name", asked)
+                answered = await leg(ada, "up__ask_name", asked)
+    assert stolen.value.error.code == -32602
+    assert answered.content[0].text == "accept: Ada"

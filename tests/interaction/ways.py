@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import mcp_types as t
 from mcp.client.client import Client
-from mcp.client.stdio import StdioServerParameters
 from pydantic import FileUrl
 
 Front = Literal["http", "two-hop", "stdio"]
@@ -74,8 +73,8 @@ class Heard:
 
 
 @asynccontextmanager
-async def connected(way: Way, target: str | StdioServerParameters, *, capable: bool = True) -> AsyncGenerator[tuple[Client, Heard]]:
-    """A client of the way's era; a capable one answers elicitation and sampling."""
+async def connected(way: Way, target: Any, *, capable: bool = True) -> AsyncGenerator[tuple[Client, Heard]]:
+    """A client of the way's era to a URL, a command or a transport; a capable one answers elicitation and sampling."""
     heard = Heard()
 
     async def sample(context: Any, params: t.CreateMessageRequestParams) -> t.CreateMessageResult:
