@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 
@@ -27,7 +27,8 @@ from gateway.catalog.names import NAME_BUDGET
 from gateway.catalog.own import SOURCE_ID, UNLIMITED_BYTES, OwnSource
 from gateway.catalog.status import GatewayStatus
 from gateway.config.load import LoadedConfig
-from gateway.config.models import ServerEntry, StdioServer
+from gateway.config.models import HttpServer, ServerEntry, StdioServer
+from gateway.config.watch import FileWatch
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject
 from gateway.policy.lint import policy_remarks
@@ -40,6 +41,7 @@ from gateway.telemetry.logging import SecretMask
 from gateway.tools.base import Source, SourceStatus, Tool, ToolSource
 from gateway.tools.results import ResultKeeper
 from gateway.tools.wrappers import RenamedTool
+from gateway.upstream.pins import lock_path, read_pins
 from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
@@ -105,16 +107,7 @@ class Gateway:
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
         self.keys = KeyStore(state.path / "keys.json")
         await self._enter_local()
-        client: JsonObject = {"name": config.server.name, "version": __version__}
-        for name, entry in config.mcp_servers.items():
-            if not entry.disabled:
-                policy = config.policy(name)
-                credentials = build_credentials(name, entry, policy, state)
-                self._upstreams.append(
-                    UpstreamSource(
-                        name, self._located(entry), policy, self.events, own_id=own_id, client=client, credentials=credentials
-                    )
-                )
+        lock_watch = await self._build_upstreams(state, own_id)
         kept = config.storage
         store = ResultStore(
             state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
@@ -152,11 +145,31 @@ class Gateway:
         self._stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(self.catalog.run)
         tasks.start_soon(store.sweep_forever)
+        if lock_watch is not None:
+            tasks.start_soon(self._follow_lock, lock_watch)
         self._list_deadline = anyio.current_time() + config.server.startup_timeout_seconds
         for upstream in self._upstreams:
             await self._stack.enter_async_context(upstream)
         tasks.start_soon(self._note_settled)
         await self._stack.enter_async_context(self._server)
+
+    async def _build_upstreams(self, state: StateFolder, own_id: str) -> FileWatch | None:
+        """Make a pinned source of each configured server; returns the watch of the lock file, begun before it was read."""
+        config = self.loaded.config
+        client: JsonObject = {"name": config.server.name, "version": __version__}
+        lock = lock_path(self.loaded) if any(config.policy(name).pins != "off" for name in config.mcp_servers) else None
+        lock_watch = await anyio.to_thread.run_sync(FileWatch, lock) if lock is not None else None
+        pins = await anyio.to_thread.run_sync(read_pins, lock)
+        for name, entry in config.mcp_servers.items():
+            if entry.disabled:
+                continue
+            policy = config.policy(name)
+            credentials = build_credentials(name, entry, policy, state)
+            located = self._located(entry)
+            source = UpstreamSource(name, located, policy, self.events, own_id=own_id, client=client, credentials=credentials)
+            source.pin(pins.of(name))
+            self._upstreams.append(source)
+        return lock_watch
 
     async def _enter_local(self) -> None:
         """Build and enter our own sources; each room is imported only when something is configured for it."""
@@ -223,6 +236,19 @@ class Gateway:
             await self._settled.wait()
         await self.catalog.catch_up()
 
+    async def _follow_lock(self, watch: FileWatch) -> None:
+        """Apply the lock file again whenever it is written; one that cannot be read changes nothing."""
+        while True:
+            await watch.changed()
+            try:
+                pins = await anyio.to_thread.run_sync(read_pins, watch.path)
+            except ConfigError as error:
+                logger.error("The lock file is not applied, the earlier pins stay: %s", error)
+                continue
+            for upstream in self._upstreams:
+                upstream.pin(pins.of(upstream.id))
+            logger.info("lock file applied again: %s", watch.path)
+
     async def _note_settled(self) -> None:
         for upstream in self._upstreams:
             await upstream.settled()
@@ -234,11 +260,16 @@ class Gateway:
         """Rules that do nothing or cannot be applied, with their JSON paths; only of sources that are ready."""
         return [remark for upstream in self._upstreams for remark in await self._remarks(upstream)]
 
+    def definitions(self) -> dict[str, Sequence[JsonObject]]:
+        """The tools of every server that is ready, as it lists them: before policy, quarantined ones too."""
+        return {u.id: u.definitions() for u in self._upstreams if u.status().state == "ready"}
+
     async def _remarks(self, upstream: UpstreamSource) -> list[str]:
         if upstream.status().state != "ready":
             return []
         schemas = {tool.definition.name: tool.definition.input_schema for tool in await upstream.tools()}
-        return [f"policies.{upstream.id}.{text}" for text in policy_remarks(self.loaded.config.policy(upstream.id), schemas)]
+        remarks = [f"policies.{upstream.id}.{text}" for text in policy_remarks(self.loaded.config.policy(upstream.id), schemas)]
+        return remarks + upstream.pin_remarks()
 
     async def _wait_for_lists(self) -> None:
         if self._settled.is_set():
@@ -252,8 +283,8 @@ class Gateway:
         statuses += [dataclasses.replace(u.status(), tools=self.catalog.count(u.id)) for u in self._upstreams]
         for name, entry in self.loaded.config.mcp_servers.items():
             if entry.disabled:
-                statuses.append(_disabled(name, "disabled in the configuration"))
-        statuses += [_disabled(s.name, f"{s.json_path}: {s.reason} {s.hint or ''}".rstrip()) for s in self.loaded.disabled]
+                statuses.append(_disabled(name, "disabled in the configuration", _transport_of(entry)))
+        statuses += [_disabled(s.name, f"{s.json_path}: {s.reason} {s.hint or ''}".rstrip(), s.transport) for s in self.loaded.disabled]
         return statuses
 
     def _local_status(self, name: str) -> SourceStatus:
@@ -377,8 +408,12 @@ def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:
     return Quiet(config)
 
 
-def _disabled(name: str, reason: str) -> SourceStatus:
-    return SourceStatus(name=name, kind="server", transport="stdio", protocol_version="", state="disabled", tools=0, error=reason)
+def _transport_of(entry: ServerEntry) -> Literal["stdio", "http", "sse"]:
+    return "stdio" if isinstance(entry, StdioServer) else "http" if isinstance(entry, HttpServer) else "sse"
+
+
+def _disabled(name: str, reason: str, transport: Literal["stdio", "http", "sse"]) -> SourceStatus:
+    return SourceStatus(name=name, kind="server", transport=transport, protocol_version="", state="disabled", tools=0, error=reason)
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -160,7 +160,7 @@ def without_servers(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def _print_sources(sources: Sequence[JsonMapping]) -> None:
-    from gateway.cli.output import print_table
+    from gateway.cli.output import print_table, quarantine_text
 
     rows = [
         [
@@ -171,7 +171,7 @@ def _print_sources(sources: Sequence[JsonMapping]) -> None:
             str(source["state"]),
             str(source["tools"]),
             f"{source['milliseconds']:.0f}" if source["milliseconds"] is not None else "-",
-            str(source["error"] or ""),
+            str(source["error"] or quarantine_text(source)),
         ]
         for source in sources
     ]

@@ -103,7 +103,17 @@ def source_line(source: JsonMapping) -> str:
         parts.append(f"{took:.0f} ms" if isinstance(took, (int, float)) else "")
     if source.get("error"):
         parts.append(str(source["error"]))
+    elif source.get("quarantined"):
+        parts.append(quarantine_text(source))
     return "  ".join(parts).rstrip()
+
+
+def quarantine_text(source: JsonMapping) -> str:
+    """How many tools of a source wait for acceptance, which, and what accepts them; empty where none do."""
+    names = list(source.get("quarantined") or ())
+    shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    accept = f"`moongate lock --diff {source['name']}`, then `moongate lock --accept {source['name']}`"
+    return f"{len(names)} quarantined ({shown}): {accept}" if names else ""
 
 
 def camel_keys(fields: JsonMapping) -> JsonObject:

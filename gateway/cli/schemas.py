@@ -11,7 +11,7 @@ import click
 from gateway.cli.common import json_option
 from gateway.json_types import JsonObject
 
-SchemaKind = Literal["gateway", "agent", "workflow"]
+SchemaKind = Literal["gateway", "agent", "workflow", "lock"]
 KINDS = cast("tuple[SchemaKind, ...]", get_args(SchemaKind))
 
 
@@ -20,7 +20,7 @@ KINDS = cast("tuple[SchemaKind, ...]", get_args(SchemaKind))
 @click.option("--write", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="Write all of them there.")
 @json_option
 def schema(kind: SchemaKind, folder: Path | None, as_json: bool) -> None:
-    """Print the JSON Schema of gateway.json, agent or workflow files."""
+    """Print the JSON Schema of gateway.json, agent, workflow or lock files."""
     from gateway.cli.output import print_json
 
     if folder is not None:
@@ -41,6 +41,10 @@ def schema_document(kind: SchemaKind) -> JsonObject:
         from gateway.agents.definition import AgentFile
 
         return schema_of(AgentFile, title="Moongate: frontmatter of an *.agent.md file")
+    if kind == "lock":
+        from gateway.upstream.pins import LockFile
+
+        return schema_of(LockFile, title="Moongate: gateway.lock.json")
     from gateway.workflows.definition import WorkflowFile
 
     return schema_of(WorkflowFile, title="Moongate: *.workflow.yaml")

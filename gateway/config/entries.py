@@ -39,6 +39,8 @@ class DisabledServer:
     """One line without the path; several mistakes are joined by `; `."""
     hint: str = ""
     """What to write instead, where that is known."""
+    transport: Literal["stdio", "http", "sse"] = "stdio"
+    """What the entry looks like."""
 
 
 @dataclass(slots=True)
@@ -65,7 +67,7 @@ def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> E
             raise ConfigError("a server entry is an object with `command` or `url`.", path=path)
         entry = _take_host_keys(name, cast("JsonObject", raw), path, result)
         if entry.get("disabled") is True:
-            result.disabled = DisabledServer(name, f"{path}.disabled", "switched off in the configuration", "")
+            result.disabled = DisabledServer(name, f"{path}.disabled", "switched off in the configuration", "", _looks_like(raw))
             return result
         kind = _kind(entry, path)
         _refuse_unknown(name, entry, kind, path)
@@ -73,8 +75,18 @@ def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> E
         result.server = _validated(expanded, kind, path, expander.references.base_dir)
     except ConfigError as error:
         reason, _, hint = str(error).partition("\n")
-        result.disabled = DisabledServer(name, error.path or path, reason, hint)
+        result.disabled = DisabledServer(name, error.path or path, reason, hint, _looks_like(raw))
     return result
+
+
+def _looks_like(raw: JsonValue) -> Literal["stdio", "http", "sse"]:
+    """The transport of an entry that may be broken."""
+    if not isinstance(raw, dict) or "command" in raw:
+        return "stdio"
+    kind = cast("JsonObject", raw).get("type")
+    if kind in ("sse", "stdio"):
+        return kind
+    return "http" if "url" in raw or "httpUrl" in raw or kind is not None else "stdio"
 
 
 def _take_host_keys(name: str, raw: JsonObject, path: str, result: EntryResult) -> JsonObject:

@@ -209,6 +209,8 @@ class SourceStatus:
     """From the start of the attempt to a complete listing; `None` before that."""
     error: str | None = None
     """Why it is down or disabled, and what to do."""
+    quarantined: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
+    """Native tool name → why it is withheld until a person accepts it, and by which command."""
 
 
 @runtime_checkable

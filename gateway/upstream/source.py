@@ -15,8 +15,9 @@ import anyio
 
 from gateway.config.models import HttpServer, ServerEntry, SseServer
 from gateway.config.policies import SourcePolicy
-from gateway.errors import AskUnavailable, NotFound, UpstreamError, UpstreamRefused, UpstreamUnavailable
+from gateway.errors import AskUnavailable, NotFound, PolicyDenied, UpstreamError, UpstreamRefused, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.pins import PinFinding, judge_pins, pin_digest, pinned_form
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, OnChange, SourceStatus, Tool
 from gateway.tools.context import CallContext, LogLevel
@@ -80,6 +81,12 @@ class UpstreamSource:
         self._client = client
         self._lists: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
         self._tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
+        self._pinned: Mapping[str, str] | None = None
+        self._pin_findings: dict[str, PinFinding] = {}
+        self._built_modern = False
+        self._rereads: list[anyio.Event] = []
+        """Set when a reading of the tools that has not begun yet, or is going on, has ended."""
+        self._is_stale = False
         self._dirty: set[ChangeKind] = set()
         self._changed = anyio.Event()
         self._on_change: OnChange = lambda _: None
@@ -146,6 +153,7 @@ class UpstreamSource:
             tools=len(self._tools),
             milliseconds=connection.milliseconds,
             error=connection.last_error or None,
+            quarantined=self._quarantined(),
         )
 
     @property
@@ -196,22 +204,28 @@ class UpstreamSource:
                 if fresh != self._lists[kind]:
                     self._lists[kind] = fresh
                     differs = True
-            if differs and change == "tools":
-                self._rebuild_tools(session)
+            if change == "tools":
+                self._is_stale = False
+                if differs or session.is_modern != self._built_modern:
+                    self._rebuild_tools(modern=session.is_modern)
             if differs or announced:
                 self._on_change(change)
 
-    def _rebuild_tools(self, session: Session) -> None:
-        """Make a tool for each listing entry, keeping those whose definition did not change."""
-        may_ask = not session.is_modern and asks_relayed(self._policy)
+    def _rebuild_tools(self, *, modern: bool) -> None:
+        """Make a tool for each accepted listing entry, keeping those whose definition did not change."""
+        may_ask = not modern and asks_relayed(self._policy)
+        keeps_era, self._built_modern = modern == self._built_modern, modern
+        held = self._judge_pins()
         tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
         for wire in self._lists["tools"]:
             name = str(wire["name"])
-            known = self._tools.get(name)
+            if name in held:
+                continue
+            known = self._tools.get(name) if keeps_era else None
             if known is not None and known[0] == wire and known[1].definition.may_ask == may_ask:
                 tools[name] = known
                 continue
-            listed = to_listed(wire, modern=session.is_modern, may_ask=may_ask)
+            listed = to_listed(wire, modern=modern, may_ask=may_ask)
             if listed is None:
                 logger.warning("%s: tool %r dropped: its x-mcp-header annotation is invalid", self._server, name)
             elif name in tools:
@@ -220,7 +234,78 @@ class UpstreamSource:
                 tools[name] = (wire, RemoteTool(listed, self))
         self._tools = tools
 
+    # -- pins --------------------------------------------------------------------------------------------------
+
+    def pin(self, pinned: Mapping[str, str] | None) -> None:
+        """Take the server's pinned digests by tool, at the start or anew; `None` where it is not pinned."""
+        if pinned != self._pinned:
+            self._pinned = pinned
+            self._rebuild_tools(modern=self._built_modern)
+            self._on_change("tools")
+
+    def definitions(self) -> Sequence[JsonObject]:
+        """Every tool as the server lists it, quarantined ones too, for the lock file."""
+        return self._lists["tools"]
+
+    def pin_remarks(self) -> list[str]:
+        """What the lock file holds that is not there, or does not hold although there is one."""
+        again = f"`moongate lock {self._server}` writes its entry anew."
+        return [
+            f"{self._server}: tool {name!r} is in the lock file, but the server lists it no more; {again}"
+            for name, finding in self._pin_findings.items()
+            if finding.change == "removed"
+        ]
+
+    def _judge_pins(self) -> set[str]:
+        """Judge the listing by the pins; returns what may not be served, and says what is new about it."""
+        listed: dict[str, str] = {}
+        if self._pinned is not None:
+            for wire in self._lists["tools"]:
+                listed.setdefault(str(wire["name"]), pin_digest(pinned_form(wire)))
+        # Before the first listing nothing is known to be missing.
+        pinned = self._pinned if listed else None
+        found = judge_pins(listed, pinned, self._policy.pins)
+        for name, finding in found.items():
+            if finding != self._pin_findings.get(name) and finding.change != "removed":
+                what = "served" if finding.is_served else "quarantined"
+                accept = f"`moongate lock --diff {self._server}` shows it, `moongate lock --accept {self._server}/{name}` accepts it"
+                logger.warning("%s: tool %r is %s against the lock file, %s: %s", self._server, name, finding.change, what, accept)
+        self._pin_findings = found
+        return {name for name, finding in found.items() if not finding.is_served}
+
+    def _quarantined(self) -> dict[str, str]:
+        return {
+            name: f"{finding.change} against the lock file; `moongate lock --accept {self._server}/{name}` accepts it"
+            for name, finding in self._pin_findings.items()
+            if finding.change != "removed" and not finding.is_served
+        }
+
+    async def _admit(self, name: str) -> None:
+        """Let a call of a pinned server pass only for a tool that it lists now and that is accepted.
+
+        Waits for the connection and for lists it announced as changed, so nothing is called by an outdated listing.
+
+        Raises:
+            UpstreamError: It cannot be reached, or what it lists now cannot be read.
+            PolicyDenied: The tool is not listed, or not accepted.
+        """
+        await self._connection.session()
+        if self._is_stale and not self._rereads:
+            self._mark_changed("tools")
+        if self._rereads:
+            with anyio.move_on_after(LIST_TIMEOUT_SECONDS + COALESCE_SECONDS):
+                await self._rereads[-1].wait()
+        if self._is_stale:
+            text = f"Server {self._server!r} changed its tools and they could not be read again; try again in a moment."
+            raise UpstreamUnavailable(text, server=self._server)
+        if name not in self._tools:
+            reason = self._quarantined().get(name, "the server does not list it")
+            raise PolicyDenied(f"Tool {name!r} of {self._server!r} is not called: {reason}.", rule="pins", subject=name)
+
     def _mark_changed(self, kind: ChangeKind) -> None:
+        if kind == "tools" and "tools" not in self._dirty:
+            self._is_stale = True
+            self._rereads.append(anyio.Event())
         self._dirty.add(kind)
         self._changed.set()
 
@@ -231,12 +316,16 @@ class UpstreamSource:
             kinds: tuple[ChangeKind, ...] = tuple(self._dirty)
             self._dirty.clear()
             self._changed = anyio.Event()
+            awaited = list(self._rereads)
             try:
                 session = await self._connection.session()
                 with anyio.fail_after(LIST_TIMEOUT_SECONDS):
                     await self._read_lists(session, kinds, announced=True)
             except (UpstreamError, TimeoutError) as error:
                 logger.warning("%s: lists could not be read again: %s", self._server, error)
+            for event in awaited:
+                self._rereads.remove(event)
+                event.set()
 
     # -- what the server sends ---------------------------------------------------------------------------------
 
@@ -262,6 +351,8 @@ class UpstreamSource:
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """One request on behalf of `ctx` (`Delivery.send`); refusals that the caller's era says otherwise are translated."""
         ctx = begin_again(ctx)
+        if self._pinned is not None and self._policy.pins == "quarantine" and method == "tools/call":
+            await self._admit(str(params.get("name")))
         try:
             return await self._delivery.send(method, params, ctx, headers)
         except UpstreamRefused as error:

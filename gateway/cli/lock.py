@@ -1,0 +1,207 @@
+"""`moongate lock`: the definitions of remote tools that a person accepted, written, compared and accepted.
+
+Starts the configured servers once and reads what they list, before any rule of ours. What a difference means for a
+running gateway is `policy.pins`'; it picks up a written lock file by itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.common import config_option, json_option, load, run_async
+from gateway.errors import ConfigError, NotFound, UpstreamUnavailable
+from gateway.json_types import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gateway.config.load import LoadedConfig
+    from gateway.policy.pins import PinChange
+    from gateway.upstream.pins import Pins
+
+Forms = Mapping[str, JsonObject]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One tool that is not as the lock file has it."""
+
+    server: str
+    tool: str
+    change: PinChange
+    before: JsonObject | None
+    after: JsonObject | None
+
+    def to_json(self) -> JsonObject:
+        """The object that `--json` prints."""
+        return {"server": self.server, "tool": self.tool, "change": self.change, "before": self.before, "after": self.after}
+
+
+@click.command()
+@click.argument("servers", nargs=-1, metavar="[SERVER]...")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 5 and show the difference where a pinned server has one.")
+@click.option("--diff", is_flag=True, help="Write nothing; show what differs.")
+@click.option("--accept", "accepted", multiple=True, metavar="SERVER[/TOOL]", help="Accept what it lists now, or one tool; repeatable.")
+@config_option
+@json_option
+def lock(servers: tuple[str, ...], check: bool, diff: bool, accepted: tuple[str, ...], config_path: str | None, as_json: bool) -> None:
+    """Pin what remote servers list now (all of them, or those named) in the lock file.
+
+    A running gateway hides a tool that differs from its pin, or is not pinned, until it is accepted.
+    """
+    if sum((check, diff, bool(accepted))) > 1 or (accepted and servers):
+        raise click.UsageError("--check, --diff and --accept exclude each other; --accept takes its servers itself.")
+    from gateway.cli.output import say
+    from gateway.upstream.pins import lock_path, read_pins
+
+    loaded = load(config_path)
+    path = lock_path(loaded)
+    if path is None:
+        raise ConfigError("There is no configuration file, so there is nothing to pin; `moongate add` makes one.", path="server.lockFile")
+    comparing = check or diff or bool(accepted)
+    pins = _pins_to_change(path, full=not servers and not comparing) if not (check or diff) else read_pins(path)
+    wanted = sorted({name.partition("/")[0] for name in accepted}) if accepted else list(servers)
+    if not wanted:
+        wanted = [name for name in loaded.config.mcp_servers if name in pins.servers] if comparing else list(loaded.config.mcp_servers)
+    listed = run_async(lambda: _listed(loaded, wanted)) if wanted else {}
+    if check or diff:
+        unpinned = [name for name in loaded.config.mcp_servers if name not in pins.servers]
+        for name in unpinned:
+            say(f"note: server {name!r} is not in {path.name}, so it is not pinned; `moongate lock {name}` pins it")
+        _compare(pins, listed, must_match=check, as_json=as_json)
+        return
+    _write(path, pins, listed, accepted, full=not servers and not accepted, as_json=as_json)
+
+
+def _pins_to_change(path: Path, *, full: bool) -> Pins:
+    """The pins before; a file that cannot be used stands in the way only of keeping a part of it."""
+    from gateway.upstream.pins import NO_PINS, read_pins
+
+    try:
+        return read_pins(path)
+    except ConfigError:
+        if full:
+            return NO_PINS
+        raise
+
+
+async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[str, JsonObject]]:
+    """What each named server lists now. Every one must answer: a lock of half the servers would look like a lock.
+
+    Raises:
+        NotFound: A name is no server.
+        UpstreamUnavailable: A server cannot be reached.
+    """
+    from gateway.cli.hub import open_own
+    from gateway.config.suggest import did_you_mean
+    from gateway.upstream.pins import forms_of
+
+    configured = loaded.config.mcp_servers
+    for name in names:
+        if name not in configured:
+            raise NotFound("server", name, f"There is no server {name!r} to pin. {did_you_mean(name, configured)}".rstrip())
+    async with open_own(_only(loaded, names)) as own:
+        definitions = own.gateway.definitions()
+        for status in own.gateway.sources():
+            if status.name in names and status.name not in definitions:
+                text = f"Server {status.name!r} cannot be read: {status.error or status.state}. Nothing was written; name those to pin."
+                raise UpstreamUnavailable(text, server=status.name)
+        return {name: forms_of(definitions[name]) for name in names}
+
+
+def _only(loaded: LoadedConfig, names: Sequence[str]) -> LoadedConfig:
+    """The same configuration with these servers and nothing of our own, all started at once."""
+    from dataclasses import replace
+
+    from gateway.config.models import Expose
+
+    config = loaded.config
+    servers = {name: config.mcp_servers[name] for name in names}
+    policies = {name: config.policy(name).model_copy(update={"start": "eager", "pins": "off"}) for name in names}
+    update: JsonObject = {"mcp_servers": servers, "policies": policies, "expose": Expose(agents=[], skills=[], functions=[])}
+    return replace(loaded, config=config.model_copy(update=update), disabled=[])
+
+
+def _differences(server: str, before: Forms, after: Forms) -> list[Difference]:
+    """By tool name; reads the rule that the gateway applies."""
+    from gateway.policy.pins import judge_pins, pin_digest
+
+    digests = {name: pin_digest(form) for name, form in after.items()}
+    pinned = {name: pin_digest(form) for name, form in before.items()}
+    found = judge_pins(digests, pinned, "quarantine")
+    return [Difference(server, name, found[name].change, before.get(name), after.get(name)) for name in sorted(found)]
+
+
+def _compare(pins: Pins, listed: Mapping[str, Forms], *, must_match: bool, as_json: bool) -> None:
+    from gateway.cli.failures import CommandFailed
+    from gateway.cli.output import print_json
+
+    found = [d for server, forms in listed.items() for d in _differences(server, pins.servers.get(server, {}), forms)]
+    if as_json:
+        print_json({"differences": [difference.to_json() for difference in found]})
+    for difference in () if as_json else found:
+        _print_difference(difference)
+    if found and must_match:
+        names = sorted({difference.server for difference in found})
+        accept = "; ".join(f"`moongate lock --accept {name}`" for name in names)
+        raise CommandFailed(f"{len(found)} tool(s) differ from the lock file; accept them with {accept}.", code="lock-differs")
+    if not found and not as_json:
+        click.echo("Nothing differs.")
+
+
+def _print_difference(difference: Difference) -> None:
+    from gateway.cli.output import clean
+
+    click.echo(clean(f"{difference.server}/{difference.tool}: {difference.change}"))
+    sides = (_lines(difference.before), _lines(difference.after))
+    for line in list(difflib.unified_diff(*sides, "accepted", "listed now", lineterm=""))[2:]:
+        click.echo(clean(f"  {line}"))
+
+
+def _lines(form: JsonMapping | None) -> list[str]:
+    # Escaped, so that a difference that cannot be seen is seen.
+    return json.dumps(form, indent=2, ensure_ascii=True).splitlines() if form is not None else []
+
+
+def _write(
+    path: Path, pins: Pins, listed: Mapping[str, Forms], accepted: Sequence[str], *, full: bool, as_json: bool
+) -> None:
+    """Put what is listed into the lock file; `full` drops servers that are configured no more."""
+    from gateway.cli.output import clean, print_json
+    from gateway.upstream.pins import Pins as NewPins
+    from gateway.upstream.pins import write_pins
+
+    servers: dict[str, Forms] = {} if full else dict(pins.servers)
+    for name, forms in listed.items():
+        tools = [written.partition("/")[2] for written in accepted if written.partition("/")[0] == name]
+        servers[name] = forms if not all(tools) or not tools else _accept_tools(name, dict(servers.get(name, {})), forms, tools)
+    found = [d for name in listed for d in _differences(name, pins.servers.get(name, {}), servers[name])]
+    write_pins(path, NewPins(servers))
+    if as_json:
+        print_json({"lockFile": str(path), "servers": sorted(listed), "changes": [d.to_json() for d in found]})
+        return
+    for difference in found:
+        click.echo(clean(f"{difference.server}/{difference.tool}: {difference.change}"))
+    count = sum(len(forms) for forms in servers.values())
+    click.echo(f"{path}: {count} tool{'' if count == 1 else 's'} of {len(servers)} server{'' if len(servers) == 1 else 's'} pinned")
+
+
+def _accept_tools(server: str, before: dict[str, JsonObject], listed: Forms, tools: Sequence[str]) -> Forms:
+    """The pins of a server with some tools as they are listed now; one that is listed no more loses its pin."""
+    from gateway.config.suggest import did_you_mean
+
+    for tool in tools:
+        if tool not in listed and tool not in before:
+            hint = did_you_mean(tool, [*listed, *before])
+            raise NotFound("tool", tool, f"Server {server!r} has no tool {tool!r}. {hint}".rstrip())
+        if tool in listed:
+            before[tool] = listed[tool]
+        else:
+            del before[tool]
+    return before

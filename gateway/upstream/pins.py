@@ -1,0 +1,120 @@
+"""The lock file: the accepted definitions of remote tools, as `moongate lock` writes and the gateway reads them.
+
+One file beside the configuration, meant to be committed: sorted, one key a line, with whole definitions, so that a
+change reads as a diff. What a difference means is `policy.pins`' affair. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from gateway.config.base import Model
+from gateway.config.load import LoadedConfig
+from gateway.config.problems import problems_of
+from gateway.errors import ConfigError, StorageError
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.pins import pin_digest, pinned_form
+from gateway.storage.files import read_json, write_atomic
+
+
+class LockedTool(Model):
+    """One accepted tool."""
+
+    digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    """SHA-256 over `definition` as canonical JSON."""
+    definition: JsonObject
+    """Name, title, description, schemas and annotations as the server listed them when they were accepted."""
+
+
+class LockedServer(Model):
+    """One pinned server. A server that is not in the file is not pinned."""
+
+    tools: dict[str, LockedTool] = Field(default_factory=dict)
+    """The accepted tools by the server's own names."""
+
+
+class LockFile(Model):
+    """The whole of `gateway.lock.json`. Written by `moongate lock`; do not edit it."""
+
+    version: Literal[1]
+    """Version of this format."""
+    servers: dict[str, LockedServer] = Field(default_factory=dict)
+    """Pinned servers by their names in `mcpServers`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """The accepted definitions of all servers; empty where there is no lock file."""
+
+    servers: Mapping[str, Mapping[str, JsonObject]]
+    """Server → native tool name → pinned form."""
+
+    def of(self, server: str) -> Mapping[str, str] | None:
+        """A server's pinned digests by tool; `None` for one that is not pinned."""
+        forms = self.servers.get(server)
+        return None if forms is None else {name: pin_digest(form) for name, form in forms.items()}
+
+
+NO_PINS = Pins({})
+"""Where there is no lock file."""
+
+
+def lock_path(loaded: LoadedConfig) -> Path | None:
+    """Where the lock file of a configuration is; `None` for one that is in no file."""
+    written = loaded.config.server.lock_file
+    if written is not None:
+        return loaded.base_dir / Path(written).expanduser()
+    return loaded.path.with_name(f"{loaded.path.stem}.lock.json") if loaded.path is not None else None
+
+
+def read_pins(path: Path | None) -> Pins:
+    """The pins in a lock file; none where there is no file.
+
+    Raises:
+        ConfigError: It cannot be used. It is never taken for an empty one, which would pin nothing.
+    """
+    if path is None:
+        return NO_PINS
+    try:
+        found = LockFile.model_validate(read_json(path))
+    except FileNotFoundError:
+        return NO_PINS
+    except StorageError as error:
+        raise ConfigError(str(error), path=str(path)) from None
+    except ValidationError as error:
+        problem = problems_of(error, LockFile)[0]
+        raise ConfigError(f"{path}: {problem.line()} `moongate lock` writes the file anew.", path=str(path)) from None
+    for server, locked in found.servers.items():
+        for name, tool in locked.tools.items():
+            if pin_digest(tool.definition) != tool.digest:
+                text = f"{path}: servers.{server}.tools.{name} was edited: its digest is of another definition."
+                raise ConfigError(f"{text} `moongate lock --accept {server}/{name}` writes it anew.", path=str(path))
+    return Pins({server: {name: tool.definition for name, tool in locked.tools.items()} for server, locked in found.servers.items()})
+
+
+def write_pins(path: Path, pins: Pins) -> None:
+    """Replace the lock file: the same pins always give the same bytes.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
+    servers = {
+        server: {"tools": {name: {"digest": pin_digest(form), "definition": form} for name, form in sorted(forms.items())}}
+        for server, forms in sorted(pins.servers.items())
+    }
+    text = json.dumps({"version": 1, "servers": servers}, indent=2, ensure_ascii=True)
+    write_atomic(path, f"{text}\n".encode(), mode=None)
+
+
+def forms_of(listed: Sequence[JsonMapping]) -> dict[str, JsonObject]:
+    """The pinned forms of a listing by tool name; of a name listed twice the first counts."""
+    forms: dict[str, JsonObject] = {}
+    for wire in listed:
+        forms.setdefault(str(wire["name"]), pinned_form(wire))
+    return forms
