@@ -37,11 +37,12 @@ def connected(folder: Path) -> Client:
 
 def listed(folder: Path) -> list[str]:
     """The tools that a gateway started now lists."""
-    return [tool["name"] for tool in moongate("list", "tools", "--standalone", "--json", cwd=folder).data["tools"]]
+    found = moongate("list", "tools", "--standalone", "--json", cwd=folder).data["tools"]
+    return [tool["name"] for tool in found if tool["source"] == "docs"]
 
 
 async def names(client: Client) -> set[str]:
-    return {tool.name for tool in (await client.list_tools()).tools}
+    return {tool.name for tool in (await client.list_tools()).tools if tool.name.startswith("docs__")}
 
 
 def test_the_lock_file_is_stable_and_check_shows_what_differs(tmp_path: Path) -> None:
