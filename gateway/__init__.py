@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.upstream.library.mcp_tool import MCPTool
     from gateway.upstream.library.options import MCPSpecificApproval, SamplingApprovalCallback
     from gateway.upstream.library.transports import MCPStdioTool, MCPStreamableHTTPTool
+    from gateway.upstream.tasks import MCPTaskOptions
     from gateway.workflows.builder import WorkflowBuilder
     from gateway.workflows.executor import Executor, WorkflowContext, handler
     from gateway.workflows.workflow import Workflow
@@ -53,6 +54,7 @@ __all__ = [
     "MCPSpecificApproval",
     "MCPStdioTool",
     "MCPStreamableHTTPTool",
+    "MCPTaskOptions",
     "MCPTool",
     "Message",
     "MiddlewareTermination",
@@ -89,6 +91,7 @@ _HOMES = {
     "MCPSpecificApproval": "upstream.library.options",
     "MCPStdioTool": "upstream.library.transports",
     "MCPStreamableHTTPTool": "upstream.library.transports",
+    "MCPTaskOptions": "upstream.tasks",
     "MCPTool": "upstream.library.mcp_tool",
     "Message": "types.messages",
     "MiddlewareTermination": "middleware",

@@ -88,6 +88,8 @@ class TaskPolicy(Model):
     """Longest time a task is followed; left out: no limit."""
     cancel_on_abandon: bool = True
     """Cancel the server's task when nobody waits for it any more."""
+    follow: bool = True
+    """Follow a server's task to its result for clients that have no tasks; false: such clients get what the server gives them."""
     promote: list[str] = Field(default_factory=list)
     """Globs of plain tools that may run as a task of this gateway, for clients that have tasks."""
 

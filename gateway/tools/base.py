@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gateway.tools.context import CallContext
 
 TaskSupport = Literal["never", "optional", "required"]
+TaskRunnerName = Literal["nobody", "gateway", "server"]
 Kind = Literal["resources", "templates", "prompts"]
 ChangeKind = Literal["tools", "resources", "prompts"]
 
@@ -35,8 +36,10 @@ class ToolDefinition:
     annotations: JsonObject | None = None
     """MCP hints (`readOnlyHint`, …); untrusted unless the source is ours."""
     extra: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Other published keys, verbatim: `icons`, `_meta`, legacy `execution`."""
+    """Other published keys, verbatim: `icons`, `_meta`, …"""
     task: TaskSupport = "never"
+    task_by: TaskRunnerName = "nobody"
+    """Who runs it as a task for a client that has tasks; clients are only told of task support where somebody does."""
     may_ask: bool = False
     """True when `call` may use `CallContext.ask`; lets the server keep every other call lean."""
 
@@ -52,6 +55,8 @@ class ToolDefinition:
             wire["outputSchema"] = self.output_schema
         if self.annotations is not None:
             wire["annotations"] = self.annotations
+        if self.task_by != "nobody" and self.task != "never":
+            wire["execution"] = {"taskSupport": self.task}
         return {**wire, **self.extra}
 
 

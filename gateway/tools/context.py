@@ -184,6 +184,10 @@ class CallContext:
     """Inside an agent's run its live tool list: what is added counts from the next model call on. `None` elsewhere."""
     wants_progress: bool = False
     """Whether the caller asked for progress; a relay only asks its server for it then."""
+    takes_tasks: bool = False
+    """Whether the caller takes `TaskStarted` for an answer (it declared the modern extension with this very call)."""
+    line: str = ""
+    """Requests with the same text go over one session, where a server keeps sessions; empty: any."""
     log_level: LogLevel | None = None
     """Least severe log level the caller wants to receive; `None` means no logs."""
 
@@ -194,7 +198,7 @@ class CallContext:
 
     def child(self) -> CallContext:
         """A context for a call made *inside* this one: same caller, its own input round, no progress of its own."""
-        return dataclasses.replace(self, input_responses=None, request_state=None, wants_progress=False)
+        return dataclasses.replace(self, input_responses=None, request_state=None, wants_progress=False, takes_tasks=False)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress to the caller; `progress` must grow from call to call."""
@@ -212,9 +216,15 @@ class CallContext:
         Raises:
             AskUnavailable: The caller cannot be asked this.
         """
+        async with self.waiting():
+            return await self.caller.ask(request)
+
+    @contextlib.asynccontextmanager
+    async def waiting(self) -> AsyncGenerator[None, None]:
+        """While something outside works or thinks: the clocks stop, and the concurrency slots of this call are free."""
         async with contextlib.AsyncExitStack() as stack:
             for clock in self.clocks:
                 await stack.enter_async_context(clock.paused())
             for wait in self.waits:
                 await stack.enter_async_context(wait())
-            return await self.caller.ask(request)
+            yield

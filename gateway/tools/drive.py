@@ -44,11 +44,12 @@ async def drive_rounds(
             return outcome
         answers: JsonObject = {}
         for key, request in outcome.requests.items():
-            answers[key] = await ctx.ask(_keyed(request, key))
+            answers[key] = await ctx.ask(keyed(request, key))
         ctx = dataclasses.replace(ctx, input_responses=answers, request_state=outcome.state)
     raise ToolFailed(f"{name!r} asked for input more than {MAX_ROUNDS} times; giving up.")
 
 
-def _keyed(request: JsonObject, key: str) -> JsonObject:
+def keyed(request: JsonObject, key: str) -> JsonObject:
+    """An ask that says under which key its server asked."""
     params: JsonObject = request.get("params") or {}
     return {**request, "params": {**params, "_meta": {**(params.get("_meta") or {}), ASK_KEY: key}}}

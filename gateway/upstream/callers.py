@@ -81,6 +81,8 @@ class CallerSessions:
         if not capabilities:
             return "nobody"
         declared = json.dumps(capabilities, sort_keys=True)
+        if ctx.line:
+            return f"line:{ctx.line}|{declared}"
         if ctx.client.session_id is not None:
             return f"{ctx.client.session_id}|{declared}"
         number = 0

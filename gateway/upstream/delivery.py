@@ -24,7 +24,7 @@ from gateway.upstream.connection import Connection
 from gateway.upstream.hop import extend_via
 from gateway.upstream.http import Credentials
 from gateway.upstream.inputs import declared_capabilities, relayed_capabilities
-from gateway.upstream.session import Envelope, Session, SessionHooks, open_session
+from gateway.upstream.session import TASKS_EXTENSION, Envelope, Session, SessionHooks, open_session, with_extension
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.texts import hearing_readably
 from gateway.upstream.transport import open_transport
@@ -96,6 +96,8 @@ class Delivery:
     async def _send_on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
         ctx = envelope.ctx
         if session.is_modern:
+            if session.negotiated.has_tasks and ctx is not None and (ctx.takes_tasks or self._policy.tasks.follow or method.startswith("tasks/")):
+                envelope = with_extension(envelope, TASKS_EXTENSION)
             if ctx is not None and ctx.input_responses is not None:
                 params["inputResponses"] = ctx.input_responses
             if ctx is not None and ctx.request_state is not None:

@@ -16,7 +16,7 @@ from mcp_types import METHOD_NOT_FOUND
 from gateway.errors import UpstreamRefused
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import listed_meta
-from gateway.tools.base import Kind, ToolDefinition
+from gateway.tools.base import Kind, TaskSupport, ToolDefinition
 from gateway.upstream.hop import GATEWAY_KEY, crossing_meta
 from gateway.upstream.session import Envelope
 
@@ -96,8 +96,11 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
     return Listing(entries[:MAX_ENTRIES], from_gateway)
 
 
-def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool) -> Listed | None:
-    """A listed tool as definition, or `None` where the spec says to drop it (invalid `x-mcp-header`)."""
+def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool = False) -> Listed | None:
+    """A listed tool as definition, or `None` where the spec says to drop it (invalid `x-mcp-header`).
+
+    `has_tasks`: a modern server with the tasks extension, which may make a task of any call.
+    """
     schema = wire.get("inputSchema")
     input_schema = cast("JsonObject", schema) if isinstance(schema, dict) else {"type": "object"}
     headers: dict[tuple[str, ...], str] = {}
@@ -106,6 +109,7 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool) -> Listed | Non
             return None
         headers = x_mcp_header_map(input_schema)
     extra = {k: v for k, v in wire.items() if k not in _KNOWN_TOOL_KEYS}
+    support = _task_support(extra.pop("execution", None))
     meta = extra.pop("_meta", None)
     if isinstance(meta, dict) and (kept := crossing_meta(cast("JsonMapping", meta))):
         extra["_meta"] = kept
@@ -121,10 +125,18 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool) -> Listed | Non
             annotations=cast("JsonObject", annotations) if isinstance(annotations, dict) else None,
             extra=extra,
             may_ask=may_ask,
+            task=("optional" if has_tasks else "never") if modern else support,
+            task_by=("server" if has_tasks else "nobody") if modern or support == "never" else "gateway",
         ),
         headers,
         listed_meta(extra.get("_meta")),
     )
+
+
+def _task_support(execution: JsonValue) -> TaskSupport:
+    """Only `required` takes the task path (requirements 3.C/56); a tool that may run plainly is called plainly."""
+    support = cast("JsonMapping", execution).get("taskSupport") if isinstance(execution, dict) else None
+    return "required" if support == "required" else "never"
 
 
 def _text(value: JsonValue) -> str | None:

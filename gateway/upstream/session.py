@@ -9,6 +9,7 @@ module touches it. Policy, retries and lists are not here: `connection` and `sou
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -66,6 +67,9 @@ from gateway.upstream.http import FORBIDDEN, LOST, NOT_SENT, UNAUTHORIZED
 
 logger = logging.getLogger(__name__)
 
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+"""Id of the modern tasks extension (SEP-2663)."""
+
 PROBE_TIMEOUT_SECONDS = 10.0
 """How long `server/discover` may take before the server is taken for a legacy one."""
 
@@ -96,6 +100,11 @@ class Negotiated:
     instructions: str | None = None
     server_info: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
 
+    @property
+    def has_tasks(self) -> bool:
+        """Whether the server has the modern tasks extension."""
+        return self.era == "modern" and TASKS_EXTENSION in (self.capabilities.get("extensions") or ())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
@@ -113,6 +122,12 @@ class Envelope:
 
 
 PLAIN = Envelope()
+
+
+def with_extension(envelope: Envelope, extension: str) -> Envelope:
+    """The envelope of a request that declares one more client extension."""
+    extensions = {**(envelope.capabilities.get("extensions") or {}), extension: {}}
+    return dataclasses.replace(envelope, capabilities={**envelope.capabilities, "extensions": extensions})
 
 
 class Session:
@@ -193,7 +208,7 @@ class Session:
             if envelope.log_level is not None:
                 meta[LOG_LEVEL_META_KEY] = envelope.log_level
             headers[MCP_METHOD_HEADER] = method
-            name_key = NAME_BEARING_METHODS.get(method)
+            name_key = "taskId" if method.startswith("tasks/") else NAME_BEARING_METHODS.get(method)
             if name_key is not None and isinstance(name := wire.get(name_key), str):
                 headers[MCP_NAME_HEADER] = encode_header_value(name)
         if meta:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import cast
 
 import anyio
 
 from gateway.config.models import HttpServer, ServerEntry, SseServer
-from gateway.config.policies import SourcePolicy
+from gateway.config.policies import SourcePolicy, TaskPolicy
 from gateway.errors import AskUnavailable, NotFound, PolicyDenied, UpstreamError, UpstreamRefused, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.pins import PinFinding, judge_pins, pin_digest, pinned_form
@@ -34,7 +35,8 @@ from gateway.upstream.inputs import (
 )
 from gateway.upstream.listing import Listing, list_all, to_listed
 from gateway.upstream.refusals import begin_again, explain
-from gateway.upstream.session import Envelope, Session
+from gateway.upstream.session import Envelope, Negotiated, Session
+from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
 from gateway.upstream.texts import readable_ask, readable_text, readable_value
 from gateway.upstream.tool import RemoteTool
 from gateway.upstream.watching import Watcher
@@ -84,6 +86,7 @@ class UpstreamSource:
         self._pinned: Mapping[str, str] | None = None
         self._pin_findings: dict[str, PinFinding] = {}
         self._built_modern = False
+        self._agreed: Negotiated | None = None
         self._rereads: list[anyio.Event] = []
         """Set when a reading of the tools that has not begun yet, or is going on, has ended."""
         self._is_stale = False
@@ -106,6 +109,7 @@ class UpstreamSource:
             server, entry, policy, self._connection, self, own_id=own_id, client=client, credentials=credentials
         )
         self._credentials = credentials
+        self.tasks = TaskFollower(server, self, _task_options(policy.tasks))
         self._stack = AsyncExitStack()
         self._settled = anyio.Event()
 
@@ -127,6 +131,7 @@ class UpstreamSource:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        await self.tasks.drain()
         await self._stack.aclose()
 
     async def settled(self) -> None:
@@ -207,13 +212,16 @@ class UpstreamSource:
             if change == "tools":
                 self._is_stale = False
                 if differs or session.is_modern != self._built_modern:
+                    self._agreed = session.negotiated
                     self._rebuild_tools(modern=session.is_modern)
             if differs or announced:
                 self._on_change(change)
 
     def _rebuild_tools(self, *, modern: bool) -> None:
         """Make a tool for each accepted listing entry, keeping those whose definition did not change."""
-        may_ask = not modern and asks_relayed(self._policy)
+        agreed = self._agreed
+        has_tasks = agreed is not None and agreed.has_tasks
+        may_ask = (has_tasks or not modern) and asks_relayed(self._policy)
         keeps_era, self._built_modern = modern == self._built_modern, modern
         held = self._judge_pins()
         tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
@@ -222,10 +230,10 @@ class UpstreamSource:
             if name in held:
                 continue
             known = self._tools.get(name) if keeps_era else None
-            if known is not None and known[0] == wire and known[1].definition.may_ask == may_ask:
+            if known is not None and known[0] == wire and (known[1].definition.may_ask, known[1].has_tasks) == (may_ask, has_tasks):
                 tools[name] = known
                 continue
-            listed = to_listed(wire, modern=modern, may_ask=may_ask)
+            listed = to_listed(wire, modern=modern, may_ask=may_ask, has_tasks=has_tasks)
             if listed is None:
                 logger.warning("%s: tool %r dropped: its x-mcp-header annotation is invalid", self._server, name)
             elif name in tools:
@@ -366,6 +374,14 @@ class UpstreamSource:
             result = {**result, "inputRequests": readable_ask(cast("JsonObject", requests), self._policy, self._server)}
         return self._guard.judge_all(to_input_required(result), ctx)
 
+    async def reconnect(self) -> None:
+        """Have a session again (`TaskLine`)."""
+        await self._connection.session()
+
+    def judge_ask(self, request: JsonObject, ctx: CallContext) -> JsonObject:
+        """One ask, judged as every other (`TaskLine`)."""
+        return self._guard.judge(readable_ask(request, self._policy, self._server), ctx)
+
     # -- resources, prompts, completion ------------------------------------------------------------------------
 
     async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
@@ -409,3 +425,11 @@ class UpstreamSource:
     async def unwatch(self, uri: str) -> None:
         """Undo one `watch`."""
         await self._watcher.unwatch(uri, self._connection)
+
+
+def _task_options(policy: TaskPolicy) -> MCPTaskOptions:
+    return MCPTaskOptions(
+        ttl=timedelta(seconds=policy.ttl_seconds) if policy.ttl_seconds is not None else None,
+        cancel_remote_task_on_local_cancellation=policy.cancel_on_abandon,
+        max_wait=timedelta(seconds=policy.max_wait_seconds) if policy.max_wait_seconds is not None else None,
+    )

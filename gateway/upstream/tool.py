@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -10,14 +11,18 @@ from mcp.shared.inbound import mcp_param_headers
 
 from gateway.errors import ToolFailed
 from gateway.json_types import JsonObject
-from gateway.tools.base import Complete, InputRequired, ToolDefinition, ToolOutcome
+from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.upstream.hop import without_owned_meta
 from gateway.upstream.listing import Listed
+from gateway.upstream.tasks import TaskFollower
 
 
 class Sender(Protocol):
     """What a tool needs of its source."""
+
+    tasks: TaskFollower
+    """Follows the tasks that calls become."""
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """One request on behalf of `ctx`."""
@@ -40,6 +45,11 @@ class RemoteTool:
         """The tool as its server listed it."""
         return self._listed.definition
 
+    @property
+    def has_tasks(self) -> bool:
+        """Whether it was listed by a server with the modern tasks extension."""
+        return self._listed.definition.task_by == "server"
+
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Send `tools/call` under the native name."""
         listed = self._listed
@@ -47,11 +57,19 @@ class RemoteTool:
         headers = mcp_param_headers(listed.headers, arguments) if listed.headers else None
         if listed.meta:
             ctx = dataclasses.replace(ctx, meta={**ctx.meta, **listed.meta})
-        result = await self._sender.send("tools/call", {"name": name, "arguments": arguments}, ctx, headers)
+        params: JsonObject = {"name": name, "arguments": arguments}
+        if listed.definition.task == "required":
+            ctx = dataclasses.replace(ctx, line=ctx.line or secrets.token_hex(8))
+            return Complete(without_owned_meta(await self._sender.tasks.call(params, ctx, headers)))
+        result = await self._sender.send("tools/call", params, ctx, headers)
         match result.pop("resultType", "complete"):
             case "complete":
                 return Complete(without_owned_meta(result))
             case "input_required":
                 return self._sender.judge(result, ctx)
+            case "task" if isinstance(result.get("taskId"), str):
+                if ctx.takes_tasks:
+                    return TaskStarted(without_owned_meta(result))
+                return Complete(without_owned_meta(await self._sender.tasks.follow(name, result, ctx, "modern")))
             case other:
                 raise ToolFailed(f"Tool {name!r} answered with a result of type {other!r}, which this gateway did not offer to take.")

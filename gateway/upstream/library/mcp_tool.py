@@ -45,7 +45,8 @@ from gateway.upstream.library.options import MCPToolOptions, approval_lists, nee
 from gateway.upstream.library.results import error_text, prompt_schema, to_contents, to_prompt_text
 from gateway.upstream.library.sampling import SamplingDesk
 from gateway.upstream.listing import Listed, list_all, to_listed
-from gateway.upstream.session import Envelope, Session, open_session
+from gateway.upstream.session import TASKS_EXTENSION, Envelope, Session, open_session, with_extension
+from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
 from gateway.upstream.tool import RemoteTool
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class MCPTool(ABC):
         self._policy = to_policy(options)
         self._link = Link(name, self._open)
         self._desk = SamplingDesk(name, options)
+        self.tasks = TaskFollower(name, self, options.get("task_options") or MCPTaskOptions())
         self._events = EventStream()
         self._tools: dict[str, tuple[GuardedTool, MCPFunction]] = {}
         self._prompts: dict[str, MCPFunction] = {}
@@ -99,6 +101,15 @@ class MCPTool(ABC):
         """Whether a session is up."""
         return self._link.wire is not None
 
+    @property
+    def task_options(self) -> MCPTaskOptions:
+        """How long-running calls are followed; replace the whole object, `None` restores the defaults."""
+        return self.tasks.options
+
+    @task_options.setter
+    def task_options(self, options: MCPTaskOptions | None) -> None:
+        self.tasks.options = options or MCPTaskOptions()
+
     async def connect(self, *, reset: bool = False) -> None:
         """Open the connection and list what is configured to be loaded; `reset` opens a new one in any case.
 
@@ -114,6 +125,7 @@ class MCPTool(ABC):
 
     async def close(self) -> None:
         """Close the connection; functions stay listed and connect again when called."""
+        await self.tasks.drain()
         await self._link.close()
 
     async def __aenter__(self) -> MCPTool:
@@ -347,6 +359,8 @@ class MCPTool(ABC):
             params["requestState"] = ctx.request_state
         envelope = Envelope(ctx=ctx, meta=ctx.meta, capabilities=self._desk.capabilities, headers=headers or {})
         wire = await self._link.open()
+        if wire.negotiated.has_tasks and method in ("tools/call", "tasks/get", "tasks/update", "tasks/cancel"):
+            envelope = with_extension(envelope, TASKS_EXTENSION)
         try:
             result = await wire.request(method, params, envelope)
         except UpstreamLost:
@@ -356,6 +370,14 @@ class MCPTool(ABC):
         except UpstreamUnavailable:
             result = await (await self._link.open(instead_of=wire)).request(method, params, envelope)
         return without_owned_meta(result)
+
+    async def reconnect(self) -> None:
+        """Have a connection again (`TaskLine`)."""
+        await self._link.open()
+
+    def judge_ask(self, request: JsonObject, ctx: CallContext) -> JsonObject:
+        """One ask of a running task; judged where it is answered."""
+        return request
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
         """The asks of an `input_required` result; each is judged where it is answered."""

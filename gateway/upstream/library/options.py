@@ -9,6 +9,7 @@ from mcp_types import CallToolResult, CreateMessageRequestParams, GetPromptResul
 
 from gateway.config.policies import ApprovalLists, SamplingPolicy, SourcePolicy
 from gateway.types.content import Content
+from gateway.upstream.tasks import MCPTaskOptions
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -68,6 +69,8 @@ class MCPToolOptions(TypedDict, total=False):
     """Requests per connection; 25. `None`: any number, 0: none."""
     additional_properties: Mapping[str, object] | None
     """Yours; not looked at."""
+    task_options: MCPTaskOptions | None
+    """How long-running calls are followed; `None`: the defaults."""
     use_progressive_disclosure: bool
     """Show three helper functions instead of all, by which a model loads what it needs; false."""
     always_load: Collection[str] | None

@@ -1,0 +1,318 @@
+"""`TaskFollower`: sees a remote server's long-running task through to its result, in either dialect.
+
+The modern extension (`io.modelcontextprotocol/tasks`, SEP-2663) lets the server turn any call into a task; in the
+2025-11-25 dialect the caller asks for one, for tools listed with task support `required`. Once an id is known the
+call is never sent again: a broken connection is opened once more and the same id polled on. Used by `source` for
+callers that have no tasks themselves, and by `library`; how requests travel is the `TaskLine`'s affair.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, Protocol, cast
+
+import anyio
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
+
+from gateway.errors import AskUnavailable, TaskError, UpstreamError, UpstreamLost, UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.tools.context import CallContext
+from gateway.tools.drive import keyed
+
+logger = logging.getLogger(__name__)
+
+MIN_POLL_SECONDS = 0.5
+"""Shortest wait between two polls, and the wait where the server names none."""
+
+MAX_POLL_SECONDS = 5.0
+"""Longest wait between two polls, whatever the server says."""
+
+POLL_TIMEOUT_SECONDS = 30.0
+"""Time for the answer to one poll; a server that is late is polled again."""
+
+CANCEL_SECONDS = 5.0
+"""Time for the answer to a cancel request."""
+
+_TIMEOUT_CODES = frozenset({408, REQUEST_TIMEOUT})
+"""How peers say that a request took too long (1.x and 2.x SDKs)."""
+
+_BROKEN = (UpstreamLost, UpstreamUnavailable)
+_STATES = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
+
+Dialect = Literal["modern", "legacy"]
+
+
+@dataclass(frozen=True, slots=True)
+class MCPTaskOptions:
+    """How long-running calls are followed. Immutable; replace the whole object.
+
+    Raises:
+        ValueError: `ttl` or `max_wait` is not positive.
+    """
+
+    ttl: timedelta | None = None
+    """How long a 2025 server is asked to keep a finished task; `None`: it decides."""
+    cancel_remote_task_on_local_cancellation: bool = True
+    """Whether the server is told when the call is cancelled here."""
+    max_wait: timedelta | None = None
+    """Longest time a task is followed, from its creation on; `None`: no limit."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("ttl", self.ttl), ("max_wait", self.max_wait)):
+            if value is not None and value <= timedelta(0):
+                raise ValueError(f"{name} must be positive, got {value}")
+
+    def to_wire(self) -> JsonObject:
+        """The `task` parameter of a 2025 call."""
+        return {} if self.ttl is None else {"ttl": max(1, self.ttl // timedelta(milliseconds=1))}
+
+
+class TaskLine(Protocol):
+    """How a follower reaches one server."""
+
+    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+        """One request on behalf of `ctx`; raises `UpstreamLost` or `UpstreamUnavailable` when the connection is broken."""
+        ...
+
+    async def reconnect(self) -> None:
+        """Have a working connection; returns at once where there is one. Raises `UpstreamError`."""
+        ...
+
+    def judge_ask(self, request: JsonObject, ctx: CallContext) -> JsonObject:
+        """What to put to the caller for one ask of the server; raises where policy refuses it."""
+        ...
+
+
+class TaskFollower:
+    """Follows the tasks of one server. Safe for concurrent calls."""
+
+    def __init__(self, server: str, line: TaskLine, options: MCPTaskOptions) -> None:
+        """No side effects. `options` may be replaced at any time; tasks already followed keep theirs."""
+        self.options = options
+        self._server = server
+        self._line = line
+        self._noticed = False
+        self._cancels = 0
+        self._drained = anyio.Event()
+
+    async def call(self, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+        """`tools/call` as a 2025 task, sent once and followed to its result; a server that declines is called plainly, once.
+
+        Raises:
+            TaskError: It failed, was lost, or took longer than `max_wait`.
+            UpstreamError: The server refused the call, or nothing could be sent.
+        """
+        tool = str(params.get("name"))
+        try:
+            created = await self._line.send("tools/call", {**params, "task": self.options.to_wire()}, ctx, headers)
+        except UpstreamRefused as error:
+            if error.code not in (METHOD_NOT_FOUND, INVALID_PARAMS):
+                raise
+            return await self._line.send("tools/call", dict(params), ctx, headers)
+        except UpstreamLost:
+            raise TaskError(
+                f"The connection to {self._server!r} broke before it told the task of {tool!r}: whether it runs is unknown. "
+                f"It was not sent again."
+            ) from None
+        if _is_result(created):
+            return created
+        handle = created.get("task")
+        if not isinstance(handle, dict) or not isinstance(cast("JsonMapping", handle).get("taskId"), str):
+            raise TaskError(f"Server {self._server!r} answered the call of {tool!r} with neither a result nor a task.")
+        return await self.follow(tool, cast("JsonObject", handle), ctx, "legacy")
+
+    async def follow(self, tool: str, handle: JsonObject, ctx: CallContext, dialect: Dialect) -> JsonObject:
+        """The result of a task, from its create answer on. Waits without holding the call's deadline or its slot.
+
+        Raises:
+            TaskError: It failed, was lost, or took longer than `max_wait`.
+        """
+        options = self.options
+        if dialect == "legacy" and not self._noticed:
+            self._noticed = True
+            logger.info("%s: following tasks of the experimental 2025-11-25 dialect, which later protocol versions replaced", self._server)
+        run = _Followed(self._server, self._line, tool, handle, ctx, dialect)
+        limit = options.max_wait.total_seconds() if options.max_wait is not None else float("inf")
+        try:
+            async with ctx.waiting():
+                with anyio.move_on_after(limit):
+                    return await run.result()
+        except _Abandoned as abandoned:
+            await self._cancel(run)
+            raise TaskError(str(abandoned)) from None
+        except TimeoutError as error:
+            await self._cancel(run)
+            raise TaskError(f"Something timed out while the task of {tool!r} was followed: {error}") from None
+        except anyio.get_cancelled_exc_class():
+            if options.cancel_remote_task_on_local_cancellation:
+                await self._cancel(run)
+            raise
+        await self._cancel(run)
+        raise TaskError(f"Task of {tool!r} was given up: it took longer than the limit of {limit:g} s.")
+
+    async def _cancel(self, run: _Followed) -> None:
+        """One cancel request, bounded; its failure is one warning and never replaces what went wrong before."""
+        self._cancels += 1
+        try:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS) as scope:
+                await self._line.send("tasks/cancel", {"taskId": run.id}, run.quiet)
+            if scope.cancelled_caught:
+                logger.warning("%s: no answer to the cancellation of task %s within %g s", self._server, run.id, CANCEL_SECONDS)
+        except UpstreamError as error:
+            logger.warning("%s: task %s could not be cancelled: %s", self._server, run.id, error)
+        finally:
+            self._cancels -= 1
+            if self._cancels == 0:
+                drained, self._drained = self._drained, anyio.Event()
+                drained.set()
+
+    async def drain(self) -> None:
+        """Wait, bounded, until no cancel request is under way; whoever closes the connection calls this first."""
+        with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS):
+            while self._cancels:
+                await self._drained.wait()
+
+
+class _Abandoned(Exception):
+    """The task is given up and the server shall be told."""
+
+
+class _Followed:
+    """One task being followed."""
+
+    def __init__(self, server: str, line: TaskLine, tool: str, handle: JsonObject, ctx: CallContext, dialect: Dialect) -> None:
+        self.id = str(handle["taskId"])
+        self.quiet = ctx.child()
+        """For requests about the task: no progress, no answers of an earlier round."""
+        self._server = server
+        self._line = line
+        self._tool = tool
+        self._ctx = ctx
+        self._dialect: Dialect = dialect
+        self._latest = handle
+        self._may_reconnect = True
+        self._answered: set[str] = set()
+        self._said = ""
+        self._messages = 0
+
+    async def result(self) -> JsonObject:
+        """Poll until there is one."""
+        latest = self._latest
+        while True:
+            await self._tell(latest)
+            status = latest.get("status")
+            if status == "completed":
+                return await self._fetch(latest)
+            if status == "input_required":
+                if self._dialect == "legacy":
+                    return await self._answer_legacy(latest)
+                await self._answer(latest)
+            elif status != "working":
+                raise self._failed(latest)
+            await anyio.sleep(poll_seconds(latest))
+            latest = await self._poll(latest)
+
+    async def _poll(self, before: JsonObject) -> JsonObject:
+        try:
+            with anyio.move_on_after(POLL_TIMEOUT_SECONDS):
+                latest = await self._send("tasks/get")
+                if latest.get("status") not in _STATES:
+                    raise _Abandoned(f"Server {self._server!r} said nothing usable about the task of {self._tool!r}; it was given up.")
+                return latest
+        except UpstreamTimeout:
+            pass
+        except UpstreamRefused as error:
+            if error.code not in _TIMEOUT_CODES:
+                raise _Abandoned(f"Server {self._server!r} no longer follows the task of {self._tool!r}: {error}") from None
+        return before
+
+    async def _send(self, method: str, more: JsonObject | None = None) -> JsonObject:
+        """A request about the task; the first broken connection is opened again and the request repeated."""
+        params: JsonObject = {"taskId": self.id, **(more or {})}
+        ctx = self._ctx if method == "tasks/result" else self.quiet
+        try:
+            return await self._line.send(method, dict(params), ctx)
+        except _BROKEN as error:
+            if not self._may_reconnect:
+                raise self._lost(error) from None
+        self._may_reconnect = False
+        try:
+            await self._line.reconnect()
+            return await self._line.send(method, dict(params), ctx)
+        except UpstreamRefused:
+            raise
+        except UpstreamError as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: Exception) -> _Abandoned:
+        return _Abandoned(f"The connection to {self._server!r} was lost while the task of {self._tool!r} ran: {error}")
+
+    async def _fetch(self, latest: JsonObject) -> JsonObject:
+        if self._dialect == "modern":
+            result: JsonValue = latest.get("result")
+        else:
+            self._may_reconnect = True  # the fetch has one of its own
+            try:
+                result = await self._send("tasks/result")
+            except UpstreamRefused as error:
+                raise TaskError(f"The result of {self._tool!r} could not be read: {error}") from None
+        if not isinstance(result, dict) or not _is_result(cast("JsonMapping", result)):
+            raise TaskError(f"Server {self._server!r} finished {self._tool!r} with a result that cannot be read.")
+        return cast("JsonObject", result)
+
+    async def _answer_legacy(self, latest: JsonObject) -> JsonObject:
+        """Open `tasks/result`, on which a 2025 server asks; it ends with the task's result."""
+        if not any(self._ctx.client.can(c) for c in ("elicitation", "sampling", "roots")):
+            raise self._failed(latest)
+        return await self._fetch(latest)
+
+    async def _answer(self, latest: JsonObject) -> None:
+        """Put the asks that are new to the caller and hand their answers over."""
+        requests = latest.get("inputRequests")
+        asks = cast("JsonObject", requests) if isinstance(requests, dict) else {}
+        for key, request in asks.items():
+            if key in self._answered or not isinstance(request, dict):
+                continue
+            try:
+                judged = self._line.judge_ask(cast("JsonObject", request), self._ctx)
+                answer = await self._ctx.ask(keyed(judged, key))
+            except AskUnavailable as error:
+                raise self._failed({"statusMessage": str(error), **latest}) from None
+            self._answered.add(key)
+            try:
+                await self._send("tasks/update", {"inputResponses": {key: answer}})
+            except UpstreamRefused as error:
+                raise _Abandoned(f"Server {self._server!r} did not take an answer for {self._tool!r}: {error}") from None
+
+    def _failed(self, latest: JsonMapping) -> TaskError:
+        status = str(latest.get("status"))
+        said = latest.get("statusMessage")
+        error = latest.get("error")
+        if not said and isinstance(error, dict):
+            said = cast("JsonMapping", error).get("message")
+        if not said:
+            said = "the server needs input that nobody here can give" if status == "input_required" else "the server gave no reason"
+        return TaskError(f"Task of {self._tool!r} ended as {status}: {said}")
+
+    async def _tell(self, latest: JsonMapping) -> None:
+        """A new status message is progress."""
+        message = latest.get("statusMessage")
+        if self._ctx.wants_progress and isinstance(message, str) and message and message != self._said:
+            self._said = message
+            self._messages += 1
+            await self._ctx.progress(float(self._messages), None, message)
+
+
+def poll_seconds(task: JsonMapping) -> float:
+    """How long to wait before the next poll, from what either dialect says (`pollIntervalMs`, `pollInterval`)."""
+    wanted: JsonValue = task.get("pollIntervalMs", task.get("pollInterval"))
+    if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not wanted > 0:
+        return MIN_POLL_SECONDS
+    return min(max(wanted / 1000, MIN_POLL_SECONDS), MAX_POLL_SECONDS)
+
+
+def _is_result(value: JsonMapping) -> bool:
+    return isinstance(value.get("content"), list)
