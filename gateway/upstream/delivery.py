@@ -96,7 +96,7 @@ class Delivery:
     async def _send_on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
         ctx = envelope.ctx
         if session.is_modern:
-            if session.negotiated.has_tasks and ctx is not None and (ctx.takes_tasks or self._policy.tasks.follow or method.startswith("tasks/")):
+            if session.negotiated.has_tasks and self._declares_tasks(method, ctx):
                 envelope = with_extension(envelope, TASKS_EXTENSION)
             if ctx is not None and ctx.input_responses is not None:
                 params["inputResponses"] = ctx.input_responses
@@ -113,6 +113,12 @@ class Delivery:
                 return await self._callers.run(ctx, askable, work)
             await session.want_level(envelope.log_level)
         return await session.request(method, params, envelope)
+
+    def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:
+        """Whether somebody sees to a task that this request may become or concerns."""
+        if method == "tools/call":
+            return self._policy.tasks.follow or (ctx is not None and ctx.takes_tasks)
+        return method.startswith("tasks/")
 
     def _needs_own_session(self, askable: JsonObject) -> bool:
         """Whether the shared session would tell the server the wrong thing about this caller.
