@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gateway.app import Gateway
     from gateway.config.load import LoadedConfig
     from gateway.upstream.session import Session
+    from gateway.upstream.tasks import TaskFollower
 
 PROBE_TIMEOUT_SECONDS = 2.0
 """How long a command looks for a running gateway before it starts its own."""
@@ -227,6 +228,20 @@ class RunningHub:
             params["requestState"] = ctx.request_state
         envelope = Envelope(ctx=ctx, capabilities=self._asker.capabilities, log_level=ctx.log_level, headers=headers or {})
         return await self.session.request(method, params, envelope)
+
+    @property
+    def tasks(self) -> TaskFollower:
+        """Follows what the gateway runs as a task (what `RemoteTool` needs)."""
+        from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
+
+        return TaskFollower(self.session.server, self, MCPTaskOptions())
+
+    async def reconnect(self) -> None:
+        """A command has one connection (`TaskLine`)."""
+
+    def judge_ask(self, request: JsonObject, ctx: CallContext) -> JsonObject:
+        """The person at the terminal decides (`TaskLine`)."""
+        return request
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
         """What the gateway asks (what `RemoteTool` needs); the person at the terminal decides."""

@@ -126,7 +126,7 @@ PLAIN = Envelope()
 
 def with_extension(envelope: Envelope, extension: str) -> Envelope:
     """The envelope of a request that declares one more client extension."""
-    extensions = {**(envelope.capabilities.get("extensions") or {}), extension: {}}
+    extensions: JsonObject = {**(envelope.capabilities.get("extensions") or {}), extension: {}}
     return dataclasses.replace(envelope, capabilities={**envelope.capabilities, "extensions": extensions})
 
 

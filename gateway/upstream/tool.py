@@ -21,8 +21,10 @@ from gateway.upstream.tasks import TaskFollower
 class Sender(Protocol):
     """What a tool needs of its source."""
 
-    tasks: TaskFollower
-    """Follows the tasks that calls become."""
+    @property
+    def tasks(self) -> TaskFollower:
+        """Follows the tasks that calls become."""
+        ...
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """One request on behalf of `ctx`."""

@@ -44,7 +44,7 @@ class Script:
     def introduction(self, method: str) -> dict[str, Any]:
         """The answer to `initialize` or `server/discover`."""
         if method == "initialize":
-            capabilities = {"tools": {}, "tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}}
+            capabilities: dict[str, Any] = {"tools": {}, "tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}}
             return {"capabilities": capabilities, "protocolVersion": "2025-11-25", "serverInfo": {"name": "script", "version": "1"}}
         capabilities = {"tools": {}, "extensions": {EXTENSION: {}}}
         return {"capabilities": capabilities, "supportedVersions": ["2026-07-28"], "ttlMs": 0, "cacheScope": "private"}

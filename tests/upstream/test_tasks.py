@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway import MCPStdioTool, MCPTaskOptions
+from gateway import MCPStdioTool, MCPTaskOptions, MCPTool
 from gateway.errors import GatewayError, ToolFailed
 from gateway.upstream.tasks import poll_seconds
 from tests.fakes.running import ROOT
@@ -51,7 +51,7 @@ class Server:
         return self.methods().count(method)
 
     @asynccontextmanager
-    async def tool(self, options: MCPTaskOptions | None = None, **more: Any) -> AsyncGenerator[MCPStdioTool]:
+    async def tool(self, options: MCPTaskOptions | None = None, **more: Any) -> AsyncGenerator[MCPTool]:
         with anyio.fail_after(30):
             async with MCPStdioTool("s", command=sys.executable, args=self.args, cwd=str(ROOT), task_options=options, **more) as tool:
                 yield tool
@@ -97,8 +97,9 @@ async def test_the_defaults_are_no_ttl_cancellation_passed_on_and_no_longest_wai
 @pytest.mark.parametrize("seconds", [0, -1])
 @pytest.mark.parametrize("name", ["ttl", "max_wait"])
 async def test_times_that_are_not_positive_are_refused(name: str, seconds: int) -> None:
+    given: dict[str, Any] = {name: timedelta(seconds=seconds)}
     with pytest.raises(ValueError, match=name):
-        MCPTaskOptions(**{name: timedelta(seconds=seconds)})
+        MCPTaskOptions(**given)
 
 
 @pytest.mark.requirement(55)
@@ -167,7 +168,8 @@ async def test_a_server_that_takes_no_tasks_is_called_plainly_once(code: int, tm
         assert text_of(await tool.call_tool("job", of="x", _meta={"example.com/k": "v"})) == "the result"
     first, second = (request["params"] for request in server.requests())
     assert first.pop("task") == {}
-    first["_meta"].pop("progressToken", None), second["_meta"].pop("progressToken", None)
+    for params in (first, second):
+        params["_meta"].pop("progressToken", None)
     assert first == second
 
 
@@ -306,7 +308,8 @@ async def test_a_task_that_ends_otherwise_fails_with_its_name_status_and_message
     modern: bool, status: str, message: str | None, text: str, tmp_path: Path
 ) -> None:
     said = {} if message is None else {"statusMessage": message}
-    asks = {"inputRequests": {"k": {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {}}}}} if modern else {}
+    ask = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {}}}
+    asks: dict[str, Any] = {"inputRequests": {"k": ask}} if modern else {}
     created = MODERN if modern else CREATED
     server = Server(tmp_path, modern=modern, tools_call=[created], tasks_get=[state(status, **said, **asks)])
     with pytest.raises(ToolFailed, match=rf"job.*{status}.*{text}"):
