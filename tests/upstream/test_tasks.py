@@ -308,7 +308,7 @@ async def test_a_task_that_ends_otherwise_fails_with_its_name_status_and_message
     modern: bool, status: str, message: str | None, text: str, tmp_path: Path
 ) -> None:
     said = {} if message is None else {"statusMessage": message}
-    ask = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {}}}
+    ask: dict[str, Any] = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {}}}
     asks: dict[str, Any] = {"inputRequests": {"k": ask}} if modern else {}
     created = MODERN if modern else CREATED
     server = Server(tmp_path, modern=modern, tools_call=[created], tasks_get=[state(status, **said, **asks)])
