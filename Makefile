@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup run test check lint types layers schemas bench conformance accept clean
+.PHONY: setup run test check lint types layers schemas bench conformance accept faults clean
 
 setup: $(STAMP)
 
@@ -34,6 +34,9 @@ check: lint types layers test
 
 schemas: $(STAMP)
 	@$(BIN)/moongate schema --write config
+
+faults: $(STAMP)
+	@$(BIN)/python -m pytest -q -m faults $(ARGS)
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.hop $(ARGS)

@@ -41,6 +41,7 @@ from gateway.telemetry.logging import SecretMask
 from gateway.tools.base import Source, SourceStatus, Tool, ToolSource
 from gateway.tools.results import ResultKeeper
 from gateway.tools.wrappers import RenamedTool
+from gateway.upstream.children import ChildProcesses
 from gateway.upstream.pins import lock_path, read_pins
 from gateway.upstream.source import UpstreamSource
 
@@ -107,7 +108,8 @@ class Gateway:
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
         self.keys = KeyStore(state.path / "keys.json")
         await self._enter_local()
-        lock_watch = await self._build_upstreams(state, own_id)
+        children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes))
+        lock_watch = await self._build_upstreams(state, own_id, children)
         kept = config.storage
         store = ResultStore(
             state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
@@ -140,7 +142,7 @@ class Gateway:
         if self._skills is not None:
             from gateway.server.skills import bind_skills
 
-            bind_skills(self._server.mcp, self._skills.extension)
+            bind_skills(self._server.mcp, self._skills.extension, self._server.gate_of("skill"))
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(self.catalog.run)
@@ -153,7 +155,7 @@ class Gateway:
         tasks.start_soon(self._note_settled)
         await self._stack.enter_async_context(self._server)
 
-    async def _build_upstreams(self, state: StateFolder, own_id: str) -> FileWatch | None:
+    async def _build_upstreams(self, state: StateFolder, own_id: str, children: ChildProcesses) -> FileWatch | None:
         """Make a pinned source of each configured server; returns the watch of the lock file, begun before it was read."""
         config = self.loaded.config
         client: JsonObject = {"name": config.server.name, "version": __version__}
@@ -166,7 +168,9 @@ class Gateway:
             policy = config.policy(name)
             credentials = build_credentials(name, entry, policy, state)
             located = self._located(entry)
-            source = UpstreamSource(name, located, policy, self.events, own_id=own_id, client=client, credentials=credentials)
+            source = UpstreamSource(
+                name, located, policy, self.events, own_id=own_id, client=client, credentials=credentials, children=children
+            )
             source.pin(pins.of(name))
             self._upstreams.append(source)
         return lock_watch

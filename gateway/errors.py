@@ -8,7 +8,9 @@
     ├── AskUnavailable                 the caller cannot be asked (capability, policy or transport)
     ├── UpstreamError(server)          a remote MCP server failed
     │   ├── UpstreamUnavailable        nothing was delivered: not connected, refused, gone
-    │   │   └── AuthNeeded             the server wants credentials the gateway does not have
+    │   │   ├── AuthNeeded             the server wants credentials the gateway does not have
+    │   │   ├── SessionGone            the server no longer knows our session and did not take the request
+    │   │   └── UpstreamBusy           the server turned the request away for now (`retry_after_seconds`)
     │   ├── UpstreamLost               the connection broke while the call ran; it may have run
     │   ├── UpstreamTimeout            no answer within the deadline
     │   └── UpstreamRefused            it answered with a JSON-RPC error (`code`, `data`)
@@ -95,6 +97,18 @@ class UpstreamUnavailable(UpstreamError):
 
 class AuthNeeded(UpstreamUnavailable):
     """The server wants credentials that the gateway does not have; the text names the command or the key that helps."""
+
+
+class SessionGone(UpstreamUnavailable):
+    """The server no longer knows our session and did not take the request; a new session helps."""
+
+
+class UpstreamBusy(UpstreamUnavailable):
+    """The server turned the request away and asked to be left alone for `retry_after_seconds`."""
+
+    def __init__(self, message: str, *, server: str, retry_after_seconds: float) -> None:
+        super().__init__(message, server=server)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class UpstreamLost(UpstreamError):

@@ -464,7 +464,15 @@ class Catalog:
             template = self._owners["templates"].get(uri)
             shelf, native = (template, template.natives["templates"][uri]) if template else self._locate(uri)
             ref = {**ref, "uri": native}
-        return await cast("Source", shelf.entry.full).complete(ref, argument, context, ctx)
+        source = cast("Source", shelf.entry.full)
+        return await shelf.gate.finish("completion/complete", native, ctx, lambda c: source.complete(ref, argument, context, c))
+
+    async def pass_gate(
+        self, source_id: str, method: str, name: str, ctx: CallContext, work: Callable[[CallContext], Awaitable[JsonObject]]
+    ) -> JsonObject:
+        """Run a read that belongs to one source but is no resource or prompt (the skills extension) through its gate."""
+        shelf = next(shelf for shelf in self._shelves if shelf.entry.source.id == source_id)
+        return await shelf.gate.finish(method, name, ctx, work)
 
     async def watch(self, uri: str) -> None:
         """Count a watch of an exposed URI; updates come through `subscribe_updates`. Raises `NotFound`."""

@@ -1,24 +1,24 @@
-"""`ReadGate`: the gate of resources and prompts, with the same limits and events as `GuardedTool`'s.
+"""`ReadGate`: the gate of resources, prompts, completion and skills, with the same limits and events as `GuardedTool`'s.
 
 Reads have no arguments to judge, so what is left is the slot, the deadline, the size and the record.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable
 
 import anyio
 
 from gateway.config.policies import SourcePolicy
 from gateway.errors import GatewayError, PolicyDenied, UpstreamTimeout
+from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.limits import Shorten, judge_asks, judge_result
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Finished, InputRequired
-from gateway.tools.context import CallClock, CallContext
+from gateway.tools.context import CallContext
 from gateway.tools.results import ResultKeeper, Source, shorten
-from gateway.tools.slot import slot_for
+from gateway.tools.slot import run_within
 
 
 class ReadGate:
@@ -46,7 +46,7 @@ class ReadGate:
         outcome = "error"
         started = anyio.current_time()
         try:
-            result = await self._run(ctx, work)
+            result = await run_within(self._limiter, self._policy.timeout_seconds, ctx, work)
             if result is None:
                 outcome = "timeout"
                 raise UpstreamTimeout(f"{method} of {name!r} took longer than {self._policy.timeout_seconds:g} s.", server=self._source)
@@ -65,23 +65,15 @@ class ReadGate:
                 fields={"method": method, "outcome": outcome, "milliseconds": milliseconds},
             )
 
-    async def _run(
-        self, ctx: CallContext, work: Callable[[CallContext], Awaitable[Finished | InputRequired]]
-    ) -> Finished | InputRequired | None:
-        """The outcome, or `None` when the time is up."""
-        slot = slot_for(self._limiter, ctx)
-        if slot is not None:
-            await slot.take()
-        try:
-            clock = CallClock(self._policy.timeout_seconds)
-            waits = ctx.waits if slot is None else (*ctx.waits, slot)
-            inner = dataclasses.replace(ctx, clocks=(*ctx.clocks, clock), waits=waits)
-            with clock.scope:
-                return await work(inner)
-            return None
-        finally:
-            if slot is not None:
-                slot.give_back()
+    async def finish(self, method: str, name: str, ctx: CallContext, work: Callable[[CallContext], Awaitable[JsonObject]]) -> JsonObject:
+        """`run` for what never asks: the payload itself."""
+
+        async def finished(inner: CallContext) -> Finished:
+            return Finished(await work(inner))
+
+        outcome = await self.run(method, name, ctx, finished)
+        assert isinstance(outcome, Finished)
+        return outcome.result
 
     async def _limited(self, method: str, name: str, ctx: CallContext, outcome: Finished | InputRequired) -> Finished | InputRequired:
         policy = self._policy

@@ -65,7 +65,7 @@ def _source_check(status: SourceStatus) -> Check:
     took = f", {status.milliseconds:.0f} ms" if status.milliseconds is not None else ""
     era = f"{status.protocol_version}, " if status.protocol_version else ""
     subject = f"{'server' if status.kind == 'server' else 'source'} {status.name}"
-    if status.state == "ready":
+    if status.state in ("ready", "idle"):
         return Check("ok", subject, f"{status.transport}, {era}{status.tools} tool{'' if status.tools == 1 else 's'}{took}", "")
     if status.state == "starting":
         fix = f"Raise policies.{status.name}.connectTimeoutSeconds, or look at its own log."

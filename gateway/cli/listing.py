@@ -160,7 +160,7 @@ def without_servers(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def _print_sources(sources: Sequence[JsonMapping]) -> None:
-    from gateway.cli.output import print_table, quarantine_text
+    from gateway.cli.output import print_table, quarantine_text, source_state
 
     rows = [
         [
@@ -168,7 +168,7 @@ def _print_sources(sources: Sequence[JsonMapping]) -> None:
             str(source["kind"]),
             str(source["transport"]),
             str(source["protocolVersion"] or "-"),
-            str(source["state"]),
+            source_state(source),
             str(source["tools"]),
             f"{source['milliseconds']:.0f}" if source["milliseconds"] is not None else "-",
             str(source["error"] or quarantine_text(source)),

@@ -95,7 +95,7 @@ def source_line(source: JsonMapping) -> str:
     transport = str(source["kind"] if source["transport"] == "local" else source["transport"])
     parts = [f"{source['name']!s:<14}", f"{transport:<8}"]
     if source["state"] in ("down", "disabled", "starting", "auth needed"):
-        parts.append(f"{source['state']:<11}")
+        parts.append(source_state(source).ljust(10))
     else:
         count = int(source["tools"])
         took = source.get("milliseconds")
@@ -114,6 +114,20 @@ def quarantine_text(source: JsonMapping) -> str:
     shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
     accept = f"`moongate lock --diff {source['name']}`, then `moongate lock --accept {source['name']}`"
     return f"{len(names)} quarantined ({shown}): {accept}" if names else ""
+
+
+def _clock(moment: str) -> str:
+    """A moment as the reader's clock shows it: the time, with the date if it was not today."""
+    from datetime import datetime
+
+    local = datetime.fromisoformat(moment).astimezone()
+    return local.strftime("%H:%M:%S" if local.date() == datetime.now().date() else "%Y-%m-%d %H:%M")
+
+
+def source_state(source: JsonMapping) -> str:
+    """The state of a source in words: `down since 14:03:20`."""
+    since = source.get("since")
+    return f"{source['state']} since {_clock(str(since))}" if since else str(source["state"])
 
 
 def camel_keys(fields: JsonMapping) -> JsonObject:

@@ -22,7 +22,7 @@ th,td{text-align:left;padding:.45rem .8rem .45rem 0;vertical-align:top}
 th,td{border-bottom:1px solid color-mix(in srgb,currentColor 18%,transparent)}
 th{font-weight:600;font-size:.85rem;opacity:.7}td.n{font-variant-numeric:tabular-nums}
 .dot{display:inline-block;width:.6rem;height:.6rem;border-radius:50%;margin-right:.45rem}
-.ready{background:#2da44e}.starting,.auth{background:#bf8700}.down{background:#cf222e}.disabled{background:#8c959f}
+.ready{background:#2da44e}.starting,.auth{background:#bf8700}.down{background:#cf222e}.idle,.disabled{background:#8c959f}
 small{opacity:.75}code{font-size:.9em}
 """
 
@@ -60,11 +60,15 @@ def render_overview(name: str, endpoint: str, sources: Sequence[SourceStatus]) -
     )
 
 
+def _since(source: SourceStatus) -> str:
+    return f" since {escape(source.since)}" if source.since else ""
+
+
 def _row(source: SourceStatus) -> str:
     took = f"{source.milliseconds:.0f} ms" if source.milliseconds is not None else "-"
     error = f"<br><small>{escape(source.error)}</small>" if source.error else ""
     return (
-        f"<tr><td><span class='dot {source.state}'></span>{escape(source.name)} <small>{source.state}</small>{error}"
+        f"<tr><td><span class='dot {source.state}'></span>{escape(source.name)} <small>{source.state}{_since(source)}</small>{error}"
         f"<td>{source.kind}<td>{source.transport}<td>{escape(source.protocol_version) or '-'}"
         f"<td class=n>{source.tools}<td class=n>{took}</tr>"
     )

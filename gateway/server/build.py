@@ -7,9 +7,9 @@ Puts the handlers on the SDK's low-level `Server` and owns their background work
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp.server.context import CallNext, HandlerResult
@@ -32,6 +32,8 @@ from pydantic import ValidationError
 
 from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
+from gateway.json_types import JsonObject
+from gateway.server.caller import WireCaller
 from gateway.server.calls import CallHandler
 from gateway.server.changes import Changes
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, principal_of
@@ -40,6 +42,9 @@ from gateway.server.lists import ListHandler
 from gateway.server.parked import ParkedCalls
 from gateway.server.reads import ReadHandler
 from gateway.tools.base import ChangeKind
+
+if TYPE_CHECKING:
+    from gateway.server.skills import Gate
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +137,15 @@ class GatewayServer:
     async def __aexit__(self, *exc: object) -> None:
         self._changes.close()
         await self._stack.aclose()
+
+    def gate_of(self, source_id: str) -> Gate:
+        """The gate by which an extension serves reads of its own that belong to one source."""
+
+        async def gate(ctx: RequestContext, name: str, work: Callable[[], Awaitable[JsonObject]]) -> JsonObject:
+            facts = self._clients.context(ctx, WireCaller(ctx))
+            return await self._catalog.pass_gate(source_id, ctx.method, name, facts, lambda _: work())
+
+        return gate
 
     async def _released(self, session: LegacySession) -> None:
         await self._reads.release(session)

@@ -22,7 +22,7 @@ def build_instructions(configured: str | None, sources: Sequence[SourceStatus], 
     for source in sources:
         if source.state == "disabled":
             continue
-        state = "" if source.state == "ready" else f" ({source.state})"
+        state = "" if source.state in ("ready", "idle") else f" ({source.state})"
         if source.kind != "skill":
             lines.append(f"- {source.name}: {source.tools} {source.kind} tool{'' if source.tools == 1 else 's'}{state}")
     if skills:

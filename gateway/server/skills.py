@@ -6,16 +6,17 @@ resources, prompts and tools.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, PaginatedRequestParams, RequestParams
 
-from gateway.errors import NotFound
+from gateway.errors import GatewayError, NotFound
 from gateway.json_types import JsonObject
 from gateway.server.clients import RequestContext
+from gateway.server.errors import to_mcp_error
 from gateway.skills.extension import CAPABILITY, EXTENSION_ID, SkillsExtension
 
 
@@ -31,17 +32,21 @@ class DirectoryParams(PaginatedRequestParams):
     uri: str
 
 
-def bind_skills(server: Server[Any], extension: SkillsExtension) -> None:
-    """Declare the extension and serve its methods."""
+Gate = Callable[[RequestContext, str, Callable[[], Awaitable[JsonObject]]], Awaitable[JsonObject]]
+"""Runs a read of the named skill or folder within the limits of the skill source: `(request, name, work)`."""
+
+
+def bind_skills(server: Server[Any], extension: SkillsExtension, gate: Gate) -> None:
+    """Declare the extension and serve its methods, each through `gate`."""
 
     async def list_skills(ctx: RequestContext, params: PaginatedRequestParams) -> JsonObject:
-        return await _answer(extension.list_page(params.cursor))
+        return await _answer(gate(ctx, params.cursor or "", lambda: extension.list_page(params.cursor)))
 
     async def get_skill(ctx: RequestContext, params: SkillParams) -> JsonObject:
-        return await _answer(extension.get(params.uri))
+        return await _answer(gate(ctx, params.uri, lambda: extension.get(params.uri)))
 
     async def read_directory(ctx: RequestContext, params: DirectoryParams) -> JsonObject:
-        return await _answer(extension.directory(params.uri, params.cursor))
+        return await _answer(gate(ctx, params.uri, lambda: extension.directory(params.uri, params.cursor)))
 
     server.extensions[EXTENSION_ID] = dict(CAPABILITY)
     server.add_request_handler("skills/list", PaginatedRequestParams, list_skills)
@@ -54,3 +59,5 @@ async def _answer(work: Awaitable[JsonObject]) -> JsonObject:
         return {**await work, "resultType": "complete"}
     except NotFound as error:
         raise MCPError(INVALID_PARAMS, str(error), {"uri": error.name}) from None
+    except GatewayError as error:
+        raise to_mcp_error(error, "modern") from None

@@ -197,7 +197,8 @@ ReadOutcome = Finished | InputRequired
 PromptOutcome = Finished | InputRequired
 
 
-SourceState = Literal["starting", "ready", "auth needed", "down", "disabled"]
+SourceState = Literal["starting", "ready", "idle", "auth needed", "down", "disabled"]
+"""`idle`: not connected, by intent; the next call connects. `auth needed`: the server refuses the gateway's credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,8 @@ class SourceStatus:
     """Why it is down or disabled, and what to do."""
     quarantined: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
     """Native tool name → why it is withheld until a person accepts it, and by which command."""
+    since: str | None = None
+    """Since when it has been failing, ISO 8601."""
 
 
 @runtime_checkable

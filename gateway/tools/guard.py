@@ -7,7 +7,6 @@ It knows nothing of MCP's wire; `server.calls` makes wire results. Resources and
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections.abc import Mapping
@@ -26,10 +25,10 @@ from gateway.policy.limits import Shorten, judge_asks, judge_result
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, Tool, ToolDefinition, ToolOutcome
-from gateway.tools.context import CallClock, CallContext
+from gateway.tools.context import CallContext
 from gateway.tools.published import clean_definition, shape_definition
 from gateway.tools.results import ResultKeeper, Source, shorten
-from gateway.tools.slot import slot_for
+from gateway.tools.slot import run_within
 
 logger = logging.getLogger(__name__)
 
@@ -154,18 +153,11 @@ class GuardedTool:
             self._tell(record.kind, ctx, record.fields())
 
     async def _run(self, arguments: JsonObject, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
-        slot = slot_for(self._limiter, ctx)
-        if slot is not None:
-            await slot.take()
-        try:
-            clock = CallClock(self._policy.timeout_seconds)
-            waits = ctx.waits if slot is None else (*ctx.waits, slot)
-            inner = dataclasses.replace(ctx, clocks=(*ctx.clocks, clock), waits=waits)
-            with clock.scope:
-                return await self._settle(arguments, inner, record)
-        finally:
-            if slot is not None:
-                slot.give_back()
+        outcome = await run_within(
+            self._limiter, self._policy.timeout_seconds, ctx, lambda inner: self._settle(arguments, inner, record)
+        )
+        if outcome is not None:
+            return outcome
         record.outcome = "timeout"
         return Complete.text(
             f"Timed out after {self._policy.timeout_seconds:g} s and was cancelled; it may have taken effect. "

@@ -1,13 +1,20 @@
-"""`Slot`: one place in a source's limiter, given back while a person is asked. Used by the gates of calls and of reads."""
+"""`run_within`: a source's concurrency and time limits around one piece of work. Used by the gates of calls and of reads.
+
+A `Slot` is one place in a source's limiter, given back while a person is asked.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+import dataclasses
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeVar
 
 import anyio
 
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallClock, CallContext
+
+T = TypeVar("T")
 
 
 class Slot:
@@ -62,3 +69,25 @@ def slot_for(limiter: anyio.CapacityLimiter | None, ctx: CallContext) -> Slot | 
         if isinstance(wait, Slot) and wait.limiter is limiter:
             return None
     return Slot(limiter)
+
+
+async def run_within(
+    limiter: anyio.CapacityLimiter | None, seconds: float, ctx: CallContext, work: Callable[[CallContext], Awaitable[T]]
+) -> T | None:
+    """The result of `work` in a slot of `limiter` within `seconds` of working time, or `None` when the time ran out.
+
+    Waiting for the slot or for a person does not count. `work` gets the context that knows of slot and clock.
+    """
+    slot = slot_for(limiter, ctx)
+    if slot is not None:
+        await slot.take()
+    try:
+        clock = CallClock(seconds)
+        waits = ctx.waits if slot is None else (*ctx.waits, slot)
+        inner = dataclasses.replace(ctx, clocks=(*ctx.clocks, clock), waits=waits)
+        with clock.scope:
+            return await work(inner)
+    finally:
+        if slot is not None:
+            slot.give_back()
+    return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -16,10 +17,12 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.abc
 
-from gateway.errors import GatewayError, UpstreamUnavailable
+from gateway.errors import GatewayError, UpstreamUnavailable, only_cause
 from gateway.json_types import JsonObject
 from gateway.tools.context import CallContext
+from gateway.upstream.children import Holder
 from gateway.upstream.session import Session
+from gateway.upstream.transport import Remote
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +32,8 @@ MAX_SESSIONS = 256
 IDLE_SECONDS = 600.0
 """A caller session unused this long is closed."""
 
-OpenSession = Callable[[JsonObject], AbstractAsyncContextManager[Session]]
-"""Opens a negotiated session that declares these capabilities."""
+OpenSession = Callable[[JsonObject, Holder], AbstractAsyncContextManager[Session]]
+"""Opens a negotiated session that declares these capabilities; a child process for it is held by the holder."""
 
 
 @dataclass(slots=True)
@@ -41,13 +44,24 @@ class _Held:
     error: str = ""
     users: int = 0
     last_used: float = 0.0
+    leaving: bool = False
+
+    def idle_since(self) -> float | None:
+        """As `children.Holder`."""
+        return None if self.users or self.session is None else self.last_used
+
+    def evict(self) -> None:
+        """As `children.Holder`: end the session; its caller gets another one next time."""
+        self.leaving = True
+        self.scope.cancel()
 
 
 class CallerSessions:
     """Hands out one session per caller. `tasks` is the owner's task group and outlives the sessions."""
 
-    def __init__(self, server: str, tasks: anyio.abc.TaskGroup, open_session: OpenSession) -> None:
-        self._server = server
+    def __init__(self, remote: Remote, tasks: anyio.abc.TaskGroup, open_session: OpenSession) -> None:
+        self._remote = remote
+        self._server = remote.name
         self._tasks = tasks
         self._open = open_session
         self._held: dict[str, _Held] = {}
@@ -60,17 +74,19 @@ class CallerSessions:
         """
         key = self._key(ctx, capabilities)
         held = self._held.get(key)
-        if held is None or (held.session is not None and held.session.closed.is_set()):
+        if held is None or held.leaving or (held.session is not None and held.session.closed.is_set()):
             held = self._start(key, capabilities)
         held.users += 1
         try:
-            await held.settled.wait()
+            await held.settled.wait()  # within `connectTimeoutSeconds`: the deadline of the opening
             if held.session is None:
                 raise UpstreamUnavailable(held.error, server=self._server)
             return await work(held.session)
         finally:
             held.users -= 1
             held.last_used = anyio.current_time()
+            if not held.users and self._remote.children is not None:
+                self._remote.children.note_idle()
 
     def _key(self, ctx: CallContext, capabilities: JsonObject) -> str:
         """Which session serves a call. Callers that cannot be asked anything share one; a legacy client has its own.
@@ -79,7 +95,8 @@ class CallerSessions:
         server asks outside the call's own stream can only be meant for it.
         """
         if not capabilities:
-            return "nobody"
+            separate = self._remote.policy.callers == "separate"
+            return f"{ctx.client.session_id or ctx.principal.id}|" if separate else "nobody"
         declared = json.dumps(capabilities, sort_keys=True)
         if ctx.line:
             return f"line:{ctx.line}|{declared}"
@@ -96,7 +113,8 @@ class CallerSessions:
             if not idle:
                 raise UpstreamUnavailable(f"Server {self._server!r} already has {MAX_SESSIONS} busy sessions.", server=self._server)
             self._held.pop(min(idle)[1]).scope.cancel()
-        held = _Held(anyio.CancelScope(), last_used=anyio.current_time())
+        now = anyio.current_time()
+        held = _Held(anyio.CancelScope(deadline=now + self._remote.policy.connect_timeout_seconds), last_used=now)
         self._held[key] = held
         self._tasks.start_soon(self._hold, key, held, capabilities)
         return held
@@ -105,12 +123,16 @@ class CallerSessions:
         """Own one session from opening to its end, whatever happens to it."""
         try:
             with held.scope:
-                async with self._open(capabilities) as session:
+                async with self._open(capabilities, held) as session:
+                    held.scope.deadline = math.inf
                     held.session = session
                     held.settled.set()
                     await self._until_idle(held, session)
+            if held.session is None:
+                held.error = f"Server {self._server!r}: no answer within {self._remote.policy.connect_timeout_seconds:g} s."
         except Exception as error:  # the supervisor boundary: one caller's session failing stays with that caller
-            held.error = str(error) if isinstance(error, GatewayError) else f"Server {self._server!r}: {type(error).__name__}"
+            cause = only_cause(error)
+            held.error = str(cause) if isinstance(cause, GatewayError) else f"Server {self._server!r}: {type(cause).__name__}"
             logger.info("%s: a caller's session ended: %s", self._server, held.error)
         finally:
             held.settled.set()

@@ -1,36 +1,36 @@
 """`Connection`: the one supervisor of one remote server.
 
 A single task enters and leaves every session of the server, so cancel scopes always match and a failing server
-fails alone. Callers ask for the current session and wait, bounded, while one is being made. Knows nothing of
-tools or lists: `source` is told through `on_ready` and `on_lost`.
+fails alone. Callers ask for the current session and wait, bounded, while one is being made. A connection that nobody
+uses may rest (`idle`) and comes back with the next call; one that fails is left alone for a while, then one call
+tries again. Knows nothing of tools or lists: `source` is told through `on_ready`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable
 from typing import Literal, cast
 
 import anyio
 
-from gateway.config.models import ServerEntry
-from gateway.config.policies import SourcePolicy
-from gateway.errors import AuthNeeded, GatewayError, UpstreamLost, UpstreamUnavailable
-from gateway.json_types import JsonMapping, JsonObject
-from gateway.upstream.http import Credentials
+from gateway.errors import AuthNeeded, GatewayError, UpstreamBusy, UpstreamLost, UpstreamUnavailable
+from gateway.json_types import JsonMapping
 from gateway.upstream.session import Negotiated, Session, SessionHooks, open_session
 from gateway.upstream.stdio import ChildLog
-from gateway.upstream.transport import open_transport
+from gateway.upstream.transport import Remote
 
 logger = logging.getLogger(__name__)
 
-State = Literal["starting", "ready", "down"]
+State = Literal["starting", "ready", "idle", "auth needed", "down"]
 
 FIRST_BACKOFF_SECONDS = 0.5
 """Wait after the first failure; doubles up to `MAX_BACKOFF_SECONDS`."""
 
 MAX_BACKOFF_SECONDS = 30.0
-"""Longest wait between attempts to reach a server that is down."""
+"""Longest wait between attempts to reach a server that is down and that nobody calls."""
 
 STABLE_SECONDS = 5.0
 """A session that lasted this long is reconnected at once; a shorter one counts as a failure."""
@@ -38,165 +38,297 @@ STABLE_SECONDS = 5.0
 RETRY_SPACING_SECONDS = 1.0
 """A call that finds the server down triggers an attempt of its own, but never more often than this."""
 
+MAX_SPACING_SECONDS = 10.0
+"""The same where an attempt takes long, as it does for a server that never answers: calls fail at once meanwhile."""
+
+PROBE_SECONDS = 3.0
+"""While one call tries a server again whose connection stands, others fail at once; after this the next one tries."""
+
 
 class Connection:
     """Supervises one server. `run` must be going while `session` is used."""
 
     def __init__(
         self,
-        server: str,
-        entry: ServerEntry,
-        policy: SourcePolicy,
+        remote: Remote,
         hooks: SessionHooks,
         *,
-        client: JsonObject,
         capabilities: JsonMapping,
         on_ready: Callable[[Session], Awaitable[None]],
-        credentials: Credentials | None = None,
+        keep_awake: Callable[[], bool],
     ) -> None:
-        """`client` is our `clientInfo`; `capabilities` are declared to a legacy server. No side effects."""
-        self.server = server
+        """`capabilities` are declared to a legacy server; `keep_awake` says that it must not rest. No side effects."""
+        self.server = remote.name
         self.state: State = "starting"
         self.last_error = ""
-        self.auth_needed = False
-        """Whether it is down because the server wants (other) credentials."""
+        self.down_since: float | None = None
+        """Wall time since when it has been failing."""
         self.negotiated: Negotiated | None = None
         self.milliseconds: float | None = None
-        self._entry = entry
-        self._policy = policy
+        self.settled = anyio.Event()
+        """Set once the first attempt ended, well or badly, or none is to be made before the first call."""
+        self._remote = remote
         self._hooks = hooks
-        self._client = client
         self._capabilities = capabilities
-        self._credentials = credentials
         self._on_ready = on_ready
+        self._keep_awake = keep_awake
         self._session: Session | None = None
+        self._came_up = anyio.Event()
         self._attempt_over = anyio.Event()
         self._wanted = anyio.Event()
-        self._attempted_at = float("-inf")
+        self._users = 0
+        self._last_used = 0.0
+        self._resting = False
+        self._watch_scope: anyio.CancelScope | None = None
+        self._retry_at = float("-inf")
 
-    async def session(self) -> Session:
+    # -- for callers -------------------------------------------------------------------------------------------
+
+    def begin_use(self) -> None:
+        """From here to `end_use` the connection does not rest. Call it before `session`."""
+        self._users += 1
+
+    def end_use(self) -> None:
+        """Undo one `begin_use`."""
+        self._users -= 1
+        self._last_used = anyio.current_time()
+        if not self._users and self._remote.children is not None:
+            self._remote.children.note_idle()
+
+    async def session(self, *, probe: bool = False) -> Session:
         """The live session; waits for one being made, and starts an attempt where none is.
+
+        With `probe` the caller sends a call next, which tells whether a server that failed is well again.
 
         Raises:
             UpstreamUnavailable: No session within `connectTimeoutSeconds`, with the reason of the last failure.
         """
         session = self._session
         if session is not None and not session.closed.is_set():
+            if probe and self.state != "ready":
+                self._let_one_try()
             return session
-        with anyio.move_on_after(self._policy.connect_timeout_seconds):
+        with anyio.move_on_after(self._remote.policy.connect_timeout_seconds):
             while True:
-                if self.state == "down" and anyio.current_time() - self._attempted_at < RETRY_SPACING_SECONDS:
+                if self._is_failing and anyio.current_time() < self._retry_at:
                     break
                 self._wanted.set()
                 await self._attempt_over.wait()
                 session = self._session
                 if session is not None and not session.closed.is_set():
                     return session
-                if self.state == "down":
+                if self._is_failing:
                     break
-        kind = AuthNeeded if self.auth_needed else UpstreamUnavailable
-        raise kind(self.explain(), server=self.server)
+        raise self._failure()
+
+    async def live(self) -> Session:
+        """The live session, whenever there is one; wakes and tries nothing. For what only listens."""
+        while True:
+            session = self._session
+            if session is not None and not session.closed.is_set():
+                return session
+            await self._came_up.wait()
 
     def explain(self) -> str:
         """Why no call can be made now, for a model or a person."""
-        if self.auth_needed:
+        if self.state == "auth needed":
             return self.last_error
-        if self.state == "down":
+        if self._is_failing:
             return f"Server {self.server!r} is down: {self.last_error}"
         return f"Server {self.server!r} is still starting; try again in a moment."
 
-    async def run(self) -> None:
-        """Keep one session alive until cancelled."""
+    def note_failure(self, error: UpstreamUnavailable) -> None:
+        """Passive health: a call could not be delivered although the session stands (stateless servers)."""
+        now = anyio.current_time()
+        wait = error.retry_after_seconds if isinstance(error, UpstreamBusy) else RETRY_SPACING_SECONDS
+        self._retry_at = now + wait
+        self._note_down(error)
+
+    def note_success(self) -> None:
+        """Passive health: the server answered."""
+        if self._is_failing and self._session is not None:
+            self._note_up()
+
+    # -- supervision -------------------------------------------------------------------------------------------
+
+    async def run(self, *, asleep: bool = False) -> None:
+        """Keep one session alive until cancelled; `asleep` makes the first one when a call wants it."""
         backoff = FIRST_BACKOFF_SECONDS
+        if asleep:
+            self.state = "idle"
+            self.settled.set()
         while True:
-            self._attempted_at = anyio.current_time()
-            served = await self._live_once()
-            self._attempt_over, self._wanted = anyio.Event(), anyio.Event()
-            if served and anyio.current_time() - self._attempted_at >= STABLE_SECONDS:
+            if self.state == "idle":
+                await self._wanted.wait()
+                self.state, backoff = "starting", FIRST_BACKOFF_SECONDS
+            self._wanted = anyio.Event()
+            started = anyio.current_time()
+            served = await self._live_once(started)
+            if self._is_idle:
+                continue
+            if served and self.state == "starting":
                 backoff = FIRST_BACKOFF_SECONDS
                 continue
-            with anyio.move_on_after(backoff):
+            with anyio.move_on_after(max(backoff, self._retry_at - anyio.current_time())):
                 await self._wanted.wait()
             backoff = min(backoff * 2, MAX_BACKOFF_SECONDS)
 
-    async def _live_once(self) -> bool:
+    async def _live_once(self, started: float) -> bool:
         """One session from connect to end; whether it got as far as being ready."""
         log = ChildLog()
+        limit = self._remote.policy.connect_timeout_seconds
         ready = False
         try:
-            async with open_transport(self.server, self._entry, log, self._credentials) as streams:
-                async with open_session(self.server, streams, self._hooks, client=self._client) as session:
-                    await self._become_ready(session)
-                    ready = True
-                    await session.closed.wait()
-            self._fail("the connection ended", log)
+            with anyio.CancelScope(deadline=started + limit) as scope:
+                async with self._remote.open(log, self) as streams:
+                    async with open_session(self.server, streams, self._hooks, client=self._remote.client) as session:
+                        await self._become_ready(session, started)
+                        scope.deadline = math.inf
+                        ready = True
+                        await self._until_over(session)
+                        self._end_session(started)
+            if scope.cancelled_caught:
+                raise UpstreamUnavailable(f"no answer within {limit:g} s", server=self.server)
+            if self.state == "ready":
+                self._fail(UpstreamUnavailable("the connection ended", server=self.server), log, started)
         except Exception as error:  # the supervisor boundary: whatever one server does stays with it
-            self._fail(_reason(error), log, auth_needed=_is_about_auth(error))
+            if ready and self.state in ("idle", "starting"):
+                logger.info("%s: leaving the connection failed: %s", self.server, _reason(error))
+            else:
+                self._fail(error, log, started)
         finally:
             self._session = None
         return ready
 
-    async def _become_ready(self, session: Session) -> None:
-        started = anyio.current_time()
+    async def _become_ready(self, session: Session, started: float) -> None:
+        closed = False
         try:
-            with anyio.fail_after(self._policy.connect_timeout_seconds):
-                closed = False
-                async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as tasks:
 
-                    async def watch() -> None:
-                        nonlocal closed
-                        await session.closed.wait()
-                        closed = True
-                        tasks.cancel_scope.cancel()
-
-                    tasks.start_soon(watch)
-                    await session.negotiate(self._policy.era, self._capabilities)
-                    await self._on_ready(session)
+                async def watch() -> None:
+                    nonlocal closed
+                    await session.closed.wait()
+                    closed = True
                     tasks.cancel_scope.cancel()
-                if closed:
-                    raise UpstreamUnavailable("it ended during the handshake", server=self.server)
-        except UpstreamLost:
-            raise UpstreamUnavailable("it closed the connection during the handshake", server=self.server) from None
-        except TimeoutError:
-            text = f"no answer within {self._policy.connect_timeout_seconds:g} s"
-            raise UpstreamUnavailable(text, server=self.server) from None
+
+                tasks.start_soon(watch)
+                await session.negotiate(self._remote.policy.era, self._capabilities)
+                await self._on_ready(session)
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            if isinstance(_first(group), UpstreamLost):
+                raise UpstreamUnavailable("it closed the connection during the handshake", server=self.server) from None
+            raise
+        if closed:
+            raise UpstreamUnavailable("it ended during the handshake", server=self.server)
         self.negotiated = session.negotiated
         self.milliseconds = (anyio.current_time() - started) * 1000
-        self.state, self.last_error, self.auth_needed = "ready", "", False
+        self._last_used = anyio.current_time()
+        self._resting = False
         self._session = session
-        self._attempt_over.set()
+        self._note_up()
+        self._wanted = anyio.Event()
+        self._came_up.set()
+        self._came_up = anyio.Event()
+        self._attempt_ended()
+        if self._remote.children is not None:
+            self._remote.children.note_idle()
 
-    def _fail(self, reason: str, log: ChildLog, *, auth_needed: bool = False) -> None:
-        was = self.state
-        self.auth_needed = auth_needed
-        said = log.explain()
-        self.state = "down"
-        self.last_error = f"{reason} ({said})" if said else reason
+    async def _until_over(self, session: Session) -> None:
+        """Until the session ends by itself, or nobody used it for `idleSeconds`, or its place is wanted."""
+        idle = self._remote.policy.idle_seconds
+        while not session.closed.is_set() and not self._resting:
+            now = anyio.current_time()
+            busy = self._users > 0 or self._keep_awake()
+            deadline = math.inf if idle is None else (now if busy else self._last_used) + idle
+            with anyio.CancelScope(deadline=deadline) as self._watch_scope:
+                await session.closed.wait()
+            since = self.idle_since()
+            if idle is not None and since is not None and anyio.current_time() - since >= idle:
+                self.evict()
+        self._watch_scope = None
+
+    def _end_session(self, started: float) -> None:
+        """No call gets the session any more; leaving it may take a while. A long-lived one is made again at once."""
         self._session = None
-        if was != "down":
-            logger.warning("%s: down: %s", self.server, self.last_error)
+        if not self._resting and anyio.current_time() - started >= STABLE_SECONDS:
+            self.state = "starting"
+            logger.info("%s: the connection ended; connecting again", self.server)
+
+    def idle_since(self) -> float | None:
+        """As `children.Holder`: only what is ready can make room."""
+        if self._users or self._session is None or self._resting or self._keep_awake():
+            return None
+        return self._last_used
+
+    def evict(self) -> None:
+        """Rest until the next call."""
+        self._resting = True
+        self._session = None
+        self.state = "idle"
+        self.last_error, self.down_since = "", None
+        logger.info("%s: stopped, as nobody uses it; the next call starts it again", self.server)
+        if self._watch_scope is not None:
+            self._watch_scope.cancel()
+
+    # -- health ------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_idle(self) -> bool:
+        return self.state == "idle"
+
+    @property
+    def _is_failing(self) -> bool:
+        return self.state in ("down", "auth needed")
+
+    def _failure(self) -> UpstreamUnavailable:
+        kind = AuthNeeded if self.state == "auth needed" else UpstreamUnavailable
+        return kind(self.explain(), server=self.server)
+
+    def _let_one_try(self) -> None:
+        """Half-open: one call may try a failing server whose connection stands; the others fail at once meanwhile."""
+        now = anyio.current_time()
+        if now < self._retry_at:
+            raise self._failure()
+        self._retry_at = now + PROBE_SECONDS
+
+    def _note_up(self) -> None:
+        self.state, self.last_error, self.down_since = "ready", "", None
+        self._retry_at = float("-inf")
+
+    def _note_down(self, error: BaseException, said: str = "") -> None:
+        was = self.state
+        first = _first(error)
+        self.state = "auth needed" if isinstance(first, AuthNeeded) else "down"
+        reason = _reason(first)
+        self.last_error = f"{reason} ({said})" if said else reason
+        if was != self.state:
+            self.down_since = self.down_since or time.time()
+            logger.warning("%s: %s: %s", self.server, self.state, self.last_error)
+
+    def _fail(self, error: BaseException, log: ChildLog, started: float) -> None:
+        """An attempt or a short-lived session ended badly: leave the server alone for a while."""
+        now = anyio.current_time()
+        first = _first(error)
+        took = 0.0 if self.state == "ready" else now - started
+        spacing = min(max(took, RETRY_SPACING_SECONDS), MAX_SPACING_SECONDS)
+        self._retry_at = now + (first.retry_after_seconds if isinstance(first, UpstreamBusy) else spacing)
+        self._session = None
+        self._note_down(first, log.explain())
+        self._attempt_ended()
+
+    def _attempt_ended(self) -> None:
+        """Wake whoever waits for the outcome of the attempt; the next ones wait for the next."""
         self._attempt_over.set()
-
-    def note_failure(self, error: UpstreamUnavailable) -> None:
-        """Passive health: a call could not be delivered although the session stands (stateless servers)."""
-        if self.state == "ready":
-            self.state, self.last_error, self.auth_needed = "down", str(error), isinstance(error, AuthNeeded)
-            logger.warning("%s: down: %s", self.server, error)
-
-    def note_success(self) -> None:
-        """Passive health: the server answered."""
-        if self.state == "down" and self._session is not None:
-            self.state, self.last_error, self.auth_needed = "ready", "", False
+        self._attempt_over = anyio.Event()
+        self.settled.set()
 
 
 def _first(error: BaseException) -> BaseException:
+    """The first thing that went wrong in nested groups."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
-
-
-def _is_about_auth(error: BaseException) -> bool:
-    return isinstance(_first(error), AuthNeeded)
 
 
 def _reason(error: BaseException) -> str:

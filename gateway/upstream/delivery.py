@@ -1,33 +1,36 @@
-"""`Delivery`: puts one request of a caller on the right session of a server, and decides whether it may go twice.
+"""`Delivery`: puts one request of a caller on the right session of a server, and sends it again where `policy.repeats` allows.
 
-A request is repeated only if nothing was delivered. Which session: the shared one, or the caller's own where a
-legacy server fixes capabilities per session (`callers`). Results pass through; `source` and `tool` read them.
+Which session: the shared one, or the caller's own where a legacy server fixes capabilities per session (`callers`). On a
+child process that asks back, callers take turns (`turns`). Results pass through; `source` and `tool` read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-import anyio
 import anyio.abc
 
-from gateway.config.models import HttpServer, ServerEntry
-from gateway.config.policies import SourcePolicy
-from gateway.errors import AuthNeeded, PolicyDenied, UpstreamUnavailable
-from gateway.json_types import JsonObject
+from gateway.config.models import HttpServer
+from gateway.errors import AuthNeeded, PolicyDenied, SessionGone, UpstreamError, UpstreamLost, UpstreamUnavailable
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
+from gateway.policy.repeats import may_repeat
 from gateway.tools.context import CallContext
 from gateway.upstream.callers import CallerSessions
+from gateway.upstream.children import Holder
 from gateway.upstream.connection import Connection
 from gateway.upstream.hop import extend_via
-from gateway.upstream.http import Credentials
 from gateway.upstream.inputs import declared_capabilities, relayed_capabilities
 from gateway.upstream.session import TASKS_EXTENSION, Envelope, Session, SessionHooks, open_session, with_extension
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.texts import hearing_readably
-from gateway.upstream.transport import open_transport
+from gateway.upstream.transport import Remote
+from gateway.upstream.turns import Turns
+
+logger = logging.getLogger(__name__)
 
 
 class Delivery:
@@ -35,33 +38,36 @@ class Delivery:
 
     def __init__(
         self,
-        server: str,
-        entry: ServerEntry,
-        policy: SourcePolicy,
+        remote: Remote,
         connection: Connection,
         hooks: SessionHooks,
         *,
         own_id: str,
-        client: JsonObject,
-        credentials: Credentials | None = None,
+        annotations_of: Callable[[str], JsonMapping | None],
     ) -> None:
-        """`own_id` is this gateway's hop id, `client` the `clientInfo` shown to the server. No side effects."""
-        self._server = server
-        self._entry = entry
-        self._policy = policy
+        """`own_id` is this gateway's hop id; `annotations_of` knows a tool's hints as its server gave them. No side effects."""
+        self._remote = remote
+        self._server = remote.name
+        self._policy = remote.policy
         self._connection = connection
         self._hooks = hooks
         self._own_id = own_id
-        self._client = client
-        self._credentials = credentials
+        self._annotations_of = annotations_of
         self._callers: CallerSessions | None = None
+        self._is_http = isinstance(remote.entry, HttpServer)
+        self._turns = Turns() if self._policy.callers == "serial" else None
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Allow sessions per caller; they live in `tasks`."""
-        self._callers = CallerSessions(self._server, tasks, self._open_for_caller)
+        self._callers = CallerSessions(self._remote, tasks, self._negotiated)
+
+    def asked(self) -> None:
+        """The server asked something in the middle of a call: from now on it gets one caller at a time, by policy `auto`."""
+        if self._turns is None and self._policy.callers == "auto" and not self._is_http:
+            self._turns = Turns()
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """One request on behalf of `ctx`, on the right session; repeated once only if nothing was delivered.
+        """One request on behalf of `ctx`, on the right session; sent once more only where `may_repeat` says so.
 
         Raises:
             UpstreamError: See `Session.request`.
@@ -79,19 +85,42 @@ class Delivery:
             log_level=ctx.log_level,
             headers=headers or {},
         )
-        session = await self._connection.session()
+        connection = self._connection
+        connection.begin_use()
         try:
-            result = await self._send_on(session, method, params, envelope)
-        except UpstreamUnavailable as error:
-            if not session.closed.is_set():
-                self._connection.note_failure(error)
-                if isinstance(error, AuthNeeded):
+            session = await connection.session(probe=True)
+            try:
+                result = await self._send_on(session, method, params, envelope)
+            except (SessionGone, UpstreamLost) as error:
+                if not self._may_repeat(error, method, params):
                     raise
-                raise UpstreamUnavailable(f"Server {self._server!r} cannot be reached: {error}", server=self._server) from None
-            result = await self._send_on(await self._connection.session(), method, params, envelope)
-        if self._connection.state == "down":
-            self._connection.note_success()
+                logger.info("%s: %s is sent again: %s", self._server, method, error)
+                result = await self._send_on(await connection.session(), method, params, envelope)
+        except UpstreamUnavailable as error:
+            raise self._noted(error) from None
+        finally:
+            connection.end_use()
+        if connection.state != "ready":
+            connection.note_success()
         return result
+
+    def _may_repeat(self, error: UpstreamError, method: str, params: JsonObject) -> bool:
+        name = params.get("name")
+        return may_repeat(
+            "unsent" if isinstance(error, SessionGone) else "unknown",
+            method,
+            params,
+            self._annotations_of(name) if isinstance(name, str) else None,
+            idempotent=self._policy.idempotent,
+            trust_annotations=self._policy.trust_annotations,
+        )
+
+    def _noted(self, error: UpstreamUnavailable) -> UpstreamUnavailable:
+        """Passive health of a server whose connection stands whatever becomes of it; the error as callers read it."""
+        if not self._is_http or self._connection.state != "ready":
+            return error
+        self._connection.note_failure(error)
+        return error if isinstance(error, AuthNeeded) else UpstreamUnavailable(self._connection.explain(), server=self._server)
 
     async def _send_on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
         ctx = envelope.ctx
@@ -112,6 +141,9 @@ class Delivery:
 
                 return await self._callers.run(ctx, askable, work)
             await session.want_level(envelope.log_level)
+            if self._turns is not None:
+                async with self._turns.turn(ctx):
+                    return await session.request(method, params, envelope)
         return await session.request(method, params, envelope)
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:
@@ -123,18 +155,17 @@ class Delivery:
     def _needs_own_session(self, askable: JsonObject) -> bool:
         """Whether the shared session would tell the server the wrong thing about this caller.
 
-        A child process is shared unless roots are relayed, which servers read once at start.
+        A child process is shared unless policy says otherwise or roots are relayed, which servers read once at start.
         """
-        if isinstance(self._entry, HttpServer):
+        if self._is_http:
             return bool(askable) or bool(declared_capabilities(self._policy))
-        return "roots" in askable
+        return "roots" in askable or self._policy.callers == "separate"
 
     @asynccontextmanager
-    async def _open_for_caller(self, capabilities: JsonObject) -> AsyncGenerator[Session, None]:
+    async def _negotiated(self, capabilities: JsonObject, holder: Holder) -> AsyncGenerator[Session, None]:
         async with (
-            open_transport(self._server, self._entry, ChildLog(), self._credentials) as streams,
-            open_session(self._server, streams, self._hooks, client=self._client) as session,
+            self._remote.open(ChildLog(), holder) as streams,
+            open_session(self._server, streams, self._hooks, client=self._remote.client) as session,
         ):
-            with anyio.fail_after(self._policy.connect_timeout_seconds):
-                await session.negotiate("legacy", capabilities)
+            await session.negotiate("legacy", capabilities)
             yield session

@@ -8,16 +8,21 @@ sessions; `transport` builds it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
+import math
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Protocol
 
 import httpx2
 
 from gateway.errors import AuthNeeded, GatewayError, StorageError, UpstreamError, UpstreamUnavailable
+from gateway.json_types import JsonObject
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +40,24 @@ FORBIDDEN = -31004
 
 MAX_CHALLENGE_CHARS = 4096
 """Of a `WWW-Authenticate` header that is read."""
+
+SESSION_GONE = -31010
+"""JSON-RPC code of our own stand-in answer: the server does not know the session, so it did not take the request."""
+
+BUSY = -31011
+"""JSON-RPC code of our own stand-in answer: the server turned the request away (429, 503); `data` is the seconds to wait."""
+
+DEFAULT_RETRY_SECONDS = 1.0
+"""Wait after 429 or 503 without a usable `Retry-After`."""
+
+MAX_RETRY_SECONDS = 300.0
+"""Longest wait a server may ask for; after it one call tries again."""
+
+FAREWELL_SECONDS = 5.0
+"""Time for the server to answer the end of a session; nothing depends on it."""
+
+MAX_REFUSAL_BYTES = 16_384
+"""Of the body of a 400 that is read to learn whether the session is meant."""
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 """Time for TCP and TLS; the deadline of the call itself is the gate's."""
@@ -150,6 +173,9 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send; a delivery failure of a POST becomes a JSON-RPC error response, anything else raises as usual."""
+        if request.method == "DELETE":
+            timeouts: dict[str, float | None] = {"connect": FAREWELL_SECONDS, "read": FAREWELL_SECONDS, "write": FAREWELL_SECONDS}
+            request.extensions = {**request.extensions, "timeout": {**timeouts, "pool": FAREWELL_SECONDS}}
         try:
             response = await self._inner.handle_async_request(request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol, httpx2.ProxyError) as error:
@@ -163,12 +189,40 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
             fix = f"set or fix its credentials under `headers`, or `policies.{self._server}.auth`"
             code = UNAUTHORIZED if response.status_code == 401 else FORBIDDEN
             return _json_rpc_error(request, code, f"Server {self._server!r} answered {response.status_code}; {fix}.")
+        if request.method == "POST" and response.status_code in (400, 404, 429, 503):
+            turned_away = await self._turned_away(request, response)
+            if turned_away is not None:
+                await response.aclose()
+                return turned_away
         stream = response.stream
         if not isinstance(stream, httpx2.AsyncByteStream):
             return response
         streaming = response.headers.get("content-type", "").startswith("text/event-stream")
         response.stream = _BoundedStream(stream, self._server, None if streaming else self._max_body_bytes)
         return response
+
+    async def _turned_away(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response | None:
+        """Our answer where the status says that the request was not taken: too many, or an unknown session."""
+        status = response.status_code
+        if status in (429, 503):
+            seconds = _retry_after(response.headers.get("retry-after", ""))
+            text = f"it answered {status} and wants to be left alone for {seconds:g} s"
+            return _json_rpc_error(request, BUSY, text, seconds)
+        if "mcp-session-id" not in request.headers:
+            return None
+        if status == 404:
+            return _json_rpc_error(request, SESSION_GONE, "the server no longer knows our session")
+        body = b""
+        if isinstance(response.stream, httpx2.AsyncByteStream):
+            with contextlib.suppress(httpx2.TransportError, httpx2.StreamError):
+                async for chunk in response.stream:
+                    body += chunk
+                    if len(body) > MAX_REFUSAL_BYTES:
+                        break
+        if b"session id" in body.lower():  # what servers of the TypeScript SDK say instead of 404
+            return _json_rpc_error(request, SESSION_GONE, "the server no longer knows our session")
+        headers = {"content-type": response.headers.get("content-type", "")}
+        return httpx2.Response(status, headers=headers, content=body, request=request)
 
     def _stand_in(self, request: httpx2.Request, code: int, text: str, error: Exception) -> httpx2.Response:
         if request.method != "POST":
@@ -191,8 +245,21 @@ def _reason(error: Exception) -> str:
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 
-def _json_rpc_error(request: httpx2.Request, code: int, message: str) -> httpx2.Response:
-    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}).encode()
+def _retry_after(value: str) -> float:
+    """Seconds to wait by a `Retry-After` header, which is a number or a date."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except (TypeError, ValueError, OverflowError):
+            seconds = DEFAULT_RETRY_SECONDS
+    return min(max(seconds, DEFAULT_RETRY_SECONDS), MAX_RETRY_SECONDS) if math.isfinite(seconds) else DEFAULT_RETRY_SECONDS
+
+
+def _json_rpc_error(request: httpx2.Request, code: int, message: str, data: float | None = None) -> httpx2.Response:
+    error: JsonObject = {"code": code, "message": message, **({} if data is None else {"data": data})}
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
     return httpx2.Response(502, headers={"content-type": "application/json"}, content=body, request=request)
 
 

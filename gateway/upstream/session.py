@@ -39,6 +39,7 @@ from mcp_types import (
     LOG_LEVEL_META_KEY,
     METHOD_NOT_FOUND,
     MISSING_REQUIRED_CLIENT_CAPABILITY,
+    PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
 )
@@ -54,6 +55,8 @@ from gateway.errors import (
     AuthNeeded,
     GatewayError,
     ModelError,
+    SessionGone,
+    UpstreamBusy,
     UpstreamError,
     UpstreamLost,
     UpstreamRefused,
@@ -63,7 +66,7 @@ from gateway.errors import (
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import strip_text, strip_value
 from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
-from gateway.upstream.http import FORBIDDEN, LOST, NOT_SENT, UNAUTHORIZED
+from gateway.upstream.http import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, UNAUTHORIZED
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +75,16 @@ TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 
 PROBE_TIMEOUT_SECONDS = 10.0
 """How long `server/discover` may take before the server is taken for a legacy one."""
+
+_NO_ANSWERS = frozenset(
+    {
+        (PARSE_ERROR, "Failed to parse JSON response"),
+        (PARSE_ERROR, "Failed to parse SSE message"),
+        (INVALID_REQUEST, "Unexpected content type"),
+        (INTERNAL_ERROR, "Server returned an error response"),
+    }
+)
+"""How the SDK's transport spells an answer that was no JSON-RPC, before a colon; not to be passed on as the server's own words."""
 
 _calling: ContextVar[CallContext | None] = ContextVar("moongate_calling", default=None)
 """The call on whose behalf a request goes out. The SDK's HTTP transport carries it along to whatever the server
@@ -216,6 +229,8 @@ class Session:
         return wire, {"headers": headers}
 
     async def _send(self, method: str, wire: JsonObject, options: CallOptions) -> JsonObject:
+        if self.closed.is_set():
+            raise SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
         try:
             return await self._dispatcher.send_raw_request(method, wire, options)
         except MCPError as error:
@@ -225,15 +240,23 @@ class Session:
         code, text = error.error.code, error.error.message
         if code == NOT_SENT:
             return UpstreamUnavailable(text, server=self.server)
-        if code == LOST or (code == CONNECTION_CLOSED and text == "Connection closed"):
+        if code == CONNECTION_CLOSED and text == "Connection closed":
+            self.closed.set()
+            code = LOST
+        if code == LOST or (code == CONNECTION_CLOSED and text.startswith("SSE stream ")):
             return UpstreamLost(f"The connection to {self.server!r} broke during {method!r}; the call may have run.", server=self.server)
+        if (code, text.partition(":")[0]) in _NO_ANSWERS and method != "server/discover":
+            return UpstreamLost(f"Server {self.server!r} answered {method!r} with what is no MCP; it may have run.", server=self.server)
         if code == UNAUTHORIZED:
             return AuthNeeded(text, server=self.server)
         if code == FORBIDDEN:
             return UpstreamError(text, server=self.server)
-        if code == INVALID_REQUEST and text in ("Session terminated", "Session not found"):
+        if code == SESSION_GONE:
             self.closed.set()
-            return UpstreamUnavailable(f"Server {self.server!r} no longer knows our session.", server=self.server)
+            return SessionGone(f"Server {self.server!r} no longer knows our session.", server=self.server)
+        if code == BUSY:
+            data = error.error.data
+            return UpstreamBusy(text, server=self.server, retry_after_seconds=data if isinstance(data, float) else DEFAULT_RETRY_SECONDS)
         return UpstreamRefused(strip_text(text), server=self.server, code=code, data=strip_value(error.error.data))
 
     async def negotiate(self, era: str, capabilities: JsonMapping) -> None:

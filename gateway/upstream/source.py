@@ -6,10 +6,11 @@ call is exactly one upstream request. Policy on arguments and results is the gat
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import anyio
@@ -22,6 +23,7 @@ from gateway.policy.pins import PinFinding, judge_pins, pin_digest, pinned_form
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, OnChange, SourceStatus, Tool
 from gateway.tools.context import CallContext, LogLevel
+from gateway.upstream.children import ChildProcesses
 from gateway.upstream.connection import Connection
 from gateway.upstream.delivery import Delivery
 from gateway.upstream.hop import VIA_KEY, without_loops, without_owned_meta
@@ -39,6 +41,7 @@ from gateway.upstream.session import Envelope, Negotiated, Session
 from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
 from gateway.upstream.texts import readable_ask, readable_text, readable_value
 from gateway.upstream.tool import RemoteTool
+from gateway.upstream.transport import Remote
 from gateway.upstream.watching import Watcher
 
 logger = logging.getLogger(__name__)
@@ -73,14 +76,18 @@ class UpstreamSource:
         own_id: str,
         client: JsonObject,
         credentials: OwnedCredentials | None = None,
+        children: ChildProcesses | None = None,
     ) -> None:
-        """`own_id` is this gateway's hop id, `client` the `clientInfo` shown to the server. No side effects."""
+        """`own_id` is this gateway's hop id, `client` the `clientInfo` shown to the server; `children` counts its processes.
+
+        No side effects.
+        """
+        remote = Remote(server, entry, policy, client, children, credentials)
         self._server = server
         self._entry = entry
         self._policy = policy
         self._events = events
         self._own_id = own_id
-        self._client = client
         self._lists: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
         self._tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
         self._pinned: Mapping[str, str] | None = None
@@ -96,22 +103,16 @@ class UpstreamSource:
         self._guard = InputGuard(server, policy, events)
         self._watcher = Watcher(server, self._mark_changed)
         self._connection = Connection(
-            server,
-            entry,
-            policy,
+            remote,
             self,
-            client=client,
             capabilities=declared_capabilities(policy),
             on_ready=self._load,
-            credentials=credentials,
+            keep_awake=lambda: self._watcher.is_watching,
         )
-        self._delivery = Delivery(
-            server, entry, policy, self._connection, self, own_id=own_id, client=client, credentials=credentials
-        )
+        self._delivery = Delivery(remote, self._connection, self, own_id=own_id, annotations_of=self._annotations_of)
         self._credentials = credentials
         self.tasks = TaskFollower(server, self, _task_options(policy.tasks))
         self._stack = AsyncExitStack()
-        self._settled = anyio.Event()
 
     @property
     def id(self) -> str:
@@ -124,10 +125,10 @@ class UpstreamSource:
         self._delivery.start(tasks)
         if self._credentials is not None:
             tasks.start_soon(self._credentials.run)
-        tasks.start_soon(self._connection.run)
+        asleep = self._policy.start == "lazy" and any(self._lists.values())
+        tasks.start_soon(functools.partial(self._connection.run, asleep=asleep))
         tasks.start_soon(self._refresh_forever)
         tasks.start_soon(self._watcher.run, self._connection)
-        tasks.start_soon(self._note_settled)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -135,15 +136,8 @@ class UpstreamSource:
         await self._stack.aclose()
 
     async def settled(self) -> None:
-        """Wait until the first attempt to reach the server has ended, well or badly."""
-        await self._settled.wait()
-
-    async def _note_settled(self) -> None:
-        try:
-            await self._connection.session()
-        except UpstreamUnavailable as error:
-            logger.info("%s: not ready at start: %s", self._server, error)
-        self._settled.set()
+        """Wait until the first attempt to reach the server has ended, well or badly; not at all for one that starts with the first call."""
+        await self._connection.settled.wait()
 
     def status(self) -> SourceStatus:
         """How the server is doing."""
@@ -154,11 +148,12 @@ class UpstreamSource:
             kind="server",
             transport="http" if isinstance(self._entry, HttpServer) else "sse" if isinstance(self._entry, SseServer) else "stdio",
             protocol_version=agreed.protocol_version if agreed else "",
-            state="auth needed" if connection.auth_needed else connection.state,
+            state=connection.state,
             tools=len(self._tools),
             milliseconds=connection.milliseconds,
             error=connection.last_error or None,
             quarantined=self._quarantined(),
+            since=_iso(connection.down_since),
         )
 
     @property
@@ -325,20 +320,29 @@ class UpstreamSource:
             self._dirty.clear()
             self._changed = anyio.Event()
             awaited = list(self._rereads)
+            self._connection.begin_use()
             try:
                 session = await self._connection.session()
                 with anyio.fail_after(LIST_TIMEOUT_SECONDS):
                     await self._read_lists(session, kinds, announced=True)
             except (UpstreamError, TimeoutError) as error:
                 logger.warning("%s: lists could not be read again: %s", self._server, error)
+            finally:
+                self._connection.end_use()
             for event in awaited:
                 self._rereads.remove(event)
                 event.set()
+
+    def _annotations_of(self, name: str) -> JsonMapping | None:
+        """The server's own hints about a tool, as listed."""
+        known = self._tools.get(name)
+        return known[1].definition.annotations if known is not None else None
 
     # -- what the server sends ---------------------------------------------------------------------------------
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
         """A legacy server asks something during `ctx`'s call (`SessionHooks`)."""
+        self._delivery.asked()
         if ctx is None:
             raise AskUnavailable("It cannot be told for which caller this is.", capability="")
         return await ctx.ask(self._guard.judge(readable_ask(request, self._policy, self._server), ctx))
@@ -433,3 +437,7 @@ def _task_options(policy: TaskPolicy) -> MCPTaskOptions:
         cancel_remote_task_on_local_cancellation=policy.cancel_on_abandon,
         max_wait=timedelta(seconds=policy.max_wait_seconds) if policy.max_wait_seconds is not None else None,
     )
+
+
+def _iso(seconds: float | None) -> str | None:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else None

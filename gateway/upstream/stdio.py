@@ -25,6 +25,7 @@ from mcp_types import jsonrpc_message_adapter
 
 from gateway.config.models import StdioServer
 from gateway.errors import UpstreamUnavailable
+from gateway.upstream.children import ChildProcesses
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +68,11 @@ Writer = MemoryObjectSendStream[SessionMessage]
 
 @asynccontextmanager
 async def open_stdio(
-    server: str, entry: StdioServer, log: ChildLog, *, max_line_bytes: int
+    server: str, entry: StdioServer, log: ChildLog, *, max_line_bytes: int, children: ChildProcesses | None = None
 ) -> AsyncGenerator[tuple[Reader, Writer], None]:
     """Start the child and yield its message streams; leaving stops it and everything it started.
+
+    With `children` it also ends when the gateway is killed.
 
     Raises:
         UpstreamUnavailable: The program cannot be started.
@@ -88,6 +91,8 @@ async def open_stdio(
         reason = error.strerror or type(error).__name__
         raise UpstreamUnavailable(f"Cannot start {entry.command!r}: {reason}. Is it installed and on PATH?", server=server) from None
     pipe = _Pipe(server, process, log, max_line_bytes)
+    if children is not None:
+        await children.guard(process.pid)
     read_send, read_receive = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write_send, write_receive = anyio.create_memory_object_stream[SessionMessage](0)
     async with anyio.create_task_group() as tasks:
@@ -101,6 +106,8 @@ async def open_stdio(
                 read_receive.close()
                 write_send.close()
                 await pipe.stop()
+                if children is not None:
+                    await children.release(process.pid)
             tasks.cancel_scope.cancel()
 
 

@@ -6,7 +6,8 @@ Yields the SDK's message streams; everything above is the same for all three. No
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +16,10 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from gateway.config.models import HttpServer, ServerEntry, SseServer, StdioServer
+from gateway.config.policies import SourcePolicy
 from gateway.errors import UpstreamUnavailable
+from gateway.json_types import JsonObject
+from gateway.upstream.children import ChildProcesses, Holder
 from gateway.upstream.http import Credentials, build_http_client, build_sse_client
 from gateway.upstream.stdio import ChildLog, open_stdio
 
@@ -23,17 +27,46 @@ MAX_MESSAGE_BYTES = 67_108_864
 """One message from a server: larger lines, events and bodies are cut off (64 MiB)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """One remote server, and what reaching it takes."""
+
+    name: str
+    entry: ServerEntry
+    policy: SourcePolicy
+    client: JsonObject
+    """The `clientInfo` we present."""
+    children: ChildProcesses | None = None
+    """The processes of this gateway; `None` counts and watches none."""
+    credentials: Credentials | None = None
+    """What OAuth gives; `None` leaves the entry's fixed headers."""
+
+    @asynccontextmanager
+    async def open(self, log: ChildLog, holder: Holder) -> AsyncGenerator[tuple[Any, Any], None]:
+        """`open_transport`, a child process within its place among the gateway's children, held by `holder`."""
+        async with AsyncExitStack() as stack:
+            if self.children is not None and isinstance(self.entry, StdioServer):
+                await stack.enter_async_context(self.children.place(self.name, holder))
+            yield await stack.enter_async_context(open_transport(self.name, self.entry, log, self.credentials, self.children))
+
+
 @asynccontextmanager
 async def open_transport(
-    server: str, entry: ServerEntry, log: ChildLog, credentials: Credentials | None = None
+    server: str,
+    entry: ServerEntry,
+    log: ChildLog,
+    credentials: Credentials | None = None,
+    children: ChildProcesses | None = None,
 ) -> AsyncGenerator[tuple[Any, Any], None]:
     """Connect to `entry` and yield `(read, write)`; leaving ends the connection or the child process.
+
+    `children` are the gateway's own; a program's child is the program's to watch over.
 
     Raises:
         UpstreamUnavailable: The child cannot be started, or the URL is unusable.
     """
     if isinstance(entry, StdioServer):
-        async with open_stdio(server, entry, log, max_line_bytes=MAX_MESSAGE_BYTES) as streams:
+        async with open_stdio(server, entry, log, max_line_bytes=MAX_MESSAGE_BYTES, children=children) as streams:
             yield streams
         return
     _check_url(server, entry)

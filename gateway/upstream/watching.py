@@ -15,7 +15,7 @@ from typing import cast
 import anyio
 from mcp_types import METHOD_NOT_FOUND
 
-from gateway.errors import NotFound, UpstreamError, UpstreamRefused
+from gateway.errors import NotFound, UpstreamError, UpstreamRefused, UpstreamTimeout
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import ChangeKind
 from gateway.upstream.connection import Connection
@@ -28,6 +28,9 @@ RELISTEN_SECONDS = 1.0
 
 MAX_RELISTEN_SECONDS = 30.0
 """Longest wait between attempts to listen."""
+
+SUBSCRIBE_SECONDS = 20.0
+"""Time for a legacy server to answer `resources/subscribe` or `resources/unsubscribe`."""
 
 _CHANGES: dict[str, ChangeKind] = {
     "notifications/tools/list_changed": "tools",
@@ -48,6 +51,11 @@ class Watcher:
         self._relisten = anyio.Event()
         self._missed = False
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether a client waits for news of a resource, so that the server must not rest."""
+        return bool(self._watched)
+
     def notified(self, method: str, params: JsonMapping) -> None:
         """Take a notification of the server; others are ignored."""
         kind = _CHANGES.get(method)
@@ -67,7 +75,7 @@ class Watcher:
             NotFound: The server does not offer subscriptions.
             UpstreamError: The server refused or cannot be reached.
         """
-        session = await connection.session()
+        session = await _session(connection)
         resources = cast("JsonMapping", session.negotiated.capabilities.get("resources") or {})
         if not resources.get("subscribe"):
             raise NotFound("resource subscription", uri, f"Server {self._server!r} does not offer resource subscriptions.")
@@ -78,7 +86,7 @@ class Watcher:
             self._relisten.set()
             return
         try:
-            await session.request("resources/subscribe", {"uri": uri})
+            await self._ask(session, "resources/subscribe", uri)
         except UpstreamError:
             del self._watched[uri]
             raise
@@ -92,11 +100,18 @@ class Watcher:
         if self._watched[uri]:
             return
         del self._watched[uri]
-        session = await connection.session()
+        session = await _session(connection)
         if session.is_modern:
             self._relisten.set()
         else:
-            await session.request("resources/unsubscribe", {"uri": uri})
+            await self._ask(session, "resources/unsubscribe", uri)
+
+    async def _ask(self, session: Session, method: str, uri: str) -> None:
+        """One request about a subscription, with a deadline of its own: it runs inside no call."""
+        with anyio.move_on_after(SUBSCRIBE_SECONDS):
+            await session.request(method, {"uri": uri})
+            return
+        raise UpstreamTimeout(f"Server {self._server!r} did not answer {method!r} within {SUBSCRIBE_SECONDS:g} s.", server=self._server)
 
     async def run(self, connection: Connection) -> None:
         """Follow the server across reconnects until cancelled."""
@@ -104,7 +119,7 @@ class Watcher:
         while True:
             started = anyio.current_time()
             try:
-                session = await connection.session()
+                session = await connection.live()
                 if session.is_modern:
                     await self._listen(session)
                 else:
@@ -157,5 +172,14 @@ class Watcher:
         """Tell a reconnected legacy server again what is watched."""
         if self._subscribed_on is not None and self._subscribed_on is not session:
             for uri in list(self._watched):
-                await session.request("resources/subscribe", {"uri": uri})
+                await self._ask(session, "resources/subscribe", uri)
         self._subscribed_on = session
+
+
+async def _session(connection: Connection) -> Session:
+    """The live session, woken if need be."""
+    connection.begin_use()
+    try:
+        return await connection.session()
+    finally:
+        connection.end_use()

@@ -3,7 +3,8 @@
     python -m tests.fakes.bad_upstream MODE
 
 `exit` leaves at once with a last word on stderr; `hang` never answers; `garbage` prints what is no JSON-RPC, then works;
-`no-newline` floods stdout without ever ending a line; `deaf` ignores SIGTERM and a closed standard input.
+`no-newline` floods stdout without ever ending a line; `deaf` ignores SIGTERM and a closed standard input; `parent` serves and has a
+deaf child; `stderr` serves and floods standard error.
 """
 
 from __future__ import annotations
@@ -11,8 +12,17 @@ from __future__ import annotations
 import os
 import runpy
 import signal
+import subprocess
 import sys
+import threading
 import time
+
+
+def _flood() -> None:
+    line = b"w" * 200 + b"\n"
+    while True:
+        os.write(2, line * 50)
+        os.write(2, b"v" * 65_536)
 
 
 def main(mode: str) -> None:
@@ -28,6 +38,19 @@ def main(mode: str) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             while True:
                 time.sleep(1)
+        case "parent":  # has a child of its own that holds on to nothing of its parent's and ignores SIGTERM
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.fakes.bad_upstream", "deaf"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            sys.argv = ["upstream", "--stdio"]
+            runpy.run_module("tests.fakes.upstream", run_name="__main__")
+        case "stderr":  # floods standard error, in lines and without, while it serves
+            threading.Thread(target=_flood, daemon=True).start()
+            sys.argv = ["upstream", "--stdio"]
+            runpy.run_module("tests.fakes.upstream", run_name="__main__")
         case "garbage":
             os.write(1, b"Starting up...\n\xff\xfe{]\n\n" + b"y" * 100_000 + b"\n")
             sys.argv = ["upstream", "--stdio"]

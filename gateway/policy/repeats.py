@@ -1,0 +1,32 @@
+"""Whether a request whose connection broke may be sent again. One pure function, asked by whoever sends (`upstream.delivery`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from gateway.json_types import JsonMapping
+
+Fate = Literal["unsent", "unknown"]
+"""What is known of the failed request: it never reached the server (or was turned away unread), or it may have run."""
+
+
+def may_repeat(
+    fate: Fate, method: str, params: JsonMapping, annotations: JsonMapping | None, *, idempotent: Sequence[str], trust_annotations: bool
+) -> bool:
+    """Whether to send the same request once more, over a new connection.
+
+    What was never sent may go again (requirements MC9). What may have run goes again only if it is a plain call of a tool that
+    the operator marked (`idempotent`, globs over native names), or whose own `readOnlyHint` or `idempotentHint` the operator
+    trusts; a call that asked to become a task never does (requirements 3.C).
+    """
+    if fate == "unsent":
+        return True
+    name = params.get("name")
+    if method != "tools/call" or not isinstance(name, str) or "task" in params:
+        return False
+    if any(fnmatchcase(name, pattern) for pattern in idempotent):
+        return True
+    hints = annotations or {}
+    return trust_annotations and (hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True)

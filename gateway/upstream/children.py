@@ -1,0 +1,155 @@
+"""`ChildProcesses`: the server processes of one gateway. How many there may be, and that none outlives the gateway.
+
+Shared processes and those of single callers count alike; where all places are taken, the one unused longest makes room.
+A gateway that is killed cannot clean up, so a small shell of our own watches over it: it holds the end of a pipe that only
+the gateway writes to, and when that breaks it ends the process groups it was told of. That covers grandchildren and works on
+every POSIX system; what leaves its process group on purpose (a daemon) is out of reach. Windows has job objects of the SDK.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from subprocess import DEVNULL
+from typing import Protocol
+
+import anyio
+import anyio.abc
+
+from gateway.errors import UpstreamUnavailable
+
+logger = logging.getLogger(__name__)
+
+PLACE_SECONDS = 10.0
+"""How long a start waits for a place: an idle process takes up to three grace times to leave."""
+
+_WATCH = """
+groups=
+while read -r op id; do
+  case $op in
+    +) groups="$groups $id" ;;
+    -) kept=; for g in $groups; do [ "$g" = "$id" ] || kept="$kept $g"; done; groups=$kept ;;
+  esac
+done
+[ -n "$groups" ] || exit 0
+for g in $groups; do kill -TERM -"$g" 2>/dev/null; done
+sleep 1
+for g in $groups; do kill -KILL -"$g" 2>/dev/null; done
+"""
+"""Keeps the list of process groups from `+ID` and `-ID` lines; ends them when its input ends."""
+
+
+class Holder(Protocol):
+    """Whoever holds a place."""
+
+    def idle_since(self) -> float | None:
+        """The time of its last use, or `None` while it is in use or starting."""
+        ...
+
+    def evict(self) -> None:
+        """Stop soon; called only when idle. The place counts as taken until the process is gone."""
+        ...
+
+
+class ChildProcesses:
+    """Enter it before the first server starts; leave it after the last one stopped."""
+
+    def __init__(self, limit: int) -> None:
+        """At most `limit` processes at once. No side effects."""
+        self._limit = limit
+        self._holders: list[Holder] = []
+        self._leaving: list[Holder] = []
+        self._changed = anyio.Event()
+        self._waiting = 0
+        self._groups: set[int] = set()
+        self._watch: anyio.abc.Process | None = None
+        self._lock = anyio.Lock()
+
+    async def __aenter__(self) -> ChildProcesses:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(PLACE_SECONDS):
+                await watch.aclose()
+
+    @asynccontextmanager
+    async def place(self, server: str, holder: Holder) -> AsyncGenerator[None, None]:
+        """Hold one of the places while a process lives.
+
+        Raises:
+            UpstreamUnavailable: All are taken by busy processes.
+        """
+        with anyio.move_on_after(PLACE_SECONDS):
+            while len(self._holders) >= self._limit:
+                self._make_room()
+                self._waiting += 1
+                try:
+                    await self._changed.wait()
+                finally:
+                    self._waiting -= 1
+        if len(self._holders) >= self._limit:
+            fix = "try again later, or raise `server.maxChildProcesses`"
+            raise UpstreamUnavailable(f"Server {server!r} cannot start: all {self._limit} server processes are busy; {fix}.", server=server)
+        self._holders.append(holder)
+        try:
+            yield
+        finally:
+            self._holders.remove(holder)
+            if holder in self._leaving:
+                self._leaving.remove(holder)
+            self._tell()
+
+    def note_idle(self) -> None:
+        """A holder came to rest; whoever waits for a place looks again."""
+        if self._waiting:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def _make_room(self) -> None:
+        """Ask as many idle holders to leave as there are starts waiting, the one unused longest first."""
+        if len(self._leaving) > self._waiting:
+            return
+        idle = [(since, n) for n, h in enumerate(self._holders) if h not in self._leaving and (since := h.idle_since()) is not None]
+        if idle:
+            holder = self._holders[min(idle)[1]]
+            self._leaving.append(holder)
+            holder.evict()
+
+    async def guard(self, group: int) -> None:
+        """End process group `group` when the gateway dies without having released it."""
+        self._groups.add(group)
+        await self._say(f"+ {group}\n")
+
+    async def release(self, group: int) -> None:
+        """The process group has ended; its number may be given to others."""
+        self._groups.discard(group)
+        await self._say(f"- {group}\n")
+
+    async def _say(self, line: str) -> None:
+        if sys.platform == "win32":
+            return
+        async with self._lock:
+            if self._watch is not None and self._watch.stdin is not None:
+                with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await self._watch.stdin.send(line.encode())
+                    return
+            await self._start_watch()
+
+    async def _start_watch(self) -> None:
+        """Start the watching shell, or another one after it was killed, and tell it of every group."""
+        if not self._groups:
+            return
+        try:
+            # In a session of its own, so that what kills the gateway's group does not kill it too.
+            self._watch = await anyio.open_process(["/bin/sh", "-c", _WATCH], stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
+            assert self._watch.stdin is not None
+            await self._watch.stdin.send("".join(f"+ {group}\n" for group in sorted(self._groups)).encode())
+        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            logger.warning("server processes will not be ended if the gateway is killed: cannot watch over them: %s", type(error).__name__)
