@@ -43,6 +43,7 @@ from gateway.tools.results import ResultKeeper
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.children import ChildProcesses
 from gateway.upstream.pins import lock_path, read_pins
+from gateway.upstream.remembered import Memory
 from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ class Gateway:
                 name, located, policy, self.events, own_id=own_id, client=client, credentials=credentials, children=children
             )
             source.pin(pins.of(name))
+            await anyio.to_thread.run_sync(source.recall, Memory(state.path, name, located))
             self._upstreams.append(source)
         return lock_watch
 
@@ -276,7 +278,7 @@ class Gateway:
         return remarks + upstream.pin_remarks()
 
     async def _wait_for_lists(self) -> None:
-        if self._settled.is_set():
+        if self._settled.is_set() or all(upstream.is_known for upstream in self._upstreams):
             return
         with anyio.move_on_after(max(0.0, self._list_deadline - anyio.current_time())):
             await self._settled.wait()

@@ -37,6 +37,7 @@ from gateway.upstream.inputs import (
 )
 from gateway.upstream.listing import Listing, list_all, to_listed
 from gateway.upstream.refusals import begin_again, explain
+from gateway.upstream.remembered import Memory, Remembered
 from gateway.upstream.session import Envelope, Negotiated, Session
 from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
 from gateway.upstream.texts import readable_ask, readable_text, readable_value
@@ -97,6 +98,11 @@ class UpstreamSource:
         self._rereads: list[anyio.Event] = []
         """Set when a reading of the tools that has not begun yet, or is going on, has ended."""
         self._is_stale = False
+        self._memory: Memory | None = None
+        self._recalled: Remembered | None = None
+        self._to_keep: Remembered | None = None
+        self._kept = anyio.Event()
+        """Set when there is something new to write down."""
         self._dirty: set[ChangeKind] = set()
         self._changed = anyio.Event()
         self._on_change: OnChange = lambda _: None
@@ -128,6 +134,7 @@ class UpstreamSource:
         asleep = self._policy.start == "lazy" and any(self._lists.values())
         tasks.start_soon(functools.partial(self._connection.run, asleep=asleep))
         tasks.start_soon(self._refresh_forever)
+        tasks.start_soon(self._keep_lists)
         tasks.start_soon(self._watcher.run, self._connection)
         return self
 
@@ -159,7 +166,7 @@ class UpstreamSource:
     @property
     def instructions(self) -> str | None:
         """What the server tells its clients about itself."""
-        agreed = self._connection.negotiated
+        agreed = self._connection.negotiated or self._recalled
         return readable_text(agreed.instructions, self._policy) if agreed and agreed.instructions else None
 
     @property
@@ -206,11 +213,16 @@ class UpstreamSource:
                     differs = True
             if change == "tools":
                 self._is_stale = False
-                if differs or session.is_modern != self._built_modern:
-                    self._agreed = session.negotiated
+                known, self._agreed = self._agreed, session.negotiated
+                tasks_differ = (known is not None and known.has_tasks) != session.negotiated.has_tasks
+                if differs or tasks_differ or session.is_modern != self._built_modern:
                     self._rebuild_tools(modern=session.is_modern)
             if differs or announced:
                 self._on_change(change)
+        if self._memory is not None:
+            agreed = session.negotiated
+            self._to_keep = Remembered(dict(self._lists), session.is_modern, agreed.protocol_version, agreed.instructions)
+            self._kept.set()
 
     def _rebuild_tools(self, *, modern: bool) -> None:
         """Make a tool for each accepted listing entry, keeping those whose definition did not change."""
@@ -245,6 +257,27 @@ class UpstreamSource:
             self._pinned = pinned
             self._rebuild_tools(modern=self._built_modern)
             self._on_change("tools")
+
+    def recall(self, memory: Memory) -> None:
+        """List what `memory` kept until the server itself is read, and keep there what it lists; before entering. Blocks."""
+        self._memory = memory
+        self._recalled = memory.recall()
+        if self._recalled is not None:
+            self._lists = dict(self._recalled.lists)
+            self._rebuild_tools(modern=self._recalled.is_modern)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a complete listing, of this run or an earlier one."""
+        return self._recalled is not None or self._connection.negotiated is not None
+
+    async def _keep_lists(self) -> None:
+        """Write each new listing down, off the path of calls."""
+        while True:
+            await self._kept.wait()
+            self._kept = anyio.Event()
+            if self._memory is not None and self._to_keep is not None:
+                await anyio.to_thread.run_sync(self._memory.keep, self._to_keep)
 
     def definitions(self) -> Sequence[JsonObject]:
         """Every tool as the server lists it, quarantined ones too, for the lock file."""
