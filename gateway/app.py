@@ -260,6 +260,7 @@ class Gateway:
             await upstream.settled()
             for remark in await self._remarks(upstream):
                 logger.warning("%s", remark)
+        self._server.describe()
         self._settled.set()
 
     async def remarks(self) -> list[str]:
@@ -286,12 +287,18 @@ class Gateway:
     def sources(self) -> list[SourceStatus]:
         """How every source is doing, in catalog order; disabled servers last."""
         statuses = [self._local_status(name) for name in self._local]
-        statuses += [dataclasses.replace(u.status(), tools=self.catalog.count(u.id)) for u in self._upstreams]
+        statuses += [self._upstream_status(upstream) for upstream in self._upstreams]
         for name, entry in self.loaded.config.mcp_servers.items():
             if entry.disabled:
                 statuses.append(_disabled(name, "disabled in the configuration", _transport_of(entry)))
         statuses += [_disabled(s.name, f"{s.json_path}: {s.reason} {s.hint or ''}".rstrip(), s.transport) for s in self.loaded.disabled]
         return statuses
+
+    def _upstream_status(self, upstream: UpstreamSource) -> SourceStatus:
+        status = upstream.status()
+        count = len(self.catalog.withheld(upstream.id))
+        note = f"{count} definition{'' if count == 1 else 's'} withheld; see `moongate doctor`" if count else None
+        return dataclasses.replace(status, tools=self.catalog.count(upstream.id), error=status.error or note)
 
     def _local_status(self, name: str) -> SourceStatus:
         count = self.catalog.count(name)

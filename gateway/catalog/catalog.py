@@ -128,7 +128,8 @@ class Catalog:
                 label += "-2"
             labels.add(label)
             limiter = anyio.CapacityLimiter(entry.policy.max_concurrency)
-            shelves.append(_Shelf(entry, label, limiter, ReadGate(entry.source.id, entry.policy, limiter, self._events, self._keeper)))
+            gate = ReadGate(entry.source.id, entry.policy, limiter, self._events, self._keeper, is_local=entry.is_local)
+            shelves.append(_Shelf(entry, label, limiter, gate))
         return shelves
 
     # -- keeping current ---------------------------------------------------------------------------------------
@@ -363,11 +364,12 @@ class Catalog:
         """How many tools of one source are served."""
         return sum(1 for tool in self._tools.values() if tool.source == source_id)
 
-    def withheld(self) -> dict[str, str]:
-        """`<source>/<native name or URI>` → why it is not served, for `doctor`; what patterns hide is not told."""
+    def withheld(self, source_id: str | None = None) -> dict[str, str]:
+        """`<source>/<native name or URI>` → why it is not served, of all sources or of one; what patterns hide is not told."""
         return {
             f"{shelf.entry.source.id}/{native}": reason
             for shelf in self._shelves
+            if source_id in (None, shelf.entry.source.id)
             for reasons in shelf.withheld.values()
             for native, reason in reasons.items()
         }

@@ -12,7 +12,8 @@ import anyio
 from gateway.config.policies import SourcePolicy
 from gateway.errors import GatewayError, PolicyDenied, UpstreamTimeout
 from gateway.json_types import JsonObject
-from gateway.policy.decision import Reject
+from gateway.policy.decision import Reject, Rewrite
+from gateway.policy.hidden_text import HiddenText, judge_result_text
 from gateway.policy.limits import Shorten, judge_asks, judge_result
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Finished, InputRequired
@@ -25,12 +26,23 @@ class ReadGate:
     """The gate of one source."""
 
     def __init__(
-        self, source: str, policy: SourcePolicy, limiter: anyio.CapacityLimiter, events: EventStream, keeper: ResultKeeper | None = None
+        self,
+        source: str,
+        policy: SourcePolicy,
+        limiter: anyio.CapacityLimiter,
+        events: EventStream,
+        keeper: ResultKeeper | None = None,
+        *,
+        is_local: bool = False,
     ) -> None:
-        """`limiter` is the one the source's tools use: reads and calls share its slots; `keeper` keeps what is shortened."""
+        """`limiter` is the one the source's tools use: reads and calls share its slots; `keeper` keeps what is shortened.
+
+        Texts of our own (`is_local`) are not searched for what is hidden in them.
+        """
         self._source = source
         self._policy = policy
         self._limiter = limiter
+        self._hidden_text: HiddenText = "allow" if is_local else policy.hidden_text
         self._events = events
         self._keeper = keeper
 
@@ -41,7 +53,7 @@ class ReadGate:
 
         Raises:
             UpstreamTimeout: It took longer than `timeoutSeconds`.
-            PolicyDenied: The result is larger than `maxKeptBytes`, or cannot be kept.
+            PolicyDenied: The result is larger than `maxKeptBytes`, cannot be kept, or has hidden text that is refused.
         """
         outcome = "error"
         started = anyio.current_time()
@@ -80,6 +92,10 @@ class ReadGate:
         if isinstance(outcome, InputRequired):
             verdict = judge_asks(dict(outcome.requests), policy.max_result_bytes)
         else:
+            cleaned = judge_result_text(outcome.result, self._hidden_text)
+            if isinstance(cleaned, Reject):
+                raise PolicyDenied(f"{method} of {name!r} was refused by {cleaned.rule}: {cleaned.reason}", rule=cleaned.rule, subject=name)
+            outcome = Finished(cleaned.arguments) if isinstance(cleaned, Rewrite) else outcome
             verdict = judge_result(outcome.result, policy.max_result_bytes, policy.max_kept_bytes)
         if isinstance(verdict, Shorten) and isinstance(outcome, Finished):
             source = Source(ctx.principal.id, name, form="messages" if method == "prompts/get" else "contents")

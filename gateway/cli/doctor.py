@@ -54,6 +54,7 @@ async def _live_checks(loaded: LoadedConfig) -> list[Check]:
             checks = [_source_check(status) for status in own.gateway.sources() if status.state != "disabled"]
             checks += await _name_checks(own, loaded)
             checks += await _idle_rules(own)
+            checks += [Check("warn", f"withheld {what}", why, "") for what, why in own.gateway.catalog.withheld().items()]
             return [*checks, *await _definition_checks(loaded, own)]
     except (Collision, StorageError) as error:
         return [Check("fail", "start", str(error), "")]

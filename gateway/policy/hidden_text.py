@@ -12,13 +12,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import cast
+from typing import Literal, cast
 
 from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.decision import PASS, Pass, Reject
+from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 
 RULE = "hiddenText"
 """Rule id of a refusal for hidden text."""
+
+CLEANED_META_KEY = "dev.moongate/hiddenText"
+"""Key in a result's `_meta` that says that hidden text was taken out of it: `stripped`."""
+
+HiddenText = Literal["strip", "refuse", "allow"]
+"""`hiddenText` of the configuration."""
 
 MAX_TEXT_DEPTH = 200
 """Nesting up to which values are searched; deeper text is refused or dropped, because nobody looked at it."""
@@ -160,6 +166,20 @@ def _escaped(pattern: str) -> str:
 
 
 # -- judging -------------------------------------------------------------------------------------------------------
+
+
+def judge_result_text(result: JsonObject, mode: HiddenText) -> Pass | Rewrite | Reject:
+    """What becomes of a result: itself, a copy without hidden text, or a refusal. For tools and reads alike."""
+    if mode == "allow":
+        return PASS
+    clean = strip_value(result)
+    if clean is result:
+        return PASS
+    if mode == "strip":
+        meta = result.get("_meta")
+        noted: JsonObject = {**(cast("JsonObject", meta) if isinstance(meta, dict) else {}), CLEANED_META_KEY: "stripped"}
+        return Rewrite({**cast("JsonObject", clean), "_meta": cast("JsonObject", strip_value(noted))})
+    return judge_hidden_text(result, "The result")
 
 
 def judge_hidden_text(value: JsonValue, subject: str) -> Pass | Reject:

@@ -152,5 +152,9 @@ class GatewayServer:
         if self._catalog.disclosure is not None:
             self._catalog.disclosure.forget(scope_of(session.profile.session_id, ""))
 
-    def _describe_again(self, kind: ChangeKind) -> None:
+    def describe(self) -> None:
+        """Tell clients that come from now on what is here now; done by itself when a list changes."""
         self.mcp.instructions = self._instructions()
+
+    def _describe_again(self, kind: ChangeKind) -> None:
+        self.describe()

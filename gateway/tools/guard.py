@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 import anyio
 
@@ -19,8 +19,8 @@ from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable, GatewayError, NotFound, PolicyDenied, UpstreamRefused, only_cause
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.arguments import ArgumentPolicy
-from gateway.policy.decision import Reject, Rewrite, Verdict
-from gateway.policy.hidden_text import judge_hidden_text, strip_value
+from gateway.policy.decision import Pass, Reject, Rewrite, Verdict
+from gateway.policy.hidden_text import HiddenText, judge_result_text
 from gateway.policy.limits import Shorten, judge_asks, judge_result
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
 from gateway.telemetry.events import EventStream
@@ -37,11 +37,6 @@ DROPPED_META_KEY = "dev.moongate/droppedArguments"
 
 RULE_META_KEY = "dev.moongate/rule"
 """Key in a refusal's `_meta`: the id of the rule that refused, e.g. `arguments.read_text.path`."""
-
-CLEANED_META_KEY = "dev.moongate/hiddenText"
-"""Key in a result's `_meta` that says that hidden text was taken out of it: `stripped`."""
-
-HiddenText = Literal["strip", "refuse", "allow"]
 
 _MAX_NOTED_NAMES = 20
 _MAX_NOTED_LENGTH = 64
@@ -143,9 +138,11 @@ class GuardedTool:
             verdict = self.check(arguments)
             if isinstance(verdict, Reject):
                 record.refuse(verdict)
+                self._note_dropped(verdict.dropped)
                 return _noting(refusal(verdict.rule, verdict.reason), verdict.dropped)
             if isinstance(verdict, Rewrite):
                 arguments, record.dropped = verdict.arguments, verdict.dropped
+                self._note_dropped(verdict.dropped)
             outcome = self._cleaned(await self._run(arguments, ctx, record), record)
             outcome = await self._limited(outcome, ctx, record)
             return _noting(outcome, record.dropped) if record.dropped else outcome
@@ -190,18 +187,17 @@ class GuardedTool:
 
     def _cleaned(self, outcome: ToolOutcome, record: _CallRecord) -> ToolOutcome:
         """The outcome without hidden text, or a refusal. Asks of an `InputRequired` were cleaned where they were judged."""
-        if self._policy.hidden_text == "allow" or not isinstance(outcome, Complete):
+        if not isinstance(outcome, Complete):
             return outcome
-        clean = strip_value(outcome.result)
-        if clean is outcome.result:
-            return outcome
-        if self._policy.hidden_text == "strip":
-            return _with_meta(Complete(cast("JsonObject", clean)), CLEANED_META_KEY, "stripped")
-        verdict = judge_hidden_text(outcome.result, "The result")
-        if not isinstance(verdict, Reject):
-            return outcome
-        record.refuse(verdict)
-        return refusal(verdict.rule, verdict.reason)
+        verdict = judge_result_text(outcome.result, self._policy.hidden_text)
+        match verdict:
+            case Reject():
+                record.refuse(verdict)
+                return refusal(verdict.rule, verdict.reason)
+            case Rewrite():
+                return Complete(verdict.arguments)
+            case Pass():
+                return outcome
 
     async def _limited(self, outcome: ToolOutcome, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
         policy = self._policy
@@ -222,6 +218,12 @@ class GuardedTool:
             return outcome
         record.refuse(verdict)
         return refusal(verdict.rule, verdict.reason)
+
+    def _note_dropped(self, names: tuple[str, ...]) -> None:
+        """By name only: what a caller gave for them may be secret (requirements 3.A/25)."""
+        if names:
+            count = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
+            logger.info("%s: %s dropped that it may not get: %s", self.exposed_name, count, ", ".join(map(ascii, _noted(names))))
 
     def _tell(self, kind: str, ctx: CallContext, fields: JsonObject | None) -> None:
         self._events.emit(kind, source=self.source, name=self.exposed_name, principal=ctx.principal.id, fields=fields)

@@ -6,7 +6,7 @@ It speaks bare JSON-RPC, so nothing of an SDK tidies up listings or parameters. 
 `templates`, `prompts` (listings), `instructions`, `results` (tool name → result), `reads` (URI → result of `resources/read`),
 `rendered` (prompt name → result), `says` (notifications sent before the result of each call), `asks` (a request put to the
 client during each call) and `later` (a second tools listing, announced by the tool `change`). A tool without a result answers
-with the parameters it was called with as structured content: `{"got": params}`; over HTTP also `"headers"`.
+with the parameters it was called with, as text and as structured content `{"got": params}`; over HTTP also `"headers"`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Raw:
         self.changed = self.changed or params["name"] == "change"
         seen = {"got": params, **({"headers": headers} if headers else {})}
         told: dict[str, Any] | None = self.told.get("results", {}).get(params["name"])
-        return told or {"content": [{"type": "text", "text": "ok"}], "structuredContent": seen}
+        return told or {"content": [{"type": "text", "text": json.dumps(params)}], "structuredContent": seen}
 
     def introduction(self, method: str) -> dict[str, Any]:
         """Who it is."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from tests.fakes.openai_server import openai_server
 from tests.fakes.running import gateway_http, raw_http, raw_stdio
 from tests.interaction.ways import Era, Way, connected
 
@@ -208,13 +211,89 @@ async def test_a_name_that_was_never_listed_is_unknown_and_forwards_nothing(fron
 @pytest.mark.requirement(19)
 async def test_after_the_list_changed_the_new_declaration_counts(tmp_path: Path) -> None:
     told = {"tools": [tool("two", having("a")), tool("change")], "later": [tool("two", having("b")), tool("change")]}
-    with gateway_http(tmp_path, {"mcpServers": {"up": raw_stdio(told)}}) as front:
+    with gateway_http(tmp_path, {"mcpServers": {"up": raw_stdio(told)}, "policies": {"up": {"pins": "off"}}}) as front:
         async with connected(Way("http", "legacy", "up"), front) as (client, _):
             before: Any = await client.call_tool("up__two", {"a": 1, "b": 2})
             await client.call_tool("up__change", {})
             with anyio.fail_after(10):
-                while "b" not in (await client.list_tools()).tools[0].input_schema["properties"]:
+                while "b" not in next(t for t in (await client.list_tools()).tools if t.name == "up__two").input_schema["properties"]:
                     await anyio.sleep(0.02)
             after: Any = await client.call_tool("up__two", {"a": 1, "b": 2})
     assert before.structured_content["got"]["arguments"] == {"a": 1}
     assert after.structured_content["got"]["arguments"] == {"b": 2}
+
+
+@pytest.mark.requirement(1, 25)
+async def test_an_agents_and_a_workflows_calls_pass_the_same_filter(tmp_path: Path) -> None:
+    folder = tmp_path / "agents"
+    folder.mkdir()
+    (folder / "helper.agent.md").write_text("---\nname: helper\ndescription: Helps.\ntools: [up/two]\n---\nDo it.\n")
+    (folder / "flow.workflow.yaml").write_text(
+        "name: flow\ndescription: Calls it.\nexecutors:\n  one: {tool: up/two, arguments: {a: 1, session: s, foo: f}}\nstart: one\n"
+    )
+    given = {"a": 1, "session": "s", "foo": "f", "_meta": {"com.example/x": 1}}
+    turns = [
+        {"when": {"last_role": "user"}, "tool_calls": [{"name": "up__two", "arguments": given}]},
+        {"when": {"last_role": "tool"}, "text": "{last_tool}"},
+    ]
+    config = {"mcpServers": {"up": raw_stdio({"tools": TOOLS})}, "expose": {"agents": [str(folder)]}}
+    with openai_server(*turns) as model:
+        env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_MODEL": "scripted", "OPENAI_API_KEY": ""}
+        with gateway_http(tmp_path, config, env=env) as front:
+            by_agent = await call(front, "agent__helper", {"task": "go"})
+            by_workflow = await call(front, "workflow__flow", {})
+    received = json.loads(by_agent.content[0].text)
+    assert received["arguments"] == {"a": 1}
+    assert "com.example/x" not in received["_meta"]
+    assert by_workflow.structured_content["got"]["arguments"] == {"a": 1}
+
+
+@pytest.mark.requirement(25)
+async def test_dropped_names_are_counted_and_logged_without_their_values(tmp_path: Path) -> None:
+    config = {"mcpServers": {"up": raw_stdio({"tools": TOOLS})}, "server": {"logLevel": "info"}}
+    with gateway_http(tmp_path, config) as front:
+        await call(front, "up__two", {"a": "kept-canary", "secret": "canary-value", "other": 1})
+        log = (tmp_path / "gateway.log").read_text()
+    (line,) = [line for line in log.splitlines() if "up__two" in line]
+    assert "2 arguments dropped" in line
+    assert "secret" in line
+    assert "other" in line
+    assert "canary" not in log
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_of_a_repeated_key_the_value_that_was_judged_is_the_one_that_is_sent(tmp_path: Path, era: Era) -> None:
+    told = {"tools": [tool("read", {"type": "object", "properties": {"path": {"type": "string"}}})]}
+    policies = {"up": {"arguments": {"read": {"path": {"pattern": "^docs/"}}}}}
+    with gateway_http(tmp_path, {"mcpServers": {"up": raw_stdio(told)}, "policies": policies}) as front:
+        bad_last = await raw_call(front, era, 'up__read', '{"path": "docs/a", "path": "/etc/passwd"}')
+        good_last = await raw_call(front, era, 'up__read', '{"path": "/etc/passwd", "path": "docs/a"}')
+        two_names = await raw_call(front, era, 'up__none", "name": "up__read', '{"path": "/etc/passwd"}', named="up__read")
+    assert bad_last["result"]["_meta"]["dev.moongate/rule"] == "arguments.read.path"
+    assert good_last["result"]["structuredContent"]["got"]["arguments"] == {"path": "docs/a"}
+    assert two_names["result"]["_meta"]["dev.moongate/rule"] == "arguments.read.path"
+
+
+async def test_a_name_in_the_header_that_differs_from_the_body_is_refused(front: str) -> None:
+    answer = await raw_call(front, "modern", "many__two", "{}", named="many__none")
+    assert answer["error"]["code"] == -32020
+
+
+async def raw_call(front: str, era: Era, name: str, arguments: str, *, named: str | None = None) -> Any:
+    """`tools/call` written by hand, so that it may say what no JSON library writes."""
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    params = f'"name": "{name}", "arguments": {arguments}'
+    async with httpx2.AsyncClient(timeout=20) as client:
+        if era == "modern":
+            headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": named or name}
+            reserved = "io.modelcontextprotocol"
+            params += f', "_meta": {{"{reserved}/protocolVersion": "2026-07-28", "{reserved}/clientCapabilities": {{}}}}'
+        else:
+            hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+            started = await client.post(front, headers=headers, json={"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello})
+            headers |= {"MCP-Protocol-Version": "2025-11-25", "Mcp-Session-Id": started.headers["mcp-session-id"]}
+            await client.post(front, headers=headers, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+        body = f'{{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {{{params}}}}}'
+        answer = await client.post(front, headers=headers, content=body.encode())
+    text = answer.text
+    return json.loads(next((line[6:] for line in text.splitlines() if line.startswith("data: {")), text))
