@@ -34,14 +34,18 @@ from gateway.json_types import JsonObject
 from gateway.policy.lint import policy_remarks
 from gateway.server.build import GatewayServer
 from gateway.server.instructions import build_instructions
+from gateway.storage.entries import AuditEntry
+from gateway.storage.records import Records
 from gateway.storage.results import ResultStore
 from gateway.storage.state import StateFolder, default_state_dir
-from gateway.telemetry.events import EventStream
+from gateway.telemetry.events import Event, EventStream
 from gateway.telemetry.logging import SecretMask
+from gateway.tools.approvals import Approvals
 from gateway.tools.base import Source, SourceStatus, Tool, ToolSource
 from gateway.tools.results import ResultKeeper
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.children import ChildProcesses
+from gateway.upstream.inputs import AskServices
 from gateway.upstream.pins import lock_path, read_pins
 from gateway.upstream.remembered import Memory
 from gateway.upstream.source import UpstreamSource
@@ -49,6 +53,7 @@ from gateway.upstream.source import UpstreamSource
 if TYPE_CHECKING:
     import uvicorn
 
+    from gateway.chat.resolve import ModelResolver
     from gateway.config.policies import SourcePolicy
     from gateway.skills.source import SkillSource
     from gateway.upstream.http import OwnedCredentials
@@ -60,6 +65,9 @@ SHUTDOWN_SECONDS = 2
 
 SIGNAL_BURST_SECONDS = 0.5
 """Signals closer together count once: a terminal and a supervisor may both send one."""
+
+AUDITED = frozenset({"ask.judged", "approval.waiting", "approval.decided", "call.refused"})
+"""Events that go into the audit log: decisions, not traffic."""
 
 _DEFAULT_PREFIX = {"skill": "", "function": "function", "agent": "agent", "workflow": "workflow"}
 
@@ -109,8 +117,9 @@ class Gateway:
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
         self.keys = KeyStore(state.path / "keys.json")
         await self._enter_local()
+        services = self._asking(state)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes))
-        lock_watch = await self._build_upstreams(state, own_id, children)
+        lock_watch = await self._build_upstreams(state, own_id, services, children)
         kept = config.storage
         store = ResultStore(
             state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
@@ -126,6 +135,7 @@ class Gateway:
             self.events,
             name_budget=budget,
             settled=self._wait_for_lists,
+            approvals=services.approvals,
             keeper=ResultKeeper(store, ttl_seconds=kept.result_ttl_seconds),
             disclosure=disclosure,
         )
@@ -150,13 +160,16 @@ class Gateway:
         tasks.start_soon(store.sweep_forever)
         if lock_watch is not None:
             tasks.start_soon(self._follow_lock, lock_watch)
+        tasks.start_soon(services.records.run)
         self._list_deadline = anyio.current_time() + config.server.startup_timeout_seconds
         for upstream in self._upstreams:
             await self._stack.enter_async_context(upstream)
         tasks.start_soon(self._note_settled)
         await self._stack.enter_async_context(self._server)
 
-    async def _build_upstreams(self, state: StateFolder, own_id: str, children: ChildProcesses) -> FileWatch | None:
+    async def _build_upstreams(
+        self, state: StateFolder, own_id: str, services: AskServices, children: ChildProcesses
+    ) -> FileWatch | None:
         """Make a pinned source of each configured server; returns the watch of the lock file, begun before it was read."""
         config = self.loaded.config
         client: JsonObject = {"name": config.server.name, "version": __version__}
@@ -170,12 +183,31 @@ class Gateway:
             credentials = build_credentials(name, entry, policy, state)
             located = self._located(entry)
             source = UpstreamSource(
-                name, located, policy, self.events, own_id=own_id, client=client, credentials=credentials, children=children
+                name, located, policy, services, own_id=own_id, client=client, credentials=credentials, children=children
             )
             source.pin(pins.of(name))
             await anyio.to_thread.run_sync(source.recall, Memory(state.path, name, located))
             self._upstreams.append(source)
         return lock_watch
+
+    def _asking(self, state: StateFolder) -> AskServices:
+        """What judging asks needs: the records, opened on first use, and a model of ours where policy lets one answer."""
+        config = self.loaded.config
+        records = Records(state, audit_days=config.storage.audit_days)
+        self._stack.push_async_callback(records.aclose)
+        self._stack.callback(self.events.subscribe(lambda event: records.note(_to_audit(event)), AUDITED))
+        models: ModelResolver | None = None
+        wanting = {name: config.policy(name).sampling for name in config.mcp_servers}
+        wanting = {name: sampling for name, sampling in wanting.items() if sampling.mode in ("ask", "answer")}
+        if wanting:
+            from gateway.chat.resolve import ModelResolver
+
+            models = ModelResolver(os.environ, config.defaults.model)
+            self._stack.push_async_callback(models.aclose)
+            for name, sampling in wanting.items():
+                if sampling.mode == "answer" and not models.can_answer(sampling.model or "auto"):
+                    logger.warning("policies.%s.sampling.mode is `answer`, but no model is configured, so sampling is not announced", name)
+        return AskServices(self.events, records, Approvals(records, self.events), models)
 
     async def _enter_local(self) -> None:
         """Build and enter our own sources; each room is imported only when something is configured for it."""
@@ -419,6 +451,10 @@ def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:
             yield
 
     return Quiet(config)
+
+
+def _to_audit(event: Event) -> AuditEntry:
+    return AuditEntry(event.time, event.kind, event.source, event.name, event.principal, event.fields)
 
 
 def _transport_of(entry: ServerEntry) -> Literal["stdio", "http", "sse"]:

@@ -6,6 +6,7 @@
     ├── NotFound(kind, name)           unknown or hidden: the two are never told apart
     ├── Collision(name, first, second) two sources claim one exposed name
     ├── AskUnavailable                 the caller cannot be asked (capability, policy or transport)
+    │   └── AskExpired                 it was asked, and nobody answered in time
     ├── UpstreamError(server)          a remote MCP server failed
     │   ├── UpstreamUnavailable        nothing was delivered: not connected, refused, gone
     │   │   ├── AuthNeeded             the server wants credentials the gateway does not have
@@ -81,6 +82,13 @@ class AskUnavailable(GatewayError):
     def __init__(self, message: str, *, capability: str) -> None:
         super().__init__(message)
         self.capability = capability
+
+
+class AskExpired(AskUnavailable):
+    """The caller was asked and did not answer in time; `capability` is empty, because nothing is missing."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, capability="")
 
 
 class UpstreamError(GatewayError):

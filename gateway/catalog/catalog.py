@@ -29,6 +29,7 @@ from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_valu
 from gateway.policy.shaping import public_names
 from gateway.policy.tools import judge_tool
 from gateway.telemetry.events import EventStream
+from gateway.tools.approvals import Approvals
 from gateway.tools.base import AskingSource, ChangeKind, Finished, InputRequired, Kind, Source, Tool, ToolSource, UpdatingSource
 from gateway.tools.context import CallContext
 from gateway.tools.guard import GuardedTool, ToolGate
@@ -89,8 +90,10 @@ class Catalog:
         settled: Callable[[], Awaitable[None]],
         keeper: ResultKeeper | None = None,
         disclosure: Disclosure | None = None,
+        approvals: Approvals | None = None,
     ) -> None:
-        """`name_budget` is the longest exposed tool name; `settled` waits, bounded, for sources that are still starting.
+        """`name_budget` is the longest exposed tool name; `settled` waits, bounded, for sources that are still starting;
+        `approvals` asks people where policy wants that.
 
         `keeper` keeps the whole of results over their budget; without one they are refused. `disclosure` is told which tools
         are listed on demand only, and decides who is shown them.
@@ -103,6 +106,7 @@ class Catalog:
         self._keeper = keeper
         self.disclosure = disclosure
         """What narrows the listing per client; `None` while every tool is listed to everybody."""
+        self._approvals = approvals
         self._shelves = self._label_shelves(entries)
         self._tools: dict[str, GuardedTool] = {}
         """What clients see and call."""
@@ -239,7 +243,16 @@ class Catalog:
         entry = shelf.entry
         inner = UriTool(tool, shelf.label) if shelf.label and entry.full is not None else tool
         gate = ToolGate.build(inner.definition, entry.policy, is_local=entry.is_local, keeper=self._keeper)
-        return tool, GuardedTool(inner, exposed_name=name, source=entry.source.id, policy=gate, limiter=shelf.limiter, events=self._events)
+        guarded = GuardedTool(
+            inner,
+            exposed_name=name,
+            source=entry.source.id,
+            policy=gate,
+            limiter=shelf.limiter,
+            events=self._events,
+            approvals=self._approvals,
+        )
+        return tool, guarded
 
     async def _rebuild_kind(self, shelf: _Shelf, kind: Kind) -> None:
         if shelf.entry.full is None:

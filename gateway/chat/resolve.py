@@ -49,6 +49,14 @@ class ModelResolver:
             return self._client(kind, name)
         raise ModelError(f"Model {spec!r} is not known; write `auto`, `openai:NAME` or `openai-chat:NAME`.")
 
+    def can_answer(self, spec: str) -> bool:
+        """Whether an endpoint and a model are configured for `spec`; the connected client's own model does not count."""
+        kind, _, name = spec.partition(":")
+        if spec != "auto":
+            return self._has_endpoint() and bool(name) and kind in ("openai", "openai-chat")
+        named = self._environ.get("OPENAI_MODEL") or self._default_model
+        return self._has_endpoint() and bool(named or not self._environ.get("OPENAI_BASE_URL"))
+
     def _has_endpoint(self) -> bool:
         return bool(self._environ.get("OPENAI_API_KEY") or self._environ.get("OPENAI_BASE_URL"))
 

@@ -239,9 +239,11 @@ class RunningHub:
     async def reconnect(self) -> None:
         """A command has one connection (`TaskLine`)."""
 
-    def judge_ask(self, request: JsonObject, ctx: CallContext) -> JsonObject:
+    async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
         """The person at the terminal decides (`TaskLine`)."""
-        return request
+        from gateway.tools.drive import keyed
+
+        return await ctx.ask(keyed(request, key))
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
         """What the gateway asks (what `RemoteTool` needs); the person at the terminal decides."""

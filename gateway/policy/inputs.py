@@ -7,32 +7,26 @@ Counting requests and asking are `upstream.inputs`'s; nothing here keeps state.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import cast
 from urllib.parse import urlsplit
 
 from gateway.config.policies import ElicitationPolicy, RootsPolicy, SamplingPolicy, SourcePolicy
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
+from gateway.policy.secret_words import NEVER_NUMBERS, reads_secret
 
-_SECRET_WORDS = frozenset(
-    {"password", "passwd", "passphrase", "passcode", "pwd", "secret", "token", "credential", "credentials", "apikey", "cvv", "cvc"}
-)
-_SECRET_PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("secret", "key"), ("pass", "word"), ("pass", "phrase")})
-"""Words and neighbouring words in the name or title of a text field that mark it as a secret."""
-
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _CONTROLS = re.compile(r"[\x00-\x20\x7f\\]")
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests: int) -> Pass | Rewrite | Reject:
+def judge_input(
+    request: JsonMapping, source_policy: SourcePolicy, used_requests: int, *, origin: str = ""
+) -> Pass | Rewrite | Reject:
     """Judge one input request (`{"method", "params"}`, wire form) of a source.
 
-    `used_requests` is how many sampling requests this caller's budget already counts, without this one. A `Rewrite`
-    holds the whole request as it may go out.
+    `used_requests` is how many sampling requests this caller's budget already counts, without this one. What a person is
+    shown names `origin`, the server that asks, and the host of a link. A `Rewrite` holds the whole request as it may go out.
     """
     method = request.get("method")
     found = request.get("params")
@@ -41,7 +35,7 @@ def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests
         case "sampling/createMessage":
             return _judge_sampling(request, params, source_policy.sampling, used_requests)
         case "elicitation/create":
-            return _judge_elicitation(params, source_policy.elicitation)
+            return _judge_elicitation(request, params, source_policy.elicitation, origin)
         case "roots/list":
             return _judge_roots(source_policy.roots)
         case _:
@@ -56,6 +50,8 @@ def _judge_sampling(request: JsonMapping, params: JsonMapping, policy: SamplingP
         return Reject(
             "sampling.mode", "This server may not use a model. The operator can allow it with `sampling.mode` under its `policies`."
         )
+    if problem := _sampling_problem(params):
+        return Reject("sampling.params", problem)
     changed: JsonObject = {}
     wanted = params.get("maxTokens")
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
@@ -67,13 +63,36 @@ def _judge_sampling(request: JsonMapping, params: JsonMapping, policy: SamplingP
     return Rewrite({**request, "params": {**params, **changed}}) if changed else PASS
 
 
-def _judge_elicitation(params: JsonMapping, policy: ElicitationPolicy) -> Pass | Reject:
+def _sampling_problem(params: JsonMapping) -> str | None:
+    """What is wrong with the form of a request that a model will be given; what it says is not looked at."""
+    if not _are_objects(params.get("messages", [])) or not _are_objects(params.get("tools") or []):
+        return "`messages` and `tools` must be lists of objects."
+    for message in cast("list[JsonMapping]", params.get("messages", [])):
+        content: JsonValue = message.get("content")
+        if message.get("role") not in ("user", "assistant") or not _are_objects(content if isinstance(content, list) else [content]):
+            return "Each message must have the role user or assistant, and content blocks."
+    stops: JsonValue = params.get("stopSequences")
+    if not isinstance(params.get("temperature", 0.0), (int, float)) or not (stops is None or isinstance(stops, list)):
+        return "`temperature` must be a number, `stopSequences` a list."
+    return None
+
+
+def _are_objects(value: JsonValue) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in cast("list[JsonValue]", value))
+
+
+def _judge_elicitation(request: JsonMapping, params: JsonMapping, policy: ElicitationPolicy, origin: str) -> Pass | Rewrite | Reject:
     if policy.mode == "deny":
         return Reject("elicitation.mode", "This server may not ask the person anything.")
     mode = params.get("mode", "form")
+    message = params.get("message", "")
+    if not isinstance(message, str):
+        return Reject("elicitation.message", "The message must be a text.")
     if mode == "url":
-        problem = _url_problem(params.get("url"))
-        return Reject("elicitation.url", problem) if problem else PASS
+        host = _host_of(params.get("url"))
+        if isinstance(host, Reject):
+            return host
+        return _named(request, params, f"{origin} asks you to open {host}: {message}") if origin else PASS
     if mode != "form":
         return Reject("elicitation.mode", f"Elicitation mode {str(mode)[:40]!r} is not known.")
     for name, field in _form_fields(params.get("requestedSchema")):
@@ -82,7 +101,11 @@ def _judge_elicitation(params: JsonMapping, policy: ElicitationPolicy) -> Pass |
                 "elicitation.secret",
                 f"Form field {name[:60]!r} asks for a secret, which a form may not carry; the server has to use a URL for that.",
             )
-    return PASS
+    return _named(request, params, f"{origin} asks: {message}") if origin else PASS
+
+
+def _named(request: JsonMapping, params: JsonMapping, message: str) -> Rewrite:
+    return Rewrite({**request, "params": {**params, "message": message}})
 
 
 def _judge_roots(policy: RootsPolicy) -> Pass | Reject:
@@ -114,27 +137,27 @@ def _asks_for_secret(name: str, field: JsonMapping) -> bool:
     if field.get("format") == "password" or field.get("writeOnly") is True:
         return True
     kind = field.get("type", "string")
-    if kind in ("boolean", "integer", "number") or "enum" in field or "oneOf" in field:
+    if kind == "boolean" or "enum" in field or "oneOf" in field:
         return False
-    return _reads_secret(name) or _reads_secret(str(field.get("title", "")))
+    # A number called `token` counts something; a number called `pin` is one.
+    spared = NEVER_NUMBERS if kind in ("integer", "number") else frozenset[str]()
+    return reads_secret(name, spared) or reads_secret(str(field.get("title", "")), spared)
 
 
-def _reads_secret(text: str) -> bool:
-    words = [word.lower() for word in _WORD.findall(unicodedata.normalize("NFKC", text))]
-    return not _SECRET_WORDS.isdisjoint(words) or any(pair in _SECRET_PAIRS for pair in pairwise(words))
-
-
-def _url_problem(url: JsonValue) -> str | None:
-    """Why a person is not sent to `url`, or `None`."""
+def _host_of(url: JsonValue) -> str | Reject:
+    """The host of a URL that a person may be sent to, in ASCII; or why not."""
+    rule = "elicitation.url"
     if not isinstance(url, str) or _CONTROLS.search(url):
-        return "The URL is missing or has characters that no URL has."
+        return Reject(rule, "The URL is missing or has characters that no URL has.")
     try:
         parts = urlsplit(url)
         host, has_user = parts.hostname or "", "@" in parts.netloc
+        # Letters that look like others show as what they are: xn--…
+        host = host if host.isascii() else host.encode("idna").decode()
     except ValueError:
-        return "The URL cannot be read."
+        return Reject(rule, "The URL cannot be read.")
     if has_user or not host:
-        return "The URL must have a host and no user name before it."
+        return Reject(rule, "The URL must have a host and no user name before it.")
     if parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK_HOSTS):
-        return None
-    return "Only https URLs are shown (http only on this machine)."
+        return host
+    return Reject(rule, "Only https URLs are shown (http only on this machine).")

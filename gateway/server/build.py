@@ -93,7 +93,7 @@ class GatewayServer:
         self._catalog = catalog
         self._instructions = instructions
         self._stack = AsyncExitStack()
-        self._clients = Clients(self._released)
+        self._clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
         self._changes = Changes(catalog, self._clients)
         self._lists = ListHandler(catalog, self._clients, page_size=page_size, own_id=own_id)
         self._reads = ReadHandler(catalog, self._clients)

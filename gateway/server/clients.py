@@ -56,9 +56,11 @@ class LeveledCaller(Caller, Protocol):
 class Clients:
     """The legacy sessions of one server. `on_close` runs once per session when its connection ends."""
 
-    def __init__(self, on_close: Callable[[LegacySession], Awaitable[None]]) -> None:
+    def __init__(self, on_close: Callable[[LegacySession], Awaitable[None]], *, ask_timeout_seconds: float) -> None:
+        """`ask_timeout_seconds` is how long a question to a client waits for its answer."""
         self._sessions: dict[Connection, LegacySession] = {}
         self._on_close = on_close
+        self._ask_timeout_seconds = ask_timeout_seconds
         self._count = 0
 
     def all(self) -> list[LegacySession]:
@@ -105,6 +107,7 @@ class Clients:
             request_state=cast("str | None", raw.get("requestState")),
             wants_progress=meta.get("progressToken") is not None,
             log_level=log_level,
+            ask_timeout_seconds=self._ask_timeout_seconds,
         )
 
 

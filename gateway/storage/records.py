@@ -65,6 +65,7 @@ class Records:
         self._dropped = 0
         self._wake = anyio.Event()
         self._pruned_at = 0.0
+        self._keys: dict[str, bytes] = {}
 
     @property
     def is_open(self) -> bool:
@@ -82,6 +83,13 @@ class Records:
     async def budget(self) -> SamplingUse:
         """The sampling requests counted. Raises `StorageError`."""
         return (await self._open()).budget
+
+    async def key(self, purpose: str) -> bytes:
+        """The installation's key for `purpose` (`StateFolder.key`). Raises `StorageError`."""
+        known = self._keys.get(purpose)
+        if known is None:
+            known = self._keys[purpose] = await anyio.to_thread.run_sync(self._state.key, purpose)
+        return known
 
     async def _open(self) -> _Opened:
         if self._opened is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -52,7 +52,7 @@ class EventStream:
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         """Keep at most `capacity` events."""
         self._ring: deque[_Row] = deque(maxlen=capacity)
-        self._listeners: tuple[Listener, ...] = ()
+        self._listeners: tuple[tuple[Listener, Collection[str] | None], ...] = ()
 
     def emit(
         self, kind: str, *, source: str = "", name: str = "", principal: str = "", fields: JsonObject | None = None
@@ -61,24 +61,28 @@ class EventStream:
         row = (kind, time.time(), source, name, principal, fields)
         self._ring.append(row)
         if self._listeners:
-            self._tell(_to_event(row))
+            self._tell(row)
 
     def recent(self, limit: int = DEFAULT_CAPACITY) -> list[Event]:
         """The latest events, oldest first, at most `limit`."""
         rows = list(self._ring.copy())
         return [_to_event(row) for row in rows[max(0, len(rows) - limit) :]]
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` for every event from now on; returns what undoes it (calling that twice is fine)."""
-        self._listeners = (*self._listeners, listener)
+    def subscribe(self, listener: Listener, kinds: Collection[str] | None = None) -> Callable[[], None]:
+        """Call `listener` for every event (of these `kinds`) from now on; returns what undoes it (calling that twice is fine)."""
+        self._listeners = (*self._listeners, (listener, kinds))
 
         def unsubscribe() -> None:
-            self._listeners = tuple(other for other in self._listeners if other is not listener)
+            self._listeners = tuple(other for other in self._listeners if other[0] is not listener)
 
         return unsubscribe
 
-    def _tell(self, event: Event) -> None:
-        for listener in self._listeners:
+    def _tell(self, row: _Row) -> None:
+        event: Event | None = None
+        for listener, kinds in self._listeners:
+            if kinds is not None and row[0] not in kinds:
+                continue
+            event = event or _to_event(row)
             try:
                 listener(event)
             except Exception:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
 import anyio
 
 from gateway.auth.principal import LOCAL, Principal
-from gateway.errors import AskUnavailable
+from gateway.errors import AskExpired, AskUnavailable, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.answers import answer_problem
 
 if TYPE_CHECKING:
     from gateway.tools.base import Tool
@@ -71,7 +72,7 @@ class Caller(Protocol):
     async def ask(self, request: JsonObject) -> JsonObject:
         """Put one request (`{"method", "params"}`, wire form) to the client and return its result.
 
-        No deadline of its own: a person may be answering. Cancellable.
+        No deadline of its own: `CallContext.ask` has it. Cancellable.
 
         Raises:
             AskUnavailable: The client did not declare the capability, or has no way back.
@@ -146,6 +147,13 @@ class CallClock:
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
         self._paused = 0
         self._left = seconds
+        self.ended = ""
+        """Why the call was ended before its time; empty when it was not."""
+
+    def end(self, reason: str) -> None:
+        """End the call now: a question of it was not answered, and whoever asked may not know that it is over."""
+        self.ended = reason
+        self.scope.cancel()
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncGenerator[None, None]:
@@ -179,6 +187,8 @@ class CallContext:
     """Deadlines of this call and of the calls it runs inside; all stop while a person is asked."""
     waits: tuple[Callable[[], contextlib.AbstractAsyncContextManager[None]], ...] = ()
     """Entered around each wait for a person: gives back concurrency slots."""
+    ask_timeout_seconds: float = 3600.0
+    """How long one question waits for its answer (`server.askTimeoutSeconds`)."""
     durable: DurablePort | None = None
     run_tools: list[Tool] | None = None
     """Inside an agent's run its live tool list: what is added counts from the next model call on. `None` elsewhere."""
@@ -208,23 +218,33 @@ class CallContext:
         """Send a log message to the caller at its own chosen level."""
         await self.caller.log(level, data, logger)
 
-    async def ask(self, request: JsonObject) -> JsonObject:
-        """Ask the caller (a person, its model, its roots) and wait without a deadline.
-
-        Stops the clocks and frees the concurrency slots of this call meanwhile.
-
-        Raises:
-            AskUnavailable: The caller cannot be asked this.
-        """
-        async with self.waiting():
-            return await self.caller.ask(request)
-
     @contextlib.asynccontextmanager
     async def waiting(self) -> AsyncGenerator[None, None]:
-        """While something outside works or thinks: the clocks stop, and the concurrency slots of this call are free."""
+        """Stop the clocks and free the concurrency slots of this call while a person decides."""
         async with contextlib.AsyncExitStack() as stack:
             for clock in self.clocks:
                 await stack.enter_async_context(clock.paused())
             for wait in self.waits:
                 await stack.enter_async_context(wait())
             yield
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        """Ask the caller (a person, its model, its roots) and wait, at most `ask_timeout_seconds`.
+
+        Stops the clocks and frees the concurrency slots of this call meanwhile.
+
+        Raises:
+            AskUnavailable: The caller cannot be asked this.
+            AskExpired: Nobody answered in time.
+            ToolFailed: The answer is none: it has not the shape the question calls for.
+        """
+        answer: JsonObject | None = None
+        async with self.waiting():
+            with anyio.move_on_after(self.ask_timeout_seconds):
+                answer = await self.caller.ask(request)
+        if answer is None:
+            raise AskExpired(f"Nobody answered within {self.ask_timeout_seconds:g} s, so this did not go on.")
+        method = str(request.get("method"))
+        if problem := answer_problem(method, answer):
+            raise ToolFailed(f"The client's answer to {method} is not valid: {problem}.")
+        return answer

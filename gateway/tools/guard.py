@@ -7,6 +7,7 @@ It knows nothing of MCP's wire; `server.calls` makes wire results. Resources and
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Mapping
@@ -16,14 +17,17 @@ from typing import cast
 import anyio
 
 from gateway.config.policies import SourcePolicy
-from gateway.errors import AskUnavailable, GatewayError, NotFound, PolicyDenied, UpstreamRefused, only_cause
+from gateway.errors import AskExpired, AskUnavailable, GatewayError, NotFound, PolicyDenied, UpstreamRefused, only_cause
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.approvals import RULE as APPROVAL_RULE
+from gateway.policy.approvals import judge_approval
 from gateway.policy.arguments import ArgumentPolicy
 from gateway.policy.decision import Pass, Reject, Rewrite, Verdict
 from gateway.policy.hidden_text import HiddenText, judge_result_text
 from gateway.policy.limits import Shorten, judge_asks, judge_result
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
 from gateway.telemetry.events import EventStream
+from gateway.tools.approvals import Approvals, Grant
 from gateway.tools.base import Complete, InputRequired, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.published import clean_definition, shape_definition
@@ -57,6 +61,8 @@ class ToolGate:
     hidden_text: HiddenText
     keeper: ResultKeeper | None = None
     """Keeps the whole of results over `max_result_bytes`; without one they are refused."""
+    needs_approval: bool = False
+    """A person decides on each call."""
 
     @classmethod
     def build(
@@ -79,13 +85,16 @@ class ToolGate:
         )
         published = shape_definition(shown, override, arguments.published_schema)
         limits = source_policy.max_result_bytes, source_policy.max_kept_bytes
-        return cls(arguments, published, source_policy.timeout_seconds, *limits, hidden_text, keeper)
+        needs_approval = judge_approval(definition.name, source_policy.approval)
+        if needs_approval:
+            published = dataclasses.replace(published, may_ask=True)
+        return cls(arguments, published, source_policy.timeout_seconds, *limits, hidden_text, keeper, needs_approval)
 
 
 class GuardedTool:
     """Policy around one tool; itself a `Tool`. Shared by concurrent calls."""
 
-    __slots__ = ("_events", "_limiter", "_policy", "_tool", "definition", "exposed_name", "source")
+    __slots__ = ("_approvals", "_events", "_limiter", "_policy", "_tool", "definition", "exposed_name", "source")
 
     def __init__(
         self,
@@ -96,12 +105,17 @@ class GuardedTool:
         policy: ToolGate,
         limiter: anyio.CapacityLimiter | None,
         events: EventStream,
+        approvals: Approvals | None = None,
     ) -> None:
-        """`limiter` is shared by all tools of one source: a server sees at most that many calls at once."""
+        """`limiter` is shared by all tools of one source: a server sees at most that many calls at once.
+
+        Without `approvals` nobody can be asked, so calls that need an approval are refused.
+        """
         self._tool = tool
         self._policy = policy
         self._limiter = limiter
         self._events = events
+        self._approvals = approvals
         self.exposed_name = exposed_name
         """The name clients call; `definition.name` stays the native one."""
         self.source = source
@@ -143,16 +157,32 @@ class GuardedTool:
             if isinstance(verdict, Rewrite):
                 arguments, record.dropped = verdict.arguments, verdict.dropped
                 self._note_dropped(verdict.dropped)
+            grant = await self._approved(arguments, ctx) if self._policy.needs_approval else None
+            if isinstance(grant, Reject):
+                record.refuse(grant)
+                return _noting(refusal(grant.rule, grant.reason), record.dropped)
+            ctx = grant.opened(ctx) if grant is not None else ctx
             outcome = self._cleaned(await self._run(arguments, ctx, record), record)
             outcome = await self._limited(outcome, ctx, record)
+            outcome = grant.sealed(outcome) if grant is not None else outcome
             return _noting(outcome, record.dropped) if record.dropped else outcome
         finally:
             self._tell(record.kind, ctx, record.fields())
 
+    async def _approved(self, arguments: JsonObject, ctx: CallContext) -> Grant | Reject:
+        """Ask a person, before the call takes a slot or any of its time."""
+        if self._approvals is None:
+            return Reject(APPROVAL_RULE, "A person must approve this call, and there is nobody here to ask.")
+        return await self._approvals.approve_call(self.source, self.definition.name, arguments, ctx)
+
     async def _run(self, arguments: JsonObject, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
-        outcome = await run_within(
-            self._limiter, self._policy.timeout_seconds, ctx, lambda inner: self._settle(arguments, inner, record)
-        )
+        try:
+            outcome = await run_within(
+                self._limiter, self._policy.timeout_seconds, ctx, lambda inner: self._settle(arguments, inner, record)
+            )
+        except AskExpired as error:
+            record.outcome = "timeout"
+            return Complete.text(str(error), is_error=True)
         if outcome is not None:
             return outcome
         record.outcome = "timeout"

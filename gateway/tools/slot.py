@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import anyio
 
+from gateway.errors import AskExpired
 from gateway.tools.context import CallClock, CallContext
 
 T = TypeVar("T")
@@ -77,6 +78,9 @@ async def run_within(
     """The result of `work` in a slot of `limiter` within `seconds` of working time, or `None` when the time ran out.
 
     Waiting for the slot or for a person does not count. `work` gets the context that knows of slot and clock.
+
+    Raises:
+        AskExpired: A question of it was not answered, which ended it.
     """
     slot = slot_for(limiter, ctx)
     if slot is not None:
@@ -90,4 +94,6 @@ async def run_within(
     finally:
         if slot is not None:
             slot.give_back()
+    if clock.ended:
+        raise AskExpired(clock.ended)
     return None

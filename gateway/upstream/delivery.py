@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 import anyio.abc
 
@@ -18,12 +19,11 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
 from gateway.policy.repeats import may_repeat
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, ClientProfile
 from gateway.upstream.callers import CallerSessions
 from gateway.upstream.children import Holder
 from gateway.upstream.connection import Connection
 from gateway.upstream.hop import extend_via
-from gateway.upstream.inputs import declared_capabilities, relayed_capabilities
 from gateway.upstream.session import TASKS_EXTENSION, Envelope, Session, SessionHooks, open_session, with_extension
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.texts import hearing_readably
@@ -33,6 +33,18 @@ from gateway.upstream.turns import Turns
 logger = logging.getLogger(__name__)
 
 
+class Owner(SessionHooks, Protocol):
+    """Whose requests are delivered."""
+
+    def capabilities_for(self, client: ClientProfile) -> JsonObject:
+        """Client capabilities to declare on behalf of one caller."""
+        ...
+
+    def shared_capabilities(self) -> JsonObject:
+        """Client capabilities declared on the connection that callers share."""
+        ...
+
+
 class Delivery:
     """Sends for one server. `start` it with the owner's task group, which outlives the callers' sessions."""
 
@@ -40,7 +52,7 @@ class Delivery:
         self,
         remote: Remote,
         connection: Connection,
-        hooks: SessionHooks,
+        owner: Owner,
         *,
         own_id: str,
         annotations_of: Callable[[str], JsonMapping | None],
@@ -50,7 +62,7 @@ class Delivery:
         self._server = remote.name
         self._policy = remote.policy
         self._connection = connection
-        self._hooks = hooks
+        self._owner = owner
         self._own_id = own_id
         self._annotations_of = annotations_of
         self._callers: CallerSessions | None = None
@@ -77,7 +89,7 @@ class Delivery:
         if ctx.meta and isinstance(verdict := judge_meta(ctx.meta), Reject):
             raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=self._server)
         ctx = hearing_readably(ctx, self._policy)
-        declared = relayed_capabilities(ctx.client, self._policy)
+        declared = self._owner.capabilities_for(ctx.client)
         envelope = Envelope(
             ctx=ctx,
             meta=extend_via(ctx.meta, self._own_id),
@@ -158,14 +170,14 @@ class Delivery:
         A child process is shared unless policy says otherwise or roots are relayed, which servers read once at start.
         """
         if self._is_http:
-            return bool(askable) or bool(declared_capabilities(self._policy))
+            return bool(askable) or bool(self._owner.shared_capabilities())
         return "roots" in askable or self._policy.callers == "separate"
 
     @asynccontextmanager
     async def _negotiated(self, capabilities: JsonObject, holder: Holder) -> AsyncGenerator[Session, None]:
         async with (
             self._remote.open(ChildLog(), holder) as streams,
-            open_session(self._server, streams, self._hooks, client=self._remote.client) as session,
+            open_session(self._server, streams, self._owner, client=self._remote.client) as session,
         ):
             await session.negotiate("legacy", capabilities)
             yield session

@@ -1,119 +1,233 @@
-"""What a remote server may ask the caller: capabilities to declare, and the one judgement of every ask.
+"""What a remote server may ask: capabilities to declare, and the one judgement of every ask.
 
-Used for requests a legacy server sends and for those a modern one embeds in `input_required` results; the rules
-themselves are `policy.inputs`. Holds the sampling budgets of one server, counted per principal.
+Used for requests a legacy server sends and for those a modern one embeds in `input_required` results; the rules themselves are
+`policy.inputs`. What a person or the client's model is to answer goes to the caller; what a configured model is to answer is
+answered here (`sampling.mode` `answer`, and `ask` once approved). `conversing` runs the rounds of a modern server.
 """
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from typing import cast
+from dataclasses import dataclass
+from typing import Protocol, cast
 
+import anyio
+
+from gateway.chat.admission import admit_sampling
+from gateway.chat.answering import answer_sampling
+from gateway.chat.base import SupportsChatGetResponse
 from gateway.config.policies import SourcePolicy
-from gateway.errors import AskUnavailable, PolicyDenied
+from gateway.errors import AskUnavailable, GatewayError, ModelError, PolicyDenied
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.approvals import describe_sampling
 from gateway.policy.decision import Reject, Rewrite
 from gateway.policy.inputs import judge_input
+from gateway.storage.records import Records
 from gateway.telemetry.events import EventStream
+from gateway.tools.approvals import Approvals, Question
 from gateway.tools.base import InputRequired
 from gateway.tools.context import CallContext, ClientProfile, capability_of
 
 BUDGET_WINDOW_SECONDS = 3600.0
 """Sampling requests are counted over this rolling window (requirements 3.B, issue text)."""
 
+SAMPLING = "sampling/createMessage"
+
 _NOT_RELAYED_EXTENSIONS = frozenset({"io.modelcontextprotocol/tasks", "io.modelcontextprotocol/skills"})
 """Extensions that end at this gateway: a server must not be told that it may use them."""
 
 
-def asks_relayed(policy: SourcePolicy) -> bool:
-    """Whether any kind of ask of this server can reach a caller."""
-    return policy.sampling.mode == "relay" or policy.elicitation.mode == "relay" or policy.roots.mode == "relay"
+class Models(Protocol):
+    """What answers sampling requests in place of the client's model (`chat.resolve.ModelResolver`)."""
+
+    def can_answer(self, spec: str) -> bool:
+        """Whether a model is configured for `spec`."""
+        ...
+
+    def resolve(self, spec: str, ctx: CallContext) -> SupportsChatGetResponse:
+        """The chat client for `spec`; raises `ModelError`."""
+        ...
 
 
-def declared_capabilities(policy: SourcePolicy) -> JsonObject:
-    """Client capabilities for a connection that several callers share: what policy would relay at all."""
-    declared: JsonObject = {}
-    if policy.sampling.mode == "relay":
-        declared["sampling"] = {}
-    if policy.elicitation.mode == "relay":
-        declared["elicitation"] = {"form": {}, "url": {}}
-    if policy.roots.mode == "relay":
-        declared["roots"] = {}
-    return declared
+@dataclass(frozen=True, slots=True)
+class AskServices:
+    """What judging asks needs of the gateway; one per gateway."""
+
+    events: EventStream
+    records: Records
+    approvals: Approvals
+    models: Models | None = None
+    """`None` where no policy lets a model of ours answer."""
 
 
-def relayed_capabilities(client: ClientProfile, policy: SourcePolicy) -> JsonObject:
-    """Client capabilities to declare on behalf of one caller: what it declared and policy relays."""
-    declared: JsonObject = {}
-    for name, settings in client.capabilities.items():
-        if name == "sampling" and policy.sampling.mode != "relay":
-            continue
-        if name == "elicitation" and policy.elicitation.mode != "relay":
-            continue
-        if name == "roots" and policy.roots.mode != "relay":
-            continue
-        if name == "extensions" and isinstance(settings, dict):
-            kept = {k: v for k, v in cast("JsonObject", settings).items() if k not in _NOT_RELAYED_EXTENSIONS}
-            if kept:
-                declared[name] = kept
-            continue
-        if name != "tasks":
-            declared[name] = settings
-    return declared
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """The ask goes to the caller as `request`, possibly with a lowered token cap and the server named."""
+
+    request: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A configured model answered; the caller is not asked."""
+
+    result: JsonObject
 
 
 class InputGuard:
     """Judges what one server asks for. One instance per server; safe for concurrent calls."""
 
-    def __init__(self, server: str, policy: SourcePolicy, events: EventStream) -> None:
+    def __init__(self, server: str, policy: SourcePolicy, services: AskServices) -> None:
         self._server = server
         self._policy = policy
-        self._events = events
-        self._used: dict[str, deque[float]] = {}
+        self._services = services
+        self._model = policy.sampling.model or "auto"
+        models = services.models if policy.sampling.mode in ("ask", "answer") else None
+        self._answers = models is not None and models.can_answer(self._model)
 
-    def judge(self, request: JsonObject, ctx: CallContext) -> JsonObject:
-        """The request to put to the caller, possibly with a lowered token cap.
+    # -- what is declared --------------------------------------------------------------------------------------
 
-        Refused requests count towards the budget too (requirements 3.B/35).
+    def asks_midway(self, *, is_modern: bool) -> bool:
+        """Whether a call may have to ask its caller before it ends: always in the middle with a legacy server, and for an approval."""
+        if self._policy.sampling.mode == "ask":
+            return True
+        relays = self._policy.sampling.mode == "relay" or self._policy.elicitation.mode == "relay" or self._policy.roots.mode == "relay"
+        return relays and not is_modern
+
+    def shared_capabilities(self) -> JsonObject:
+        """Client capabilities for a connection that several callers share: what policy would relay or answer at all."""
+        declared: JsonObject = {}
+        if self._policy.sampling.mode in ("relay", "ask") or self._answers:
+            declared["sampling"] = {"tools": {}} if self._answers else {}
+        if self._policy.elicitation.mode == "relay":
+            declared["elicitation"] = {"form": {}, "url": {}}
+        if self._policy.roots.mode == "relay":
+            declared["roots"] = {}
+        return declared
+
+    def capabilities_for(self, client: ClientProfile) -> JsonObject:
+        """Client capabilities to declare on behalf of one caller: what it declared and policy relays, and what is answered here."""
+        declared: JsonObject = {}
+        for name, settings in client.capabilities.items():
+            if name == "sampling" or (name == "elicitation" and self._policy.elicitation.mode != "relay"):
+                continue
+            if name == "roots" and self._policy.roots.mode != "relay":
+                continue
+            if name == "extensions" and isinstance(settings, dict):
+                kept = {k: v for k, v in cast("JsonObject", settings).items() if k not in _NOT_RELAYED_EXTENSIONS}
+                if kept:
+                    declared[name] = kept
+                continue
+            if name != "tasks":
+                declared[name] = settings
+        if self._answers:
+            declared["sampling"] = {"tools": {}}
+        elif client.can("sampling") and self._policy.sampling.mode in ("relay", "ask"):
+            # Not `context`: the client would add what other servers behind this gateway said.
+            wanted = cast("JsonMapping", client.capabilities["sampling"] or {})
+            declared["sampling"] = {key: value for key, value in wanted.items() if key != "context"}
+        return declared
+
+    @property
+    def answers_itself(self) -> bool:
+        """Whether an ask of this server may be answered here."""
+        return self._answers
+
+    # -- judging -----------------------------------------------------------------------------------------------
+
+    async def judge(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+        """What becomes of one ask. Refused sampling requests count towards the budget too (requirements 3.B/35).
 
         Raises:
-            PolicyDenied: Policy refuses it.
+            PolicyDenied: Policy or the person refuses it.
             AskUnavailable: The caller did not declare the capability.
+            ModelError: No model is there to answer, or it failed.
+            StorageError: The budget cannot be counted or the decision not be recorded, so it is refused.
         """
-        capability = capability_of(request)
-        used = self._count(ctx.principal.id) if capability == "sampling" else 0
-        verdict = judge_input(request, self._policy, used)
-        refused = verdict if isinstance(verdict, Reject) else None
-        self._events.emit(
-            "ask.judged",
-            source=self._server,
-            name=str(request.get("method")),
-            principal=ctx.principal.id,
-            fields={"outcome": refused.rule if refused else "relayed"},
-        )
-        if refused is not None:
-            raise PolicyDenied(f"Refused by {refused.rule}: {refused.reason}", rule=refused.rule, subject=self._server)
+        if request.get("method") == SAMPLING and self._policy.sampling.mode != "deny":
+            return await self._judge_sampling(request, ctx)
+        verdict = judge_input(request, self._policy, 0, origin=self._server)
+        if isinstance(verdict, Reject):
+            self._tell(request, ctx, "refused", rule=verdict.rule)
+            raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=self._server)
+        self._require(capability_of(request), ctx)
+        self._tell(request, ctx, "relayed")
+        return Relayed(verdict.arguments if isinstance(verdict, Rewrite) else request)
+
+    async def answer(self, request: JsonObject, ctx: CallContext) -> JsonObject:
+        """The answer to one ask of a legacy server: from a model of ours, or from the caller. Raises as `judge` and `CallContext.ask`."""
+        judged = await self.judge(request, ctx)
+        return judged.result if isinstance(judged, Answered) else await ctx.ask(judged.request)
+
+    async def _judge_sampling(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+        mode = self._policy.sampling.mode
+        if mode == "relay":
+            self._require("sampling", ctx)
+        elif not self._answers and not (mode == "ask" and ctx.client.can("sampling")):
+            self._tell(request, ctx, "refused", rule="sampling.model")
+            raise ModelError(f"No model is configured to answer for server {self._server!r}; nothing was counted.")
+        params = cast("JsonMapping", request.get("params") or {})
+
+        async def approve(asked: JsonMapping) -> Reject | None:
+            if mode != "ask":
+                return None
+            shown = describe_sampling(self._server, asked, _smaller(asked.get("maxTokens"), self._policy.sampling.max_tokens))
+            return await self._services.approvals.ask(Question("sampling", self._server, SAMPLING, shown), ctx)
+
+        try:
+            allowed = await admit_sampling(self._server, request, self._policy, count=lambda: self._count(ctx), approve=approve)
+        except GatewayError as error:
+            rule = error.rule if isinstance(error, PolicyDenied) else type(error).__name__
+            self._tell(request, ctx, "refused", rule=rule, asked=params.get("maxTokens"))
+            raise
+        cap = cast("JsonMapping", allowed["params"]).get("maxTokens")
+        self._tell(request, ctx, "answered" if self._answers else "relayed", asked=params.get("maxTokens"), allowed=cap)
+        await self._services.records.flush()  # what a server gets of a model is on record first
+        return Answered(await self._ask_model(allowed, ctx)) if self._answers else Relayed(allowed)
+
+    async def _ask_model(self, request: JsonObject, ctx: CallContext) -> JsonObject:
+        """The answer of the configured model, which gets the request and nothing of ours (requirements 3.B/49)."""
+        models = cast("Models", self._services.models)
+        try:
+            with anyio.fail_after(self._policy.timeout_seconds):
+                return await answer_sampling(models.resolve(self._model, ctx), cast("JsonMapping", request["params"]))
+        except TimeoutError:
+            self._tell(request, ctx, "failed", rule="timeout")
+            raise ModelError(f"The model did not answer within {self._policy.timeout_seconds:g} s.") from None
+        except ModelError:
+            self._tell(request, ctx, "failed", rule="model")
+            raise
+
+    def _require(self, capability: str, ctx: CallContext) -> None:
         if not ctx.client.can(capability):
             raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
-        return verdict.arguments if isinstance(verdict, Rewrite) else request
 
-    def judge_all(self, outcome: InputRequired, ctx: CallContext) -> InputRequired:
-        """`judge` for every request of an `input_required` result; one refusal refuses the whole."""
-        judged = {key: self.judge(dict(request), ctx) for key, request in outcome.requests.items()}
-        return InputRequired(judged, outcome.state, outcome.meta)
-
-    def _count(self, principal: str) -> int:
-        """Requests of `principal` in the window before this one; records this one."""
-        now = time.monotonic()
-        times = self._used.setdefault(principal, deque())
-        while times and now - times[0] > BUDGET_WINDOW_SECONDS:
-            times.popleft()
-        used = len(times)
+    async def _count(self, ctx: CallContext) -> int:
+        """Requests of this caller in the window before this one; counts this one, in the database, so that it holds."""
         limit = self._policy.sampling.max_requests
-        if limit is None or used < limit:
-            times.append(now)
-        return used
+        if not limit:
+            return 0
+        budget = await self._services.records.budget()
+        return await budget.count(self._server, ctx.principal.id, limit=limit, window_seconds=BUDGET_WINDOW_SECONDS)
+
+    def _tell(
+        self, request: JsonMapping, ctx: CallContext, outcome: str, *, rule: str = "", asked: object = None, allowed: object = None
+    ) -> None:
+        fields: JsonObject = {"outcome": outcome}
+        if rule:
+            fields["reason"] = rule
+        if request.get("method") == SAMPLING:
+            fields["mode"] = self._policy.sampling.mode
+            fields["maxTokens"] = allowed
+            fields["askedTokens"] = asked if isinstance(asked, int) else None
+            fields["tokenCap"] = self._policy.sampling.max_tokens
+        self._services.events.emit(
+            "ask.judged", source=self._server, name=str(request.get("method"))[:60], principal=ctx.principal.id, fields=fields
+        )
+
+
+def _smaller(asked: object, cap: int | None) -> int | None:
+    wanted = asked if isinstance(asked, int) else None
+    return min((n for n in (wanted, cap) if n is not None), default=None)
 
 
 def to_input_required(result: JsonMapping) -> InputRequired:

@@ -8,7 +8,7 @@ capability back, the client is told so instead of being sent in circles. Used by
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY
@@ -42,20 +42,24 @@ def begin_again(ctx: CallContext) -> CallContext:
     return dataclasses.replace(ctx, request_state=None, input_responses=None)
 
 
-def explain(error: UpstreamRefused, ctx: CallContext, relayed: JsonMapping, judge: Callable[[JsonObject], JsonObject]) -> JsonObject:
+async def explain(
+    error: UpstreamRefused, ctx: CallContext, relayed: JsonMapping, judge: Callable[[JsonObject], Awaitable[JsonObject]]
+) -> JsonObject:
     """The result to take instead of a refusal; else raises what the caller should see.
 
-    `relayed` are the capabilities declared to the server for this caller; `judge` passes or refuses one ask.
+    `relayed` are the capabilities declared to the server for this caller; `judge` passes one ask, naming who asks, or refuses it.
 
     Raises:
-        UpstreamRefused: As it came.
+        UpstreamRefused: As it came, with the judged URLs.
         PolicyDenied: Policy refuses a URL, or keeps the capability that the server needs.
         AskUnavailable: The client cannot be shown URLs.
     """
     if error.code == URL_REQUIRED and (asks := _url_asks(error.data)):
-        judged = {f"url-{number}": judge(ask) for number, ask in enumerate(asks, 1)}
+        judged = {f"url-{number}": await judge(ask) for number, ask in enumerate(asks, 1)}
         if ctx.era == "modern":
             return {"resultType": "input_required", "inputRequests": judged, "requestState": URL_STATE}
+        shown = {**cast("JsonObject", error.data), "elicitations": [ask["params"] for ask in judged.values()]}
+        raise UpstreamRefused(str(error), server=error.server, code=error.code, data=shown)
     if error.code == MISSING_REQUIRED_CLIENT_CAPABILITY:
         held_back = _held_back(error.data, ctx.client, relayed)
         if held_back:

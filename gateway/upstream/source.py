@@ -17,24 +17,19 @@ import anyio
 
 from gateway.config.models import HttpServer, ServerEntry, SseServer
 from gateway.config.policies import SourcePolicy, TaskPolicy
-from gateway.errors import AskUnavailable, NotFound, PolicyDenied, UpstreamError, UpstreamRefused, UpstreamUnavailable
+from gateway.errors import AskExpired, AskUnavailable, NotFound, PolicyDenied, UpstreamError, UpstreamRefused, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.pins import PinFinding, judge_pins, pin_digest, pinned_form
-from gateway.telemetry.events import EventStream
 from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, OnChange, SourceStatus, Tool
-from gateway.tools.context import CallContext, LogLevel
+from gateway.tools.context import CallContext, ClientProfile, LogLevel
+from gateway.tools.drive import keyed
 from gateway.upstream.children import ChildProcesses
 from gateway.upstream.connection import Connection
+from gateway.upstream.conversing import converse
 from gateway.upstream.delivery import Delivery
 from gateway.upstream.hop import VIA_KEY, without_loops, without_owned_meta
 from gateway.upstream.http import OwnedCredentials
-from gateway.upstream.inputs import (
-    InputGuard,
-    asks_relayed,
-    declared_capabilities,
-    relayed_capabilities,
-    to_input_required,
-)
+from gateway.upstream.inputs import Answered, AskServices, InputGuard, to_input_required
 from gateway.upstream.listing import Listing, list_all, to_listed
 from gateway.upstream.refusals import begin_again, explain
 from gateway.upstream.remembered import Memory, Remembered
@@ -52,6 +47,9 @@ LIST_TIMEOUT_SECONDS = 60.0
 
 COALESCE_SECONDS = 0.1
 """Changes announced within this time are read together; some servers announce dozens at start."""
+
+CANCEL_SECONDS = 1.0
+"""Head start of a call's cancellation over the refusal of its unanswered question, after which a server might go on."""
 
 RESOURCE_MISSING = frozenset({-32002, -32602})
 """Codes by which servers say that a resource does not exist (legacy, modern)."""
@@ -72,7 +70,7 @@ class UpstreamSource:
         server: str,
         entry: ServerEntry,
         policy: SourcePolicy,
-        events: EventStream,
+        services: AskServices,
         *,
         own_id: str,
         client: JsonObject,
@@ -87,7 +85,6 @@ class UpstreamSource:
         self._server = server
         self._entry = entry
         self._policy = policy
-        self._events = events
         self._own_id = own_id
         self._lists: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
         self._tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
@@ -106,12 +103,12 @@ class UpstreamSource:
         self._dirty: set[ChangeKind] = set()
         self._changed = anyio.Event()
         self._on_change: OnChange = lambda _: None
-        self._guard = InputGuard(server, policy, events)
+        self._guard = InputGuard(server, policy, services)
         self._watcher = Watcher(server, self._mark_changed)
         self._connection = Connection(
             remote,
             self,
-            capabilities=declared_capabilities(policy),
+            capabilities=self._guard.shared_capabilities(),
             on_ready=self._load,
             keep_awake=lambda: self._watcher.is_watching,
         )
@@ -173,7 +170,7 @@ class UpstreamSource:
     def may_ask(self) -> bool:
         """Whether the server may ask in the middle of any request: a 2025 server may, a modern one asks in results."""
         agreed = self._connection.negotiated
-        return asks_relayed(self._policy) and (agreed is None or agreed.era == "legacy")
+        return self._guard.asks_midway(is_modern=agreed is not None and agreed.era == "modern")
 
     # -- lists -------------------------------------------------------------------------------------------------
 
@@ -228,7 +225,7 @@ class UpstreamSource:
         """Make a tool for each accepted listing entry, keeping those whose definition did not change."""
         agreed = self._agreed
         has_tasks = agreed is not None and agreed.has_tasks
-        may_ask = (has_tasks or not modern) and asks_relayed(self._policy)
+        may_ask = self._guard.asks_midway(is_modern=modern and not has_tasks)
         keeps_era, self._built_modern = modern == self._built_modern, modern
         held = self._judge_pins()
         tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
@@ -378,7 +375,21 @@ class UpstreamSource:
         self._delivery.asked()
         if ctx is None:
             raise AskUnavailable("It cannot be told for which caller this is.", capability="")
-        return await ctx.ask(self._guard.judge(readable_ask(request, self._policy, self._server), ctx))
+        try:
+            return await self._guard.answer(readable_ask(request, self._policy, self._server), ctx)
+        except AskExpired as error:
+            if ctx.clocks:
+                ctx.clocks[-1].end(str(error))
+                await anyio.sleep(CANCEL_SECONDS)
+            raise
+
+    def capabilities_for(self, client: ClientProfile) -> JsonObject:
+        """Client capabilities to declare on behalf of one caller (`Owner`)."""
+        return self._guard.capabilities_for(client)
+
+    def shared_capabilities(self) -> JsonObject:
+        """Client capabilities declared on the connection that callers share (`Owner`)."""
+        return self._guard.shared_capabilities()
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         """The server notifies (`SessionHooks`)."""
@@ -394,30 +405,40 @@ class UpstreamSource:
     # -- calls -------------------------------------------------------------------------------------------------
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """One request on behalf of `ctx` (`Delivery.send`); refusals that the caller's era says otherwise are translated."""
+        """One request on behalf of `ctx` (`Delivery.send`); what the result still asks is judged and the caller's to answer.
+
+        Refusals that the caller's era says otherwise are translated.
+        """
+
+        async def once(leg: CallContext) -> JsonObject:
+            result = await self._delivery.send(method, dict(params), leg, headers)
+            if isinstance(asked := result.get("inputRequests"), dict):
+                result["inputRequests"] = readable_ask(cast("JsonObject", asked), self._policy, self._server)
+            return result
+
+        async def judge(ask: JsonObject) -> JsonObject:
+            judged = await self._guard.judge(readable_ask(ask, self._policy, self._server), ctx)
+            return judged.result if isinstance(judged, Answered) else judged.request
+
         ctx = begin_again(ctx)
         if self._pinned is not None and self._policy.pins == "quarantine" and method == "tools/call":
             await self._admit(str(params.get("name")))
         try:
-            return await self._delivery.send(method, params, ctx, headers)
+            return await converse(self._guard, once, ctx)
         except UpstreamRefused as error:
-            relayed = relayed_capabilities(ctx.client, self._policy)
-            return explain(error, ctx, relayed, lambda ask: self._guard.judge(readable_ask(ask, self._policy, self._server), ctx))
+            return await explain(error, ctx, self._guard.capabilities_for(ctx.client), judge)
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """The judged asks of an `input_required` result."""
-        requests = result.get("inputRequests")
-        if isinstance(requests, dict):
-            result = {**result, "inputRequests": readable_ask(cast("JsonObject", requests), self._policy, self._server)}
-        return self._guard.judge_all(to_input_required(result), ctx)
+        """The asks of an `input_required` result of `send`, which judged them."""
+        return to_input_required(result)
 
     async def reconnect(self) -> None:
         """Have a session again (`TaskLine`)."""
         await self._connection.session()
 
-    def judge_ask(self, request: JsonObject, ctx: CallContext) -> JsonObject:
-        """One ask, judged as every other (`TaskLine`)."""
-        return self._guard.judge(readable_ask(request, self._policy, self._server), ctx)
+    async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
+        """The answer to one ask of a task, judged as every other (`TaskLine`)."""
+        return await self._guard.answer(keyed(readable_ask(request, self._policy, self._server), key), ctx)
 
     # -- resources, prompts, completion ------------------------------------------------------------------------
 

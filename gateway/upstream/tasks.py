@@ -20,7 +20,6 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from gateway.errors import AskUnavailable, TaskError, UpstreamError, UpstreamLost, UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.context import CallContext
-from gateway.tools.drive import keyed
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +80,8 @@ class TaskLine(Protocol):
         """Have a working connection; returns at once where there is one. Raises `UpstreamError`."""
         ...
 
-    def judge_ask(self, request: JsonObject, ctx: CallContext) -> JsonObject:
-        """What to put to the caller for one ask of the server; raises where policy refuses it."""
+    async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
+        """The answer to one ask of the server, put to the caller under `key`; raises where policy refuses it."""
         ...
 
 
@@ -277,8 +276,7 @@ class _Followed:
             if key in self._answered or not isinstance(request, dict):
                 continue
             try:
-                judged = self._line.judge_ask(cast("JsonObject", request), self._ctx)
-                answer = await self._ctx.ask(keyed(judged, key))
+                answer = await self._line.answer_ask(cast("JsonObject", request), key, self._ctx)
             except AskUnavailable as error:
                 raise self._failed({"statusMessage": str(error), **latest}) from None
             self._answered.add(key)

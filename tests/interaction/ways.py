@@ -38,6 +38,11 @@ class Way:
         """Gateways on the way."""
         return 2 if self.front == "two-hop" else 1
 
+    @property
+    def asking(self) -> str:
+        """How each gateway on the way says which server asks."""
+        return f"{'hub asks: ' if self.hops == 2 else ''}{self.upstream} asks: "
+
     def name(self, native: str) -> str:
         """The exposed name of the upstream's tool or prompt."""
         return f"{self._prefix('__')}{native}"

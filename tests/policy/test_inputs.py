@@ -161,3 +161,46 @@ def test_anything_else_is_refused_shortly(request_: dict[str, Any]) -> None:
 
 def test_an_unknown_elicitation_mode_is_refused() -> None:
     assert rule(judge_input({"method": "elicitation/create", "params": {"mode": "popup"}}, policy(), 0)) == "elicitation.mode"
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "Benutzerpasswort", "Kennwort", "Mot de passe", "contraseña", "Contrasena", "clave secreta", "palavra-passe", "senha", "wachtwoord",
+        "hasło", "lösenord", "şifre", "jelszó", "parolă", "salasana", "Пароль", "введите пароля", "пин-код", "κωδικός", "密码", "密碼",
+        "パスワード", "暗証番号", "비밀번호", "PIN", "card PIN", "pin_code", "clé API", "OTP",
+    ],
+)  # fmt: skip
+def test_a_form_may_not_ask_for_a_secret_in_another_language_either(title: str) -> None:
+    assert rule(judge_input(form({"field": {"type": "string", "title": title}}), policy(), 0)) == "elicitation.secret"
+
+
+def test_a_number_may_be_a_pin_but_not_a_secret_one() -> None:
+    assert rule(judge_input(form({"pin": {"type": "integer"}}), policy(), 0)) == "elicitation.secret"
+    assert isinstance(judge_input(form({"token_count": {"type": "integer"}, "token": {"type": "number"}}), policy(), 0), Pass)
+
+
+@pytest.mark.parametrize("title", ["palabra clave", "Stadt", "ville", "город", "都市", "도시", "compass wording", "pinned", "passenger"])
+def test_ordinary_words_of_other_languages_pass(title: str) -> None:
+    assert isinstance(judge_input(form({"field": {"type": "string", "title": title}}), policy(), 0), Pass)
+
+
+def test_what_a_person_is_shown_names_the_server_and_the_host_of_a_link() -> None:
+    asked = judge_input(form({}), policy(), 0, origin="docs")
+    link = judge_input(url("https://b\u00fccher.example/x"), policy(), 0, origin="docs")
+    assert isinstance(asked, Rewrite) and isinstance(link, Rewrite)
+    assert asked.arguments["params"]["message"] == "docs asks: ?"
+    assert link.arguments["params"]["message"] == "docs asks you to open xn--bcher-kva.example: ?"
+    assert link.arguments["params"]["url"] == "https://b\u00fccher.example/x"
+
+
+UNREADABLE: list[dict[str, Any]] = [
+    {"messages": "x"}, {"messages": ["x"]}, {"messages": [{"role": "system", "content": {}}]},
+    {"messages": [{"role": "user", "content": "x"}]}, {"messages": [{"role": "user", "content": ["x"]}]},
+    {"tools": "x"}, {"temperature": "hot"}, {"stopSequences": "x"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("params", UNREADABLE)
+def test_a_sampling_request_that_no_model_could_read_is_refused(params: dict[str, Any]) -> None:
+    assert rule(judge_input(sampling(maxTokens=1, **{"messages": [], **params}), RELAY, 0)) == "sampling.params"

@@ -31,9 +31,10 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
 from gateway.telemetry.events import EventStream
+from gateway.tools.approvals import Approvals
 from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition
 from gateway.tools.context import CallContext, NoCaller
-from gateway.tools.drive import drive
+from gateway.tools.drive import drive, keyed
 from gateway.tools.guard import GuardedTool, ToolGate
 from gateway.types.content import Content
 from gateway.upstream.hop import without_owned_meta
@@ -258,7 +259,13 @@ class MCPTool(ABC):
     def _guard(self, listed: Listed, gate: ToolGate) -> GuardedTool:
         name = listed.definition.name
         return GuardedTool(
-            RemoteTool(listed, self), exposed_name=self._local(name), source=self.name, policy=gate, limiter=None, events=self._events
+            RemoteTool(listed, self),
+            exposed_name=self._local(name),
+            source=self.name,
+            policy=gate,
+            limiter=None,
+            events=self._events,
+            approvals=Approvals(None, self._events),
         )
 
     async def _reload_forever(self) -> None:
@@ -375,9 +382,9 @@ class MCPTool(ABC):
         """Have a connection again (`TaskLine`)."""
         await self._link.open()
 
-    def judge_ask(self, request: JsonObject, ctx: CallContext) -> JsonObject:
-        """One ask of a running task; judged where it is answered."""
-        return request
+    async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
+        """The answer to one ask of a running task; judged where it is answered (`TaskLine`)."""
+        return await ctx.ask(keyed(request, key))
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
         """The asks of an `input_required` result; each is judged where it is answered."""

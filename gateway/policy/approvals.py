@@ -1,0 +1,86 @@
+"""Which calls a person must approve first, and what the person is shown. One decision for every path; asking is `tools.approvals`'s."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Literal, cast
+
+from gateway.config.policies import ApprovalLists
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.hidden_text import strip_text
+
+RULE = "approval"
+"""Rule id of a call or request that a person did not approve."""
+
+MAX_SHOWN_VALUE = 400
+"""Characters of one argument, or of one message, that a person is shown."""
+
+MAX_SHOWN = 4000
+"""Characters a person is shown in all; nobody reads more before pressing a button."""
+
+_FIELD = "decision"
+_APPROVE = "approve"
+
+
+def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLists) -> bool:
+    """Whether each call of the tool with native `name` needs a person's approval. Patterns are globs; `never` wins."""
+    if isinstance(approval, str):
+        return approval == "always"
+    if any(fnmatchcase(name, pattern) for pattern in approval.never):
+        return False
+    return any(fnmatchcase(name, pattern) for pattern in approval.always)
+
+
+def approval_form(text: str) -> JsonObject:
+    """The elicitation that asks for an approval. Accepting it is not enough: a client may accept forms by itself."""
+    choice: JsonObject = {"type": "string", "title": "Decision", "enum": [_APPROVE, "decline"]}
+    schema: JsonObject = {"type": "object", "properties": {_FIELD: choice}, "required": [_FIELD]}
+    return {"method": "elicitation/create", "params": {"mode": "form", "message": text, "requestedSchema": schema}}
+
+
+def is_approved(answer: JsonMapping) -> bool:
+    """Whether the answer to `approval_form` approves."""
+    content = cast("JsonMapping", answer.get("content") or {})
+    return answer.get("action") == "accept" and content.get(_FIELD) == _APPROVE
+
+
+def describe_call(source: str, tool: str, arguments: JsonMapping) -> str:
+    """What a person reads before a call: tool, source and arguments, bounded and without anything hidden."""
+    lines = [f"Approve this call of {shown(tool, 80)!r} of {shown(source, 80)!r}?"]
+    lines += [f"  {shown(name, 80)}: {shown(_text(value))}" for name, value in arguments.items()] or ["  (no arguments)"]
+    return _bounded(lines)
+
+
+def describe_sampling(source: str, params: JsonMapping, max_tokens: int | None) -> str:
+    """What a person reads before a server may use a model: the server, the cap, and what the model would be told."""
+    limit = f"up to {max_tokens} tokens" if max_tokens is not None else "without a limit of tokens"
+    lines = [f"Server {shown(source, 80)!r} asks to use a model ({limit})."]
+    if params.get("systemPrompt"):
+        lines.append(f"  instructions: {shown(_text(params['systemPrompt']))}")
+    if params.get("tools"):
+        lines.append(f"  with {len(params['tools'])} tool(s) of its own")
+    messages: Sequence[JsonMapping] = params.get("messages") or ()
+    lines += [f"  {message.get('role')}: {shown(_content(message.get('content')))}" for message in messages]
+    return _bounded(lines)
+
+
+def shown(text: str, limit: int = MAX_SHOWN_VALUE) -> str:
+    """`text` on one line, with nothing hidden in it and cut to `limit` characters."""
+    line = " ".join(strip_text(text[: limit * 4]).split())
+    return line if len(line) <= limit and len(text) <= limit * 4 else f"{line[:limit]}… ({len(text)} characters)"
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _content(content: JsonValue) -> str:
+    blocks = cast("Sequence[JsonMapping]", content if isinstance(content, list) else [content])
+    return " ".join(str(block.get("text", "")) if block.get("type") == "text" else f"[{block.get('type')}]" for block in blocks)
+
+
+def _bounded(lines: Sequence[str]) -> str:
+    text = "\n".join(lines)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…\n  ({len(text)} characters in all)"

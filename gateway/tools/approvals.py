@@ -1,0 +1,171 @@
+"""`Approvals`: asks a person whether something may go on, and waits for the answer.
+
+By a form in the connected client where it can show one (which a modern client gets as `input_required`, because the call is
+parked meanwhile), else by an entry of the pending list, which `moongate approvals` answers from any process. Used by the gate
+for calls and by `upstream` for sampling; what needs an approval is `policy.approvals`'s. Waiting costs the call no working
+time and no slot. Everything that is not a clear yes is a no.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hmac
+import json
+import logging
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import anyio
+
+from gateway.errors import AskExpired, AskUnavailable, GatewayError, PolicyDenied, ToolFailed
+from gateway.json_types import JsonObject
+from gateway.policy.approvals import RULE, approval_form, describe_call, is_approved
+from gateway.policy.decision import Reject
+from gateway.storage.entries import PendingAsk
+from gateway.storage.records import Records
+from gateway.telemetry.events import EventStream
+from gateway.tools.base import InputRequired, ToolOutcome
+from gateway.tools.context import CallContext
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.25
+"""How often a waiting call looks for its answer: it goes on within a second of it."""
+
+MARK_PREFIX = "approved:"
+"""Before the request state of a call that was approved in an earlier leg."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a person is asked."""
+
+    kind: Literal["call", "sampling"]
+    source: str
+    name: str
+    """Native name of the tool, or the method."""
+    shown: str
+    """What the person reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """An approved call. Later legs of it carry the mark in their request state, so that nobody is asked twice."""
+
+    mark: str
+
+    def opened(self, ctx: CallContext) -> CallContext:
+        """The leg as the tool sees it: without the mark."""
+        state = ctx.request_state
+        if state is None or not state.startswith(self.mark):
+            return ctx
+        rest = state[len(self.mark) :]
+        return dataclasses.replace(ctx, request_state=rest[1:] if rest else None)
+
+    def sealed(self, outcome: ToolOutcome) -> ToolOutcome:
+        """The outcome with the mark in front of its state."""
+        if not isinstance(outcome, InputRequired):
+            return outcome
+        return dataclasses.replace(outcome, state=self.mark if outcome.state is None else f"{self.mark}:{outcome.state}")
+
+
+class Approvals:
+    """One per gateway; safe for concurrent calls."""
+
+    def __init__(self, records: Records | None, events: EventStream) -> None:
+        """Without `records` there is no list: who cannot be asked in its client is refused."""
+        self._records = records
+        self._own_key = secrets.token_bytes(32)
+        self._events = events
+
+    async def approve_call(self, source: str, name: str, arguments: JsonObject, ctx: CallContext) -> Grant | Reject:
+        """Ask about one call, unless an earlier leg of this very call was approved."""
+        try:
+            mark = await self._mark(source, name, arguments, ctx)
+            if ctx.request_state is not None and ctx.request_state.startswith(mark):
+                return Grant(mark)
+            refused = await self.ask(Question("call", source, name, describe_call(source, name, arguments)), ctx)
+        except AskUnavailable:
+            raise
+        except GatewayError as error:
+            return Reject(RULE, f"A person must approve this call, and could not be asked: {error}")
+        return refused or Grant(mark)
+
+    async def ask(self, question: Question, ctx: CallContext) -> Reject | None:
+        """Put the question to a person; `None` means yes.
+
+        Raises:
+            PolicyDenied: Too many questions of this caller wait already.
+            StorageError: It cannot be put on the list, or the decision cannot be recorded.
+        """
+        channel = "client" if ctx.client.can("elicitation.form") else "list"
+        outcome: Literal["approved", "denied", "expired", "unavailable"] = "unavailable"
+        started = time.perf_counter()
+        try:
+            if channel == "client":
+                try:
+                    outcome = "approved" if is_approved(await ctx.ask(approval_form(question.shown))) else "denied"
+                except ToolFailed:
+                    outcome = "denied"
+                except AskExpired:
+                    outcome = "expired"
+            else:
+                outcome = await self._by_list(question, ctx)
+        finally:
+            waited = round((time.perf_counter() - started) * 1000)
+            fields: JsonObject = {"kind": question.kind, "outcome": outcome, "channel": channel, "milliseconds": waited}
+            self._events.emit(
+                "approval.decided", source=question.source, name=question.name, principal=ctx.principal.id, fields=fields
+            )
+        if outcome == "approved":
+            if self._records is not None:
+                await self._records.flush()
+            return None
+        if outcome == "expired":
+            return Reject(f"{RULE}.expired", f"Nobody approved it within {ctx.ask_timeout_seconds:g} s.")
+        return Reject(RULE, "The person did not approve it. Do not try it again unless they ask for it.")
+
+    async def _by_list(self, question: Question, ctx: CallContext) -> Literal["approved", "denied", "expired"]:
+        if self._records is None:
+            raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)
+        asks = await self._records.asks()
+        now = time.time()
+        entry = PendingAsk(
+            id=secrets.token_hex(5),
+            kind=question.kind,
+            source=question.source,
+            name=question.name,
+            principal=ctx.principal.id,
+            shown=question.shown,
+            state="open",
+            created_at=now,
+            expires_at=now + ctx.ask_timeout_seconds,
+        )
+        await asks.add(entry)
+        fields: JsonObject = {"id": entry.id}
+        self._events.emit("approval.waiting", source=question.source, name=question.name, principal=entry.principal, fields=fields)
+        logger.warning("%s of %s waits for approval: `moongate approvals approve %s`", question.name, question.source, entry.id)
+        try:
+            async with ctx.waiting():
+                await ctx.log("warning", f"Waiting for a person: `moongate approvals approve {entry.id}` or `deny`.", "moongate")
+                state = await asks.state(entry.id)
+                while state == "open":  # another process answers; it can only be looked for
+                    await anyio.sleep(POLL_SECONDS)
+                    state = await asks.state(entry.id)
+            if state == "approved" and await asks.move(entry.id, "approved", "delivered"):
+                return "approved"
+            return "expired" if state == "expired" else "denied"
+        finally:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await asks.move(entry.id, "open", "withdrawn")
+                except GatewayError as error:
+                    logger.info("pending question %s could not be withdrawn: %s", entry.id, error)
+
+    async def _mark(self, source: str, name: str, arguments: JsonObject, ctx: CallContext) -> str:
+        """What only this installation can say, of this call by this caller only."""
+        said = json.dumps([source, name, arguments, ctx.principal.id], sort_keys=True).encode()
+        key = self._own_key if self._records is None else await self._records.key("approvals")
+        return MARK_PREFIX + hmac.digest(key, said, "sha256").hex()
