@@ -47,6 +47,9 @@ SESSION_GONE = -31010
 BUSY = -31011
 """JSON-RPC code of our own stand-in answer: the server turned the request away (429, 503); `data` is the seconds to wait."""
 
+TOO_LARGE = -31012
+"""JSON-RPC code of our own stand-in answer: the server answered, with more than is taken."""
+
 DEFAULT_RETRY_SECONDS = 1.0
 """Wait after 429 or 503 without a usable `Retry-After`."""
 
@@ -198,6 +201,9 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         if not isinstance(stream, httpx2.AsyncByteStream):
             return response
         streaming = response.headers.get("content-type", "").startswith("text/event-stream")
+        if request.method == "POST" and not streaming and _length(response) > self._max_body_bytes:
+            await response.aclose()
+            return _json_rpc_error(request, TOO_LARGE, too_large(self._max_body_bytes))
         response.stream = _BoundedStream(stream, self._server, None if streaming else self._max_body_bytes)
         return response
 
@@ -238,6 +244,16 @@ def _code_of(error: GatewayError) -> int:
     if isinstance(error, AuthNeeded | StorageError):
         return UNAUTHORIZED
     return NOT_SENT if isinstance(error, UpstreamUnavailable) else FORBIDDEN
+
+
+def _length(response: httpx2.Response) -> int:
+    declared = response.headers.get("content-length", "")
+    return int(declared) if declared.isdecimal() else 0
+
+
+def too_large(limit: int) -> str:
+    """What is said of an answer over `limit` bytes."""
+    return f"the answer is larger than {limit} bytes, which is more than is taken; ask for less of it"
 
 
 def _reason(error: Exception) -> str:

@@ -66,7 +66,7 @@ from gateway.errors import (
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import strip_text, strip_value
 from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
-from gateway.upstream.http import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, UNAUTHORIZED
+from gateway.upstream.http import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED
 
 logger = logging.getLogger(__name__)
 
@@ -247,6 +247,8 @@ class Session:
             return UpstreamLost(f"The connection to {self.server!r} broke during {method!r}; the call may have run.", server=self.server)
         if (code, text.partition(":")[0]) in _NO_ANSWERS and method != "server/discover":
             return UpstreamLost(f"Server {self.server!r} answered {method!r} with what is no MCP; it may have run.", server=self.server)
+        if code == TOO_LARGE:
+            return UpstreamError(f"Server {self.server!r}: {text}.", server=self.server)
         if code == UNAUTHORIZED:
             return AuthNeeded(text, server=self.server)
         if code == FORBIDDEN:

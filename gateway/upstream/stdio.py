@@ -7,8 +7,10 @@ and skipped, and the last lines of stderr are kept to explain a death. On Window
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections import deque
@@ -21,11 +23,12 @@ import anyio.abc
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from gateway.config.models import StdioServer
 from gateway.errors import UpstreamUnavailable
 from gateway.upstream.children import ChildProcesses
+from gateway.upstream.http import TOO_LARGE, too_large
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,12 @@ READ_SIZE = 65_536
 
 EXIT_POLL_SECONDS = 0.01
 """How often a leaving child is looked at."""
+
+
+_ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")'
+_HEAD_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*,(?!\s*"method")')
+_TAIL_ID = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+"""The id of an answer, where writers of JSON-RPC put it: at the start of the line or at its end."""
 
 
 @dataclass(slots=True)
@@ -136,14 +145,13 @@ class _Pipe:
                         if size + len(line) <= self._max_line_bytes:
                             await self._deliver(b"".join(pending), out)
                         else:
-                            self._complain(f"a line of over {self._max_line_bytes} bytes")
+                            await self._refuse(b"".join(pending[:2]), b"".join(pending[2:]), out)
                         pending.clear()
                         size = 0
                     size += len(rest)
-                    if size <= self._max_line_bytes:
-                        pending.append(rest)
-                    else:
-                        pending.clear()
+                    pending.append(rest)
+                    if size > self._max_line_bytes:
+                        del pending[2:-2]  # the ends tell whose answer it is
 
     async def _deliver(self, line: bytes, out: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         if not line.strip():
@@ -154,6 +162,14 @@ class _Pipe:
             self._complain("a line that is not JSON-RPC")
             return
         await out.send(SessionMessage(message))
+
+    async def _refuse(self, head: bytes, tail: bytes, out: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        """A line that is too long: whoever waits for it as an answer is told so."""
+        self._complain(f"a line of over {self._max_line_bytes} bytes")
+        found = _HEAD_ID.match(head) or _TAIL_ID.search(tail)
+        if found is not None:
+            error = ErrorData(code=TOO_LARGE, message=too_large(self._max_line_bytes))
+            await out.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=json.loads(found[1]), error=error)))
 
     def _complain(self, what: str) -> None:
         self._log.garbage_lines += 1

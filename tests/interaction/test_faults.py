@@ -116,6 +116,20 @@ async def test_a_result_of_fifty_megabytes_becomes_a_head_and_a_link(tmp_path: P
     assert text_of(after) == "still here"
 
 
+@pytest.mark.parametrize("kind", ["http", "legacy http", "stdio"])
+async def test_an_answer_larger_than_is_taken_says_so_at_once(tmp_path: Path, kind: str) -> None:
+    with upstream_http(*(["--legacy"] if "legacy" in kind else [])) as upstream:
+        entry = upstream_stdio() if kind == "stdio" else {"type": "http", "url": upstream}
+        with gateway_http(tmp_path, {"mcpServers": {"good": entry}}) as url:
+            async with connected(MODERN, url) as (client, _):
+                result = await client.call_tool("good__big", {"bytes": 70_000_000})
+                after = await client.call_tool("good__echo", {"text": "still here"})
+    assert result.is_error
+    # An event stream has no length before it ends, so there only the end is seen.
+    assert ("may have run" if kind == "legacy http" else "larger than 67108864 bytes") in text_of(result)
+    assert text_of(after) == "still here"
+
+
 async def test_a_server_that_dies_in_a_call_fails_that_call_only_and_comes_back(tmp_path: Path) -> None:
     with gateway_http(tmp_path, {"mcpServers": {"good": upstream_stdio(), "other": upstream_stdio()}}) as url:
         async with connected(MODERN, url) as (client, _):
