@@ -195,7 +195,7 @@ class Gateway:
         config = self.loaded.config
         records = Records(state, audit_days=config.storage.audit_days)
         self._stack.push_async_callback(records.aclose)
-        self._stack.callback(self.events.subscribe(lambda event: records.note(_to_audit(event)), AUDITED))
+        self._stack.callback(self.events.subscribe(lambda event: records.note(_to_audit(event)), kinds=AUDITED))
         models: ModelResolver | None = None
         wanting = {name: config.policy(name).sampling for name in config.mcp_servers}
         wanting = {name: sampling for name, sampling in wanting.items() if sampling.mode in ("ask", "answer")}

@@ -26,6 +26,8 @@ COMMANDS: Mapping[str, str] = {
     "schema": "gateway.cli.schemas:schema",
     "lock": "gateway.cli.lock:lock",
     "keys": "gateway.cli.keys:keys",
+    "approvals": "gateway.cli.records:approvals",
+    "audit": "gateway.cli.records:audit",
     "auth": "gateway.cli.auth:auth",
 }
 """Command → where it is defined, in the order of `--help`."""

@@ -26,7 +26,7 @@ class AuditEntry:
     def to_json(self) -> JsonObject:
         """As `moongate audit --json` prints it."""
         return {
-            "at": self.at, "kind": self.kind, "source": self.source, "name": self.name, "principal": self.principal, **self.fields,
+            **self.fields, "at": self.at, "kind": self.kind, "source": self.source, "name": self.name, "principal": self.principal,
         }  # fmt: skip
 
 

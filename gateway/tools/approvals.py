@@ -115,7 +115,7 @@ class Approvals:
                 outcome = await self._by_list(question, ctx)
         finally:
             waited = round((time.perf_counter() - started) * 1000)
-            fields: JsonObject = {"kind": question.kind, "outcome": outcome, "channel": channel, "milliseconds": waited}
+            fields: JsonObject = {"what": question.kind, "outcome": outcome, "channel": channel, "milliseconds": waited}
             self._events.emit(
                 "approval.decided", source=question.source, name=question.name, principal=ctx.principal.id, fields=fields
             )

@@ -1,0 +1,209 @@
+"""`moongate approvals` and `moongate audit`: the gateway's records, read and answered from any process of the same user."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from gateway.cli.common import config_option, json_option, load, run_async
+
+if TYPE_CHECKING:
+    from gateway.storage.entries import AskState, PendingAsk
+    from gateway.storage.records import Records
+
+T = TypeVar("T")
+
+TAKEN_SECONDS = 2.0
+"""How long an approval waits for its call to take it, before it says that nobody did."""
+
+_SPAN = re.compile(r"(\d+)([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def approvals() -> None:
+    """Calls and requests that wait for a person whose client cannot ask."""
+
+
+@approvals.command("list")
+@click.option("--all", "every", is_flag=True, help="Also those answered or expired within the last day.")
+@config_option
+@json_option
+def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
+    """Show what waits for an answer."""
+    from gateway.cli.output import print_json, print_table
+
+    async def read(records: Records) -> list[PendingAsk]:
+        return await (await records.asks()).list(only_open=not every)
+
+    found = _with_records(config_path, read)
+    if as_json:
+        print_json({"approvals": [ask.to_json() for ask in found]})
+        return
+    rows = [[ask.id, ask.state, ask.kind, ask.source, ask.name, ask.principal, _left(ask)] for ask in found]
+    print_table(("id", "state", "kind", "source", "name", "caller", "left"), rows)
+
+
+@approvals.command("show")
+@click.argument("ask_id", metavar="ID")
+@config_option
+@json_option
+def show_approval(ask_id: str, config_path: str | None, as_json: bool) -> None:
+    """Show one question in full: what would be called, with which arguments."""
+    from gateway.cli.output import clean, print_json
+
+    found = _with_records(config_path, lambda records: _get(records, ask_id))
+    if as_json:
+        print_json(found.to_json())
+        return
+    click.echo(clean(f"{found.shown}\n  asked for {found.principal}, {found.state}, {_left(found)} left"))
+
+
+@approvals.command("approve")
+@click.argument("ask_id", metavar="ID")
+@config_option
+@json_option
+def approve(ask_id: str, config_path: str | None, as_json: bool) -> None:
+    """Let it go on."""
+    _decide(ask_id, "approved", config_path, as_json=as_json)
+
+
+@approvals.command("deny")
+@click.argument("ask_id", metavar="ID")
+@config_option
+@json_option
+def deny(ask_id: str, config_path: str | None, as_json: bool) -> None:
+    """Refuse it."""
+    _decide(ask_id, "denied", config_path, as_json=as_json)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--since", metavar="SPAN", default="1d", show_default=True, help="How far back: a number with s, m, h or d, e.g. `2h`.")
+@click.option("--server", metavar="NAME", help="Only this source.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="The newest this many.")
+@click.option("--verify", is_flag=True, help="Check instead that no line was changed or removed.")
+@config_option
+@json_option
+def audit(since: str, server: str | None, limit: int, verify: bool, config_path: str | None, as_json: bool) -> None:
+    """Show what was decided: asks of servers, approvals, refused calls. Never what was said."""
+    from gateway.cli.output import print_json, print_table
+    from gateway.storage.entries import AuditEntry, ChainReport
+
+    span = _SPAN.fullmatch(since)
+    if span is None:
+        raise click.UsageError(f"{since!r} is no span of time; write a number with s, m, h or d, e.g. `2h`.")
+    start = time.time() - int(span[1]) * _UNITS[span[2]]
+    if verify:
+
+        async def check(records: Records) -> ChainReport:
+            return await (await records.audit()).verify()
+
+        _show_report(_with_records(config_path, check), as_json=as_json)
+        return
+
+    async def read(records: Records) -> list[AuditEntry]:
+        return await (await records.audit()).read(since=start, source=server, limit=limit)
+
+    found = _with_records(config_path, read)
+    if as_json:
+        print_json({"entries": [entry.to_json() for entry in found]})
+        return
+    rows = [
+        [_moment(e.at), e.kind, e.source, e.name, e.principal, " ".join(f"{k}={v}" for k, v in e.fields.items() if v is not None)]
+        for e in found
+    ]
+    print_table(("time", "kind", "source", "name", "caller", "decision"), rows, whole_last=True)
+
+
+def _show_report(report: object, *, as_json: bool) -> None:
+    from gateway.cli.failures import CommandFailed
+    from gateway.cli.output import print_json
+    from gateway.storage.entries import ChainReport
+
+    assert isinstance(report, ChainReport)
+    if report.problem:
+        raise CommandFailed(f"The audit log is not as it was written: {report.problem}.", code="tool-error")
+    if as_json:
+        print_json({"entries": report.entries, "problem": None})
+        return
+    click.echo(f"{report.entries} lines, none changed or removed")
+
+
+def _decide(ask_id: str, decision: AskState, config_path: str | None, *, as_json: bool) -> None:
+    from gateway.cli.output import print_json
+
+    async def work(records: Records) -> tuple[PendingAsk, bool]:
+        return await _move(records, ask_id, decision)
+
+    ask, taken = _with_records(config_path, work)
+    if as_json:
+        print_json({"id": ask.id, "decision": decision, "taken": taken})
+        return
+    what = f"{ask.name} of {ask.source}"
+    if decision == "approved" and not taken:
+        click.echo(f"approved {ask.id}, but nobody waits for {what} any more; the gateway that asked may have stopped")
+        return
+    click.echo(f"{decision} {ask.id}: {what}" + (" goes on" if taken else ""))
+
+
+async def _move(records: Records, ask_id: str, decision: AskState) -> tuple[PendingAsk, bool]:
+    """Answer a question; and whether the waiting call took the answer."""
+    import anyio
+
+    from gateway.cli.failures import CommandFailed
+
+    asks = await records.asks()
+    found = await _get(records, ask_id)
+    if not await asks.move(found.id, "open", decision):
+        raise CommandFailed(f"{found.id} is {await asks.state(found.id)} and cannot be answered any more.", code="not-found")
+    if decision != "approved":
+        return found, False
+    with anyio.move_on_after(TAKEN_SECONDS):
+        state = await asks.state(found.id)
+        while state != "delivered":  # another process takes it; that can only be looked for
+            await anyio.sleep(0.05)
+            state = await asks.state(found.id)
+        return found, True
+    return found, False
+
+
+async def _get(records: Records, ask_id: str) -> PendingAsk:
+    """The question with this id, or with an id that begins so and is the only one."""
+    from gateway.config.suggest import did_you_mean
+    from gateway.errors import NotFound
+
+    known = await (await records.asks()).list(only_open=False)
+    matching = [ask for ask in known if ask.id == ask_id] or [ask for ask in known if ask_id and ask.id.startswith(ask_id)]
+    if len(matching) == 1:
+        return matching[0]
+    hint = "Several begin so; write more of it." if matching else did_you_mean(ask_id, [ask.id for ask in known])
+    raise NotFound("approval", ask_id, f"There is no question {ask_id!r}. {hint or '`moongate approvals list` shows them.'}".rstrip())
+
+
+def _with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]]) -> T:
+    from gateway.storage.records import Records
+    from gateway.storage.state import StateFolder, default_state_dir
+
+    storage = load(config_path).config.storage
+
+    async def inner() -> T:
+        records = Records(StateFolder(Path(storage.dir) if storage.dir else default_state_dir()), audit_days=storage.audit_days)
+        try:
+            return await work(records)
+        finally:
+            await records.aclose()
+
+    return run_async(inner)
+
+
+def _left(ask: PendingAsk) -> str:
+    return f"{max(0, round(ask.expires_at - time.time()))} s"
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
