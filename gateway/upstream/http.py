@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Protocol
 
+import anyio
 import httpx2
 
 from gateway.errors import AuthNeeded, GatewayError, StorageError, UpstreamError, UpstreamUnavailable
@@ -56,8 +57,12 @@ DEFAULT_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 300.0
 """Longest wait a server may ask for; after it one call tries again."""
 
-FAREWELL_SECONDS = 5.0
-"""Time for the server to answer the end of a session; nothing depends on it."""
+ACKNOWLEDGE_SECONDS = 5.0
+"""Time for the server to take what has no answer: a notification, an answer of ours, the end of a session. The SDK sends those one
+after the other and everything else after them, so one that is never taken would hold up every call of the session."""
+
+HEAD_BYTES = 256
+"""Of a message, enough to see what it is: the SDK writes `jsonrpc`, `id` and `method` first."""
 
 MAX_REFUSAL_BYTES = 16_384
 """Of the body of a 400 that is read to learn whether the session is meant."""
@@ -176,9 +181,13 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send; a delivery failure of a POST becomes a JSON-RPC error response, anything else raises as usual."""
-        if request.method == "DELETE":
-            timeouts: dict[str, float | None] = {"connect": FAREWELL_SECONDS, "read": FAREWELL_SECONDS, "write": FAREWELL_SECONDS}
-            request.extensions = {**request.extensions, "timeout": {**timeouts, "pool": FAREWELL_SECONDS}}
+        if request.method == "DELETE" or (request.method == "POST" and _has_no_answer(request)):
+            with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
+                return await self._deliver(request)
+            return self._stand_in(request, LOST, "not taken in time", httpx2.ReadTimeout("not taken in time", request=request))
+        return await self._deliver(request)
+
+    async def _deliver(self, request: httpx2.Request) -> httpx2.Response:
         try:
             response = await self._inner.handle_async_request(request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol, httpx2.ProxyError) as error:
@@ -259,6 +268,12 @@ def too_large(limit: int) -> str:
 def _reason(error: Exception) -> str:
     text = str(error).strip()
     return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def _has_no_answer(request: httpx2.Request) -> bool:
+    """Whether a POST carries a notification, or our answer to a server's request."""
+    head = request.content[:HEAD_BYTES] if isinstance(request.stream, httpx2.ByteStream) else b'"method"'
+    return b'"method"' not in head or b'"method":"notifications/' in head
 
 
 def _retry_after(value: str) -> float:
