@@ -10,8 +10,9 @@ import dataclasses
 from typing import cast
 
 from gateway.catalog.names import expose_uri
+from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
+from gateway.tools.base import Complete, TaskMethod, TaskTool, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 
 
@@ -95,3 +96,14 @@ class UriTool:
         if isinstance(outcome, Complete) and _needs_exposing(outcome.content):
             return Complete({**outcome.result, "content": expose_blocks(outcome.content, self._label)})
         return outcome
+
+    async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
+        """Ask about a task of the inner tool (`TaskTool`)."""
+        if not isinstance(self._inner, TaskTool):
+            raise NotFound("task", "")
+        answer = await self._inner.task(method, params, ctx)
+        result = answer.get("result")
+        if isinstance(result, dict):
+            wire = cast("JsonObject", result)
+            answer["result"] = {**wire, "content": expose_blocks(wire.get("content"), self._label)}
+        return answer

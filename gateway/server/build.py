@@ -23,11 +23,19 @@ from mcp_types import (
     GetPromptRequestParams,
     PaginatedRequestParams,
     ReadResourceRequestParams,
+    ServerCapabilities,
+    ServerTasksCapability,
+    ServerTasksRequestsCapability,
     SetLevelRequestParams,
     SubscribeRequestParams,
     SubscriptionsListenRequestParams,
+    TasksCallCapability,
+    TasksCancelCapability,
+    TasksListCapability,
+    TasksToolsCapability,
     UnsubscribeRequestParams,
 )
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from gateway.catalog import Catalog
@@ -41,6 +49,8 @@ from gateway.server.errors import to_mcp_error
 from gateway.server.lists import ListHandler
 from gateway.server.parked import ParkedCalls
 from gateway.server.reads import ReadHandler
+from gateway.server.tasks import TaskHandler
+from gateway.tasks.runner import TaskRunner
 from gateway.tools.base import ChangeKind
 
 if TYPE_CHECKING:
@@ -59,7 +69,25 @@ async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerRes
 
 
 class _Server(Server[Any]):
-    """The SDK server, advertising list changes to legacy HTTP clients too (the SDK passes no options there)."""
+    """The SDK server, advertising list changes to legacy HTTP clients too (the SDK passes no options there), and 2025 tasks."""
+
+    def get_capabilities(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+        *,
+        protocol_version: str | None = None,
+    ) -> ServerCapabilities:
+        """As the SDK's; a 2025-11-25 client is told of tasks in its own dialect."""
+        found = super().get_capabilities(
+            notification_options, experimental_capabilities, extensions, protocol_version=protocol_version
+        )
+        if protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return found
+        calls = ServerTasksRequestsCapability(tools=TasksToolsCapability(call=TasksCallCapability()))
+        tasks = ServerTasksCapability(list=TasksListCapability(), cancel=TasksCancelCapability(), requests=calls)
+        return found.model_copy(update={"tasks": tasks})
 
     def create_initialization_options(
         self,
@@ -86,11 +114,13 @@ class GatewayServer:
         instructions: Callable[[], str],
         ask_timeout_seconds: float,
         state_key: bytes,
+        task_key: bytes,
     ) -> None:
         """`instructions` describes what is here now; a person has `ask_timeout_seconds` to answer. `state_key` (32 bytes)
-        seals request state; gateways that share it take each other's. No side effects."""
+        seals request state; gateways that share it take each other's; `task_key` likewise seals task handles. No side effects."""
         self._ask_timeout_seconds = ask_timeout_seconds
         self._catalog = catalog
+        self._task_key = task_key
         self._instructions = instructions
         self._stack = AsyncExitStack()
         self._clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
@@ -130,7 +160,10 @@ class GatewayServer:
         self._stack.callback(tasks.cancel_scope.cancel)
         parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
         self._reads.park_in(parked)
-        self.mcp.add_request_handler("tools/call", CallToolRequestParams, CallHandler(self._catalog, self._clients, parked))
+        handler = TaskHandler(self._catalog, self._clients, TaskRunner(tasks), self._task_key)
+        handler.bind(self.mcp)
+        calls = CallHandler(self._catalog, self._clients, parked, handler)
+        self.mcp.add_request_handler("tools/call", CallToolRequestParams, calls)
         tasks.start_soon(self._changes.run)
         return self
 

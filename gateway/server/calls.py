@@ -20,6 +20,7 @@ from gateway.server.clients import Clients, RequestContext, is_modern
 from gateway.server.errors import relays_code, to_mcp_error
 from gateway.server.parked import GONE, ParkedCalls, open_upstream_state, seal_upstream_state
 from gateway.server.profiles import fit_outcome
+from gateway.server.tasks import TaskHandler, declares_tasks
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
@@ -29,7 +30,8 @@ from gateway.tools.guard import GuardedTool
 class CallHandler:
     """Serves `tools/call`."""
 
-    def __init__(self, catalog: Catalog, clients: Clients, parked: ParkedCalls) -> None:
+    def __init__(self, catalog: Catalog, clients: Clients, parked: ParkedCalls, tasks: TaskHandler) -> None:
+        self._tasks = tasks
         self._catalog = catalog
         self._clients = clients
         self._parked = parked
@@ -64,6 +66,14 @@ class CallHandler:
         return to_wire(outcome, modern=modern)
 
     async def _run_modern(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: WireCaller) -> ToolOutcome:
+        if declares_tasks(ctx):
+            ctx = dataclasses.replace(ctx, takes_tasks=True)
+            if self._tasks.starts_here(tool, arguments, ctx):
+                return self._tasks.started(self._tasks.start(tool, arguments, ctx))
+        outcome = await self._run_leg(tool, arguments, ctx, caller)
+        return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
+
+    async def _run_leg(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: WireCaller) -> ToolOutcome:
         if tool.definition.may_ask:
             return await self._parked.run(lambda leg: tool.call(arguments, leg), ctx, caller)
         outcome = await tool.call(arguments, dataclasses.replace(ctx, request_state=open_upstream_state(ctx.request_state)))

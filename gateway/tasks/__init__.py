@@ -1,8 +1,8 @@
-"""Long-running work that outlives its request. Nothing is served as a task yet; this room's seams are in place.
+"""Long-running work that outlives its request: `runner` runs it and keeps what became of it.
 
-Decided: `tools.base` has the outcome (`TaskStarted`) and the definition's `task`, `tools.context` the port that work
-may use inside a task (`DurablePort`), and `server.calls.to_wire` the wire shape. Because: agents, workflows and the
-server can then be written against them without knowing an engine. Instead of: an engine in memory, which could not
-keep the promise that a task handle is durable before it is returned (SEP-2663). Revisit: with the durable engine,
-which lives here and nowhere else.
+Decided: tasks are kept in memory for now, behind the few methods of `TaskRunner`; `tools.base` has the outcome
+(`TaskStarted`) and the definition's `task`, `tools.context` the port that work may use inside a durable task
+(`DurablePort`), `server.tasks` both wire dialects. Because: remote servers' tasks and slow tools are worth having
+before agents and workflows need to survive a restart. Instead of: serving workflows as tasks already, whose handles
+would have to be durable. Revisit: with the durable engine, which takes the runner's place and lives here.
 """

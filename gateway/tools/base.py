@@ -136,6 +136,22 @@ class Tool(Protocol):
         ...
 
 
+TaskMethod = Literal["tasks/get", "tasks/update", "tasks/cancel"]
+
+
+@runtime_checkable
+class TaskTool(Protocol):
+    """A `Tool` whose `TaskStarted` outcomes live elsewhere and are asked about through it."""
+
+    async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
+        """One request about a task that it started (`taskId` is the id it gave); the answer in modern wire form.
+
+        Raises:
+            NotFound: No such task (`kind` is `task`).
+        """
+        ...
+
+
 OnChange = Callable[[ChangeKind], None]
 """Called synchronously when a source's list of that kind may differ; must not block or raise."""
 

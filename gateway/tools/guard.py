@@ -12,12 +12,13 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import cast
 
 import anyio
 
 from gateway.config.policies import SourcePolicy
-from gateway.errors import AskExpired, AskUnavailable, GatewayError, NotFound, PolicyDenied, UpstreamRefused, only_cause
+from gateway.errors import AskExpired, AskUnavailable, GatewayError, NotFound, PolicyDenied, ToolFailed, UpstreamRefused, only_cause
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.approvals import RULE as APPROVAL_RULE
 from gateway.policy.approvals import judge_approval
@@ -28,7 +29,7 @@ from gateway.policy.limits import Shorten, judge_asks, judge_result
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals, Grant
-from gateway.tools.base import Complete, InputRequired, Tool, ToolDefinition, ToolOutcome
+from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskTool, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.published import clean_definition, shape_definition
 from gateway.tools.results import ResultKeeper, Source, shorten
@@ -84,6 +85,8 @@ class ToolGate:
             override=override,
         )
         published = shape_definition(shown, override, arguments.published_schema)
+        if published.task == "never" and any(fnmatchcase(definition.name, glob) for glob in source_policy.tasks.promote):
+            published = dataclasses.replace(published, task="optional", task_by="gateway")
         limits = source_policy.max_result_bytes, source_policy.max_kept_bytes
         needs_approval = judge_approval(definition.name, source_policy.approval)
         if needs_approval:
@@ -174,6 +177,26 @@ class GuardedTool:
         if self._approvals is None:
             return Reject(APPROVAL_RULE, "A person must approve this call, and there is nobody here to ask.")
         return await self._approvals.approve_call(self.source, self.definition.name, arguments, ctx)
+
+    async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
+        """Ask about a task of this tool (`TaskTool`); its result passes what every result passes.
+
+        Raises:
+            NotFound: No such task (`kind` is `task`).
+            UpstreamRefused: A remote server answered with a JSON-RPC error.
+        """
+        if not isinstance(self._tool, TaskTool):
+            raise NotFound("task", "")
+        with anyio.move_on_after(self._policy.timeout_seconds):
+            answer = await self._tool.task(method, params, ctx)
+            result = answer.get("result")
+            if isinstance(result, dict):
+                record = _CallRecord()
+                outcome = self._cleaned(Complete(cast("JsonObject", result)), record)
+                outcome = await self._limited(outcome, ctx, record)
+                answer["result"] = outcome.result if isinstance(outcome, Complete) else result
+            return answer
+        raise ToolFailed(f"No answer about the task within {self._policy.timeout_seconds:g} s.")
 
     async def _run(self, arguments: JsonObject, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
         try:

@@ -9,15 +9,25 @@ callers that have no tasks themselves, and by `library`; how requests travel is 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, Protocol, cast
 
 import anyio
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
-from gateway.errors import AskUnavailable, TaskError, UpstreamError, UpstreamLost, UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
+from gateway.errors import (
+    AskUnavailable,
+    PolicyDenied,
+    TaskError,
+    UpstreamError,
+    UpstreamLost,
+    UpstreamRefused,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.context import CallContext
 
@@ -34,6 +44,9 @@ POLL_TIMEOUT_SECONDS = 30.0
 
 CANCEL_SECONDS = 5.0
 """Time for the answer to a cancel request."""
+
+MAX_JUDGED = 2_000
+"""Asks of relayed tasks that are remembered as judged."""
 
 _TIMEOUT_CODES = frozenset({408, REQUEST_TIMEOUT})
 """How peers say that a request took too long (1.x and 2.x SDKs)."""
@@ -94,6 +107,7 @@ class TaskFollower:
         self._server = server
         self._line = line
         self._noticed = False
+        self._judged: OrderedDict[tuple[str, str, str], JsonObject] = OrderedDict()
         self._cancels = 0
         self._drained = anyio.Event()
 
@@ -140,28 +154,51 @@ class TaskFollower:
                 with anyio.move_on_after(limit):
                     return await run.result()
         except _Abandoned as abandoned:
-            await self._cancel(run)
+            await self._cancel(run.id, run.quiet)
             raise TaskError(str(abandoned)) from None
         except TimeoutError as error:
-            await self._cancel(run)
+            await self._cancel(run.id, run.quiet)
             raise TaskError(f"Something timed out while the task of {tool!r} was followed: {error}") from None
         except anyio.get_cancelled_exc_class():
             if options.cancel_remote_task_on_local_cancellation:
-                await self._cancel(run)
+                await self._cancel(run.id, run.quiet)
             raise
-        await self._cancel(run)
+        await self._cancel(run.id, run.quiet)
         raise TaskError(f"Task of {tool!r} was given up: it took longer than the limit of {limit:g} s.")
 
-    async def _cancel(self, run: _Followed) -> None:
+    async def judged(self, task: JsonObject, task_id: str, ctx: CallContext) -> JsonObject:
+        """A polled task with its asks as the caller may see them. An ask is judged when it is first seen, not at every poll.
+
+        A task that asks what policy refuses is cancelled and reads as failed.
+        """
+        shown: JsonObject = {}
+        for key, request in cast("JsonObject", task["inputRequests"]).items():
+            place = (ctx.principal.id, task_id, key)
+            known = self._judged.get(place)
+            if known is None:
+                try:
+                    known = self._line.judge_ask(cast("JsonObject", request), ctx)
+                except PolicyDenied as error:
+                    await self._cancel(task_id, ctx.child())
+                    refused: JsonObject = {"code": INVALID_REQUEST, "message": str(error)}
+                    kept = {k: v for k, v in task.items() if k != "inputRequests"}
+                    return {**kept, "status": "failed", "statusMessage": str(error), "error": refused}
+                self._judged[place] = known
+                if len(self._judged) > MAX_JUDGED:
+                    self._judged.popitem(last=False)
+            shown[key] = known
+        return {**task, "inputRequests": shown}
+
+    async def _cancel(self, task_id: str, ctx: CallContext) -> None:
         """One cancel request, bounded; its failure is one warning and never replaces what went wrong before."""
         self._cancels += 1
         try:
             with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS) as scope:
-                await self._line.send("tasks/cancel", {"taskId": run.id}, run.quiet)
+                await self._line.send("tasks/cancel", {"taskId": task_id}, ctx)
             if scope.cancelled_caught:
-                logger.warning("%s: no answer to the cancellation of task %s within %g s", self._server, run.id, CANCEL_SECONDS)
+                logger.warning("%s: no answer to the cancellation of task %s within %g s", self._server, task_id, CANCEL_SECONDS)
         except UpstreamError as error:
-            logger.warning("%s: task %s could not be cancelled: %s", self._server, run.id, error)
+            logger.warning("%s: task %s could not be cancelled: %s", self._server, task_id, error)
         finally:
             self._cancels -= 1
             if self._cancels == 0:

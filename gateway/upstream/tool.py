@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from mcp.shared.inbound import mcp_param_headers
+from mcp_types import INVALID_PARAMS
 
-from gateway.errors import ToolFailed
+from gateway.errors import NotFound, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonObject
-from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolDefinition, ToolOutcome
+from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskStarted, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.upstream.hop import without_owned_meta
 from gateway.upstream.listing import Listed
@@ -75,3 +76,16 @@ class RemoteTool:
                 return Complete(without_owned_meta(await self._sender.tasks.follow(name, result, ctx, "modern")))
             case other:
                 raise ToolFailed(f"Tool {name!r} answered with a result of type {other!r}, which this gateway did not offer to take.")
+
+    async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
+        """One request about a task that a modern server made of a call (`TaskTool`); asks are judged, each once."""
+        try:
+            answer = without_owned_meta(await self._sender.send(method, params, ctx))
+        except UpstreamRefused as error:
+            if error.code == INVALID_PARAMS:
+                raise NotFound("task", "") from None
+            raise
+        answer.pop("resultType", None)
+        if method == "tasks/get" and isinstance(answer.get("inputRequests"), dict):
+            return await self._sender.tasks.judged(answer, str(params["taskId"]), ctx)
+        return answer

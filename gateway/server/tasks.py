@@ -1,0 +1,267 @@
+"""Tasks on the wire, in both dialects: the modern extension (SEP-2663) and the core tasks of 2025-11-25.
+
+A task is either one of a remote server, relayed under a sealed handle, or one that runs here (`tasks.runner`): a slow
+tool promoted by policy, or a call that a server of the other dialect runs as a task. Clients cannot tell which. Ids that
+are unknown, expired or somebody else's get one and the same error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from mcp_types import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    CallToolRequestParams,
+    PaginatedRequestParams,
+    RequestParams,
+)
+from pydantic import ConfigDict, Field
+from starlette.requests import Request
+
+from gateway.catalog import Catalog
+from gateway.errors import GatewayError, NotFound, TaskError
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.decision import Reject
+from gateway.server.caller import WireCaller
+from gateway.server.clients import Clients, RequestContext, is_modern, principal_of
+from gateway.server.errors import to_mcp_error
+from gateway.server.handles import Handle, TaskHandles
+from gateway.tasks.runner import Task, TaskRunner
+from gateway.tools.base import TaskMethod, TaskStarted
+from gateway.tools.context import CallContext
+from gateway.tools.drive import drive
+from gateway.tools.guard import GuardedTool
+from gateway.upstream.session import TASKS_EXTENSION
+
+POLL_MS = 500
+"""How often clients are told to poll tasks that run here."""
+
+RELATED_TASK = "io.modelcontextprotocol/related-task"
+"""`_meta` key of 2025-11-25 that names the task a message belongs to."""
+
+NO_TASK = "Task not found"
+
+
+class TaskParams(RequestParams):
+    """Parameters of `tasks/get`, `tasks/update`, `tasks/cancel` and `tasks/result`."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+    task_id: str = Field(alias="taskId")
+    input_responses: dict[str, Any] | None = Field(default=None, alias="inputResponses")
+
+
+def declares_tasks(ctx: CallContext) -> bool:
+    """Whether this very request declares the modern extension."""
+    extensions = ctx.client.capabilities.get("extensions")
+    return ctx.era == "modern" and isinstance(extensions, dict) and TASKS_EXTENSION in extensions
+
+
+class TaskHandler:
+    """Serves tasks of one server."""
+
+    def __init__(self, catalog: Catalog, clients: Clients, runner: TaskRunner, key: bytes) -> None:
+        """`key` (32 bytes) seals the handles of relayed tasks."""
+        self._catalog = catalog
+        self._clients = clients
+        self._runner = runner
+        self._handles = TaskHandles(key)
+
+    def bind(self, server: Server[Any]) -> None:
+        """Declare the extension and serve the methods."""
+        server.extensions[TASKS_EXTENSION] = {}
+        server.add_request_handler("tasks/get", TaskParams, self._guarded(self._get))
+        server.add_request_handler("tasks/update", TaskParams, self._guarded(self._update))
+        server.add_request_handler("tasks/cancel", TaskParams, self._guarded(self._cancel))
+        server.add_request_handler("tasks/result", TaskParams, self._guarded(self._result))
+        server.add_request_handler("tasks/list", PaginatedRequestParams, self._list)
+        server.middleware.append(self.start_legacy)
+
+    # -- starting ----------------------------------------------------------------------------------------------
+
+    def starts_here(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
+        """Whether a call becomes a task of this gateway. A call that policy refuses does not: its refusal is the answer."""
+        return ctx.takes_tasks and tool.definition.task_by == "gateway" and not isinstance(tool.check(arguments), Reject)
+
+    def start(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, ttl_seconds: float | None = None) -> Task:
+        """Run a call as a task of this gateway.
+
+        Raises:
+            TaskError: The caller has too many.
+        """
+        return self._runner.start(
+            lambda inner: drive(tool, arguments, inner), ctx, tool=tool.exposed_name, ttl_seconds=ttl_seconds
+        )
+
+    def started(self, task: Task) -> TaskStarted:
+        """The create answer of a task that runs here."""
+        return TaskStarted(_modern_task(task))
+
+    def relayed(self, tool: GuardedTool, outcome: TaskStarted, ctx: CallContext) -> TaskStarted:
+        """The create answer of a server's task, under a handle of ours."""
+        handle = Handle(tool.exposed_name, tool.source, str(outcome.task["taskId"]))
+        return TaskStarted({**outcome.task, "taskId": self._handles.seal(handle, ctx.principal.id)})
+
+    async def start_legacy(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        """Middleware: a 2025 `tools/call` with `task` for a tool that has tasks; what it answers passes the SDK unmodelled."""
+        raw = ctx.params or {}
+        if ctx.method != "tools/call" or is_modern(ctx) or not isinstance(raw.get("task"), dict):
+            return await call_next(ctx)
+        params = CallToolRequestParams.model_validate(raw)
+        try:
+            tool = await self._catalog.seek(params.name)
+        except NotFound:
+            return await call_next(ctx)
+        if tool.definition.task_by == "nobody":
+            raise MCPError(METHOD_NOT_FOUND, f"Tool {params.name!r} cannot run as a task.")
+        arguments = cast("JsonObject", raw.get("arguments") or {})
+        if isinstance(tool.check(arguments), Reject):
+            return await call_next(ctx)
+        ttl = cast("JsonMapping", raw["task"]).get("ttl")
+        facts = self._clients.context(ctx, WireCaller(ctx))
+        seconds = ttl / 1000 if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl > 0 else None
+        try:
+            task = self.start(tool, arguments, facts, seconds)
+        except TaskError as error:
+            raise MCPError(INTERNAL_ERROR, str(error)) from None
+        return {"task": _legacy_task(task)}
+
+    # -- asking about them -------------------------------------------------------------------------------------
+
+    def _guarded(
+        self, serve: Callable[[RequestContext, TaskParams], Awaitable[JsonObject]]
+    ) -> Callable[[RequestContext, TaskParams], Awaitable[JsonObject]]:
+        async def handler(ctx: RequestContext, params: TaskParams) -> JsonObject:
+            era = "modern" if is_modern(ctx) else "legacy"
+            if era == "modern":
+                self._check_modern(ctx, params)
+            try:
+                answer = await serve(ctx, params)
+            except NotFound:
+                raise MCPError(INVALID_PARAMS, NO_TASK) from None
+            except GatewayError as error:
+                raise to_mcp_error(error, era) from None
+            return {"resultType": "complete", **answer} if era == "modern" else answer
+
+        return handler
+
+    def _check_modern(self, ctx: RequestContext, params: TaskParams) -> None:
+        if ctx.method == "tasks/result":
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+        if not declares_tasks(self._context(ctx)):
+            required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
+            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "This request needs the tasks extension to be declared.", required)
+        request: object = ctx.request
+        if isinstance(request, Request):
+            header = cast("Request[Any]", request).headers.get(MCP_NAME_HEADER)
+            if header is None or decode_header_value(header) != params.task_id:
+                raise MCPError(HEADER_MISMATCH, f"Header {MCP_NAME_HEADER} must be the task's id.")
+
+    def _context(self, ctx: RequestContext) -> CallContext:
+        return self._clients.context(ctx, WireCaller(ctx))
+
+    async def _relay(self, ctx: RequestContext, params: TaskParams, method: TaskMethod) -> JsonObject:
+        facts = self._context(ctx)
+        handle = self._handles.open(params.task_id, facts.principal.id)
+        tool = await self._catalog.seek(handle.tool)
+        if tool.source != handle.source:
+            raise NotFound("task", "")
+        wire: JsonObject = {"taskId": handle.task_id}
+        if method == "tasks/update":
+            wire["inputResponses"] = params.input_responses or {}
+        answer = await tool.task(method, wire, dataclasses.replace(facts, input_responses=None, request_state=None))
+        return {**answer, "taskId": params.task_id} if method == "tasks/get" else {}
+
+    def _is_relayed(self, params: TaskParams) -> bool:
+        return "." in params.task_id
+
+    async def _get(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
+        if self._is_relayed(params):
+            return await self._relay(ctx, params, "tasks/get")
+        task = self._runner.find(params.task_id, principal_of(ctx).id)
+        return _modern_state(task) if is_modern(ctx) else _legacy_task(task)
+
+    async def _update(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
+        if not is_modern(ctx):
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+        if self._is_relayed(params):
+            return await self._relay(ctx, params, "tasks/update")
+        self._runner.answer(self._runner.find(params.task_id, principal_of(ctx).id), params.input_responses or {})
+        return {}
+
+    async def _cancel(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
+        if self._is_relayed(params):
+            return await self._relay(ctx, params, "tasks/cancel")
+        task = self._runner.find(params.task_id, principal_of(ctx).id)
+        if is_modern(ctx):
+            await self._runner.cancel(task)
+            return {}
+        if task.is_over:
+            raise MCPError(INVALID_PARAMS, f"The task is already {_legacy_task(task)['status']}.")
+        await self._runner.cancel(task)
+        return _legacy_task(task)
+
+    async def _result(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
+        """2025-11-25: wait for the end, putting the task's asks to the client meanwhile."""
+        task = self._runner.find(params.task_id, principal_of(ctx).id)
+        caller = WireCaller(ctx)
+        while not task.is_over:
+            moved = task.moved
+            ask = next(iter(task.asks.items()), None)
+            if ask is None:
+                await moved.wait()
+                continue
+            key, request = ask
+            inner: JsonObject = request.get("params") or {}
+            answer = await caller.ask({**request, "params": {**inner, "_meta": {RELATED_TASK: {"taskId": task.id}}}})
+            self._runner.answer(task, {key: answer})
+        if task.result is None:
+            error = task.error or {"code": INTERNAL_ERROR, "message": "The task was cancelled."}
+            raise MCPError(error["code"], error["message"])
+        return {**task.result, "_meta": {**(task.result.get("_meta") or {}), RELATED_TASK: {"taskId": task.id}}}
+
+    async def _list(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
+        if is_modern(ctx):
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+        return {"tasks": [_legacy_task(task) for task in self._runner.all_of(principal_of(ctx).id)]}
+
+
+def _modern_task(task: Task) -> JsonObject:
+    wire: JsonObject = {"taskId": task.id, "status": task.status, "createdAt": task.created.isoformat()}
+    wire |= {"lastUpdatedAt": task.updated.isoformat(), "ttlMs": int(task.ttl_seconds * 1000), "pollIntervalMs": POLL_MS}
+    if task.message:
+        wire["statusMessage"] = task.message
+    return wire
+
+
+def _modern_state(task: Task) -> JsonObject:
+    wire = _modern_task(task)
+    if task.status == "input_required":
+        wire["inputRequests"] = dict(task.asks)
+    elif task.status == "completed":
+        wire["result"] = task.result
+    elif task.status == "failed":
+        wire["error"] = task.error
+        wire.setdefault("statusMessage", (task.error or {}).get("message", ""))
+    return wire
+
+
+def _legacy_task(task: Task) -> JsonObject:
+    """As 2025-11-25 has it: a tool that says that it failed is a failed task there."""
+    failed = task.status == "completed" and bool((task.result or {}).get("isError"))
+    wire: JsonObject = {"taskId": task.id, "status": "failed" if failed else task.status, "createdAt": task.created.isoformat()}
+    wire |= {"lastUpdatedAt": task.updated.isoformat(), "ttl": int(task.ttl_seconds * 1000), "pollInterval": POLL_MS}
+    message = task.message or str((task.error or {}).get("message", ""))
+    if message:
+        wire["statusMessage"] = message
+    return wire
