@@ -19,6 +19,19 @@ from tests.fakes.running import ROOT, child, gateway_http
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(180)]
 
+TASK_SCENARIOS = (
+    "lifecycle",
+    "capability-negotiation",
+    "wire-fields",
+    "request-state-removal",
+    "mrtr-input",
+    "request-headers",
+    "dispatch-and-envelope",
+    "required-task-error",
+    "mrtr-composition",
+)
+"""All but `status-notifications`, which the suite itself skips."""
+
 SKILL_SCENARIOS = ("directory", "enumeration", "manifest")
 
 
@@ -89,3 +102,15 @@ def test_every_check_of_the_skills_extension_passes(gateway: str, tmp_path: Path
     assert total.failures == []
     assert total.unexercised == []
     assert total.passed >= 45
+
+
+def test_every_check_of_the_tasks_extension_passes_on_relayed_tasks(upstream: str, tmp_path: Path) -> None:
+    total = suite.Tally()
+    with gateway_before(upstream, tmp_path, tasks={"follow": False}) as url:
+        for scenario in TASK_SCENARIOS:
+            code, said, _ = suite.run_suite(url, tmp_path / scenario, "--scenario", f"tasks-{scenario}")
+            total.add(tmp_path / scenario)
+            assert code == 0, said[-2000:]
+    print(f"\nconformance tasks through the gateway: {total.passed} passed, {dict(total.counts)}")
+    assert total.failures == []
+    assert total.passed >= 44

@@ -13,6 +13,7 @@ import sys
 import warnings
 from typing import Any
 
+import anyio
 import mcp_types as t
 import uvicorn
 from mcp.server.caching import CacheHint
@@ -23,6 +24,7 @@ from mcp.shared.exceptions import MCPError
 
 from gateway.server.replay import ReplayStore
 from tests.conformance import contract as c
+from tests.conformance.upstream_tasks import Jobs
 from tests.conformance.upstream_tools import Ctx, answers_to, asking, build_tools, content_of, embedded, form, image, text
 
 INVALID_PARAMS = -32602
@@ -35,7 +37,8 @@ class Upstream:
     def __init__(self) -> None:
         self.bus = InMemorySubscriptionBus()
         self.sessions: list[Any] = []
-        self.tools = build_tools(self.bus, self.sessions)
+        self.jobs = Jobs()
+        self.tools = {**build_tools(self.bus, self.sessions), **self.jobs.tools()}
 
     async def list_tools(self, ctx: Ctx, params: Any) -> t.ListToolsResult:
         rows = [t.Tool(name=name, description="For the suite.", input_schema=tool.schema) for name, tool in self.tools.items()]
@@ -111,9 +114,8 @@ class Upstream:
         return await call_next(ctx)
 
 
-def build() -> Server[Any]:
-    """The SDK's server over a fresh `Upstream`; request state is sealed, so that a forged one is refused."""
-    up = Upstream()
+def build(up: Upstream) -> Server[Any]:
+    """The SDK's server over `up`; request state is sealed, so that a forged one is refused."""
     hint = CacheHint(ttl_ms=1000, scope="public")
     server: Server[Any] = Server(
         NAME,
@@ -139,6 +141,7 @@ def build() -> Server[Any]:
         on_completion=up.complete,
     )
     server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, up.accept)
+    up.jobs.bind(server)
     server.middleware.append(up.remember)
     server.middleware.append(RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=NAME))
     return server
@@ -146,11 +149,19 @@ def build() -> Server[Any]:
 
 def main() -> None:
     warnings.simplefilter("ignore")  # logging and sampling of 2025 are deprecated and wanted here
-    app = build().streamable_http_app(host="127.0.0.1", event_store=ReplayStore(), retry_interval=100)
+    up = Upstream()
+    app = build(up).streamable_http_app(host="127.0.0.1", event_store=ReplayStore(), retry_interval=100)
     listener = socket.create_server(("127.0.0.1", 0))
     sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp\n")
     sys.stdout.flush()
-    uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+
+    async def serve() -> None:
+        async with anyio.create_task_group() as up.jobs.group:
+            await server.serve(sockets=[listener])
+            up.jobs.group.cancel_scope.cancel()
+
+    anyio.run(serve)
 
 
 if __name__ == "__main__":
