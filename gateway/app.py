@@ -115,7 +115,6 @@ class Gateway:
         state = StateFolder(Path(config.storage.dir) if config.storage.dir else default_state_dir())
         own_id = await anyio.to_thread.run_sync(state.installation_id)
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
-        task_key = await anyio.to_thread.run_sync(state.key, "tasks")
         self.keys = KeyStore(state.path / "keys.json")
         await self._enter_local()
         services = self._asking(state)
@@ -150,7 +149,6 @@ class Gateway:
             instructions=self._instructions,
             ask_timeout_seconds=config.server.ask_timeout_seconds,
             state_key=state_key,
-            task_key=task_key,
         )
         if self._skills is not None:
             from gateway.server.skills import bind_skills

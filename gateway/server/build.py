@@ -6,6 +6,7 @@ Puts the handlers on the SDK's low-level `Server` and owns their background work
 
 from __future__ import annotations
 
+import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -114,13 +115,12 @@ class GatewayServer:
         instructions: Callable[[], str],
         ask_timeout_seconds: float,
         state_key: bytes,
-        task_key: bytes,
     ) -> None:
         """`instructions` describes what is here now; a person has `ask_timeout_seconds` to answer. `state_key` (32 bytes)
-        seals request state; gateways that share it take each other's; `task_key` likewise seals task handles. No side effects."""
+        seals request state; gateways that share it take each other's. No side effects."""
         self._ask_timeout_seconds = ask_timeout_seconds
         self._catalog = catalog
-        self._task_key = task_key
+        self._task_key = hmac.digest(state_key, b"task-handles", "sha256")
         self._instructions = instructions
         self._stack = AsyncExitStack()
         self._clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
