@@ -22,6 +22,7 @@ from gateway.tools.context import CallContext, Caller, ClientProfile, NoCaller
 if TYPE_CHECKING:
     from gateway.app import Gateway
     from gateway.config.load import LoadedConfig
+    from gateway.upstream.inputs import Answered, Relayed
     from gateway.upstream.session import Session
     from gateway.upstream.tasks import TaskFollower
 
@@ -238,6 +239,12 @@ class RunningHub:
 
     async def reconnect(self) -> None:
         """A command has one connection (`TaskLine`)."""
+
+    async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+        """A command relays no tasks (`TaskLine`)."""
+        from gateway.upstream.inputs import Relayed
+
+        return Relayed(request)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
         """The person at the terminal decides (`TaskLine`)."""

@@ -29,7 +29,7 @@ from gateway.upstream.conversing import converse
 from gateway.upstream.delivery import Delivery
 from gateway.upstream.hop import VIA_KEY, without_loops, without_owned_meta
 from gateway.upstream.http import OwnedCredentials
-from gateway.upstream.inputs import Answered, AskServices, InputGuard, to_input_required
+from gateway.upstream.inputs import Answered, AskServices, InputGuard, Relayed, to_input_required
 from gateway.upstream.listing import Listing, list_all, to_listed
 from gateway.upstream.refusals import begin_again, explain
 from gateway.upstream.remembered import Memory, Remembered
@@ -435,6 +435,10 @@ class UpstreamSource:
     async def reconnect(self) -> None:
         """Have a session again (`TaskLine`)."""
         await self._connection.session()
+
+    async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+        """One ask of a relayed task, judged as every other (`TaskLine`)."""
+        return await self._guard.judge(readable_ask(request, self._policy, self._server), ctx)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
         """The answer to one ask of a task, judged as every other (`TaskLine`)."""

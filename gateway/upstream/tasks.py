@@ -30,6 +30,7 @@ from gateway.errors import (
 )
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.context import CallContext
+from gateway.upstream.inputs import Answered, Relayed
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,9 @@ MAX_JUDGED = 2_000
 
 _TIMEOUT_CODES = frozenset({408, REQUEST_TIMEOUT})
 """How peers say that a request took too long (1.x and 2.x SDKs)."""
+
+_ANSWERED: JsonObject = {}
+"""Stands for an ask that a model of this gateway answered; never shown."""
 
 _BROKEN = (UpstreamLost, UpstreamUnavailable)
 _STATES = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
@@ -91,6 +95,10 @@ class TaskLine(Protocol):
 
     async def reconnect(self) -> None:
         """Have a working connection; returns at once where there is one. Raises `UpstreamError`."""
+        ...
+
+    async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+        """What becomes of one ask of a relayed task; raises where policy refuses it."""
         ...
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
@@ -177,17 +185,25 @@ class TaskFollower:
             known = self._judged.get(place)
             if known is None:
                 try:
-                    known = self._line.judge_ask(cast("JsonObject", request), ctx)
+                    verdict = await self._line.judge_ask(cast("JsonObject", request), ctx)
                 except PolicyDenied as error:
                     await self._cancel(task_id, ctx.child())
                     refused: JsonObject = {"code": INVALID_REQUEST, "message": str(error)}
                     kept = {k: v for k, v in task.items() if k != "inputRequests"}
                     return {**kept, "status": "failed", "statusMessage": str(error), "error": refused}
+                if isinstance(verdict, Answered):
+                    known = _ANSWERED
+                    await self._line.send("tasks/update", {"taskId": task_id, "inputResponses": {key: verdict.result}}, ctx.child())
+                else:
+                    known = verdict.request
                 self._judged[place] = known
                 if len(self._judged) > MAX_JUDGED:
                     self._judged.popitem(last=False)
-            shown[key] = known
-        return {**task, "inputRequests": shown}
+            if known is not _ANSWERED:
+                shown[key] = known
+        if shown:
+            return {**task, "inputRequests": shown}
+        return {**{k: v for k, v in task.items() if k != "inputRequests"}, "status": "working"}
 
     async def _cancel(self, task_id: str, ctx: CallContext) -> None:
         """One cancel request, bounded; its failure is one warning and never replaces what went wrong before."""

@@ -38,7 +38,7 @@ from gateway.tools.drive import drive, keyed
 from gateway.tools.guard import GuardedTool, ToolGate
 from gateway.types.content import Content
 from gateway.upstream.hop import without_owned_meta
-from gateway.upstream.inputs import to_input_required
+from gateway.upstream.inputs import Answered, Relayed, to_input_required
 from gateway.upstream.library.disclosure import Disclosure
 from gateway.upstream.library.functions import MCPFunction, local_name, normalize_name
 from gateway.upstream.library.link import Link, Wire
@@ -381,6 +381,10 @@ class MCPTool(ABC):
     async def reconnect(self) -> None:
         """Have a connection again (`TaskLine`)."""
         await self._link.open()
+
+    async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+        """A program's tool relays no tasks (`TaskLine`)."""
+        return Relayed(request)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
         """The answer to one ask of a running task; judged where it is answered (`TaskLine`)."""
