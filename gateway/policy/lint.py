@@ -1,49 +1,198 @@
-"""Rules that do nothing, or cannot be applied. For `doctor` and the start-up log; never part of judging a call."""
+"""Rules that do nothing, let through what they mean to stop, or cannot be applied. Never part of judging a call.
+
+For `moongate policy lint`, `doctor` and the start-up log. What single value rules leave open is `policy.open_rules`'
+matter; here are patterns, names and overrides, held against the tools a source really lists.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Literal
 
-from gateway.config.policies import SourcePolicy
-from gateway.json_types import JsonValue
-from gateway.policy.arguments import ANY_TOOL, extra_names, rule_problem
-from gateway.policy.schemas import declared_names
+from gateway.config.policies import ApprovalLists, SourcePolicy, ToolOverride
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.arguments import ANY_TOOL, ArgumentPolicy, extra_names, rule_problem
+from gateway.policy.checking import SchemaCheck, measure
+from gateway.policy.open_rules import left_open, worth_knowing
+from gateway.policy.schemas import as_object, declared_names
+from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES, public_names
+from gateway.policy.tools import judge_tool
+
+FindingKind = Literal["dead", "open", "unusable", "conflict", "note"]
+"""`dead` does nothing; `open` lets through what it means to stop; `unusable` refuses everything; `conflict` contradicts
+another rule or the server; `note` is worth knowing and no mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing about one rule."""
+
+    path: str
+    """JSON path below `policies.<source>`."""
+    kind: FindingKind
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}"
 
 
 def policy_remarks(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> tuple[str, ...]:
-    """What an operator should know of a source's rules, a sentence each, starting with the JSON path below `policies.<source>`.
+    """What an operator should repair in a source's rules, a sentence each, starting with the path below `policies.<source>`.
 
     `schemas` are the input schemas of all tools the source lists, by native name, hidden ones included: ask only once
     the source has listed them.
     """
-    return (*_patterns(policy, schemas), *_extras(policy, schemas), *_rules(policy, schemas))
+    return tuple(str(finding) for finding in lint_policy(policy, schemas) if finding.kind != "note")
 
 
-def _patterns(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[str]:
-    for key, patterns in (("allow", policy.tools.allow or ()), ("deny", policy.tools.deny)):
+def lint_policy(policy: SourcePolicy, schemas: Mapping[str, JsonValue], *, is_local: bool = False) -> tuple[Finding, ...]:
+    """Everything there is to say about a source's rules; `schemas` as for `policy_remarks`."""
+    denied = NO_NAMES if is_local else FRAMEWORK_NAMES
+    return (
+        *_patterns(policy, schemas),
+        *_extras(policy, schemas),
+        *_rules(policy, schemas),
+        *_overrides(policy, schemas),
+        *_framework_names(policy, schemas, denied),
+    )
+
+
+def _patterns(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[Finding]:
+    lists: dict[str, tuple[Sequence[str], FindingKind]] = {
+        "tools.allow": (policy.tools.allow or (), "dead"),
+        "tools.deny": (policy.tools.deny, "open"),
+        "idempotent": (policy.idempotent, "dead"),
+        "tasks.promote": (policy.tasks.promote, "dead"),
+    }
+    if isinstance(policy.approval, ApprovalLists):
+        lists["approval.always"] = (policy.approval.always, "open")
+        lists["approval.never"] = (policy.approval.never, "dead")
+    for path, (patterns, kind) in lists.items():
         for number, pattern in enumerate(patterns):
             if not any(fnmatchcase(name, pattern) for name in schemas):
-                yield f"tools.{key}[{number}]: {pattern!r} matches no tool of this source."
+                yield Finding(f"{path}[{number}]", kind, f"{pattern!r} matches no tool of this source.")
 
 
-def _extras(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[str]:
+def _extras(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[Finding]:
     extras = policy.additional_arguments
-    if isinstance(extras, dict):
-        for tool in extras:
-            if tool != ANY_TOOL and tool not in schemas:
-                yield f"additionalArguments.{tool}: this source has no tool {tool!r}; use its native name."
+    if not isinstance(extras, dict):
+        return
+    for tool, names in extras.items():
+        if tool == ANY_TOOL:
+            continue
+        if tool not in schemas:
+            yield _no_tool(f"additionalArguments.{tool}", tool)
+            continue
+        for name in names:
+            if name in declared_names(schemas[tool]) and name not in FRAMEWORK_NAMES:
+                yield Finding(f"additionalArguments.{tool}", "dead", f"{name!r} is declared by the tool, so it is let through anyway.")
 
 
-def _rules(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[str]:
+def _no_tool(path: str, tool: str) -> Finding:
+    return Finding(path, "dead", f"this source has no tool {tool!r}; use its native name.")
+
+
+def _rules(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[Finding]:
     for tool, rules in policy.arguments.items():
         if tool != ANY_TOOL and tool not in schemas:
-            yield f"arguments.{tool}: this source has no tool {tool!r}; use its native name."
+            yield _no_tool(f"arguments.{tool}", tool)
+            continue
+        if tool != ANY_TOOL and not _exists(tool, policy):
+            yield Finding(f"arguments.{tool}", "dead", "the tool is switched off by `tools` or its override.")
             continue
         for name, rule in rules.items():
-            problem = rule_problem(rule)
-            if problem is not None:
-                yield f"arguments.{tool}.{name}: the rule {problem}, so every value is refused."
-            concerned = schemas if tool == ANY_TOOL else [tool]
-            if not any(name in declared_names(schemas[t]) or name in extra_names(t, policy.additional_arguments) for t in concerned):
-                yield f"arguments.{tool}.{name}: no such argument is declared, so the rule does nothing (the argument is dropped)."
+            yield from _rule(f"arguments.{tool}.{name}", name, rule, policy, schemas if tool == ANY_TOOL else {tool: schemas[tool]})
+
+
+def _exists(tool: str, policy: SourcePolicy) -> bool:
+    override = policy.overrides.get(tool)
+    return judge_tool(tool, policy.tools.allow, policy.tools.deny) and (override is None or override.enabled)
+
+
+def _rule(path: str, name: str, rule: JsonObject, policy: SourcePolicy, concerned: Mapping[str, JsonValue]) -> Iterator[Finding]:
+    problem = rule_problem(rule)
+    if problem is not None:
+        yield Finding(path, "unusable", f"the rule {problem}, so every value is refused.")
+    having = [t for t in concerned if name in declared_names(concerned[t]) or name in extra_names(t, policy.additional_arguments)]
+    if not having:
+        yield Finding(path, "dead", "no such argument is declared, so the rule does nothing (the argument is dropped).")
+    if problem is not None or not having:
+        return
+    said: set[str] = set()
+    for tool in having:
+        schema = as_object(concerned[tool]) or {}
+        override = policy.overrides.get(tool)
+        given = override is not None and (name in override.fixed or name in override.defaults)
+        for text in left_open(name, rule, schema):
+            if text not in said:
+                yield Finding(path, "open", text)
+                said.add(text)
+        for text in worth_knowing(name, rule, schema, always_given=given):
+            if text not in said:
+                yield Finding(path, "note", text)
+                said.add(text)
+
+
+# -- overrides -----------------------------------------------------------------------------------------------------
+
+
+def _overrides(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[Finding]:
+    for tool, override in policy.overrides.items():
+        path = f"overrides.{tool}"
+        if tool not in schemas:
+            yield _no_tool(path, tool)
+        elif override.enabled:
+            yield from _override(path, tool, override, policy, schemas[tool])
+    _, lost = public_names((name for name in schemas if _exists(name, policy)), policy.overrides)
+    for tool, (name, holder) in lost.items():
+        text = f"{name!r} is the name of tool {holder!r}, so this one is left out; choose another."
+        yield Finding(f"overrides.{tool}.name", "conflict", text)
+
+
+def _override(path: str, tool: str, override: ToolOverride, policy: SourcePolicy, schema: JsonValue) -> Iterator[Finding]:
+    known = declared_names(schema) | extra_names(tool, policy.additional_arguments)
+    for key, names in (("hide", override.hide), ("fixed", [*override.fixed]), ("defaults", [*override.defaults])):
+        for name in names:
+            if name not in known:
+                yield Finding(f"{path}.{key}", "dead", f"{name!r} is neither declared nor an extra, so nothing is done with it.")
+    for name in sorted(override.defaults.keys() & (override.fixed.keys() | set(override.hide)) & known):
+        if name in override.fixed:
+            yield Finding(f"{path}.defaults", "dead", f"{name!r} has a fixed value, which is always sent.")
+    rules = ArgumentPolicy.build(tool, schema, policy.additional_arguments, policy.arguments, override=override)
+    for key, values in (("fixed", override.fixed), ("defaults", override.defaults)):
+        for name, value in values.items():
+            if name in known:
+                yield from _value(f"{path}.{key}.{name}", name, value, rules, as_object(schema) or {})
+    required = (as_object(schema) or {}).get("required")
+    for name in override.hide:
+        if isinstance(required, list) and name in required and name not in override.fixed and name not in override.defaults:
+            text = f"the server requires {name!r}, which is now never sent; give it a fixed value."
+            yield Finding(f"{path}.hide", "conflict", text)
+
+
+def _value(path: str, name: str, value: JsonValue, rules: ArgumentPolicy, schema: JsonObject) -> Iterator[Finding]:
+    for argument, rule_id in rules.rules:
+        if argument == name and (problem := rules.problem_of(rule_id, value)) is not None:
+            yield Finding(path, "conflict", f"{rule_id} refuses this value, so every call with it is refused: {problem}.")
+    declared = (as_object(schema.get("properties")) or {}).get(name)
+    if declared is None:
+        return
+    around = {key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema}
+    check = SchemaCheck({**around, "type": "object", "properties": {name: declared}})
+    if check.problem is None and (problem := check.find({name: value}, measure({name: value}))) is not None:
+        yield Finding(path, "conflict", f"the server's own schema refuses this value: {problem}.")
+
+
+def _framework_names(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str]) -> Iterator[Finding]:
+    for tool, schema in schemas.items():
+        if not _exists(tool, policy):
+            continue
+        required = (as_object(schema) or {}).get("required")
+        override = policy.overrides.get(tool)
+        handled = extra_names(tool, policy.additional_arguments).union(override.fixed if override else ())
+        for name in sorted((declared_names(schema) & denied) - handled):
+            needs = isinstance(required, list) and name in required
+            text = f"tool {tool!r} {'requires' if needs else 'declares'} {name!r}, a name that agent frameworks use, so it is not sent."
+            yield Finding("additionalArguments", "conflict" if needs else "note", f"{text} List it here for this tool to let it through.")
