@@ -30,8 +30,9 @@ from gateway.config.load import LoadedConfig
 from gateway.config.models import HttpServer, ServerEntry, StdioServer
 from gateway.config.watch import FileWatch
 from gateway.errors import ConfigError
-from gateway.json_types import JsonObject
-from gateway.policy.lint import policy_remarks
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.lint import Finding, lint_policy, policy_remarks
+from gateway.policy.shadowing import Named, shadowing_remarks
 from gateway.server.build import GatewayServer
 from gateway.server.instructions import build_instructions
 from gateway.storage.entries import AuditEntry
@@ -296,17 +297,31 @@ class Gateway:
         self._settled.set()
 
     async def remarks(self) -> list[str]:
-        """Rules that do nothing or cannot be applied, with their JSON paths; only of sources that are ready."""
-        return [remark for upstream in self._upstreams for remark in await self._remarks(upstream)]
+        """Rules that do nothing or cannot be applied, with their JSON paths, and tools that look like another's; of what is ready."""
+        found = [remark for upstream in self._upstreams for remark in await self._remarks(upstream)]
+        patterns = [f"{upstream.id}/*" for upstream in self._upstreams]
+        tools = await self.catalog.tools(patterns) if patterns else ()
+        named = [Named(t.source, t.definition.name, t.exposed_name, t.definition.description or "") for t in tools]
+        return [*found, *shadowing_remarks(named)]
 
     def definitions(self) -> dict[str, Sequence[JsonObject]]:
         """The tools of every server that is ready, as it lists them: before policy, quarantined ones too."""
         return {u.id: u.definitions() for u in self._upstreams if u.status().state == "ready"}
 
+    async def findings(self) -> dict[str, tuple[Finding, ...]]:
+        """Everything there is to say about the rules of every source that is ready."""
+        found: dict[str, tuple[Finding, ...]] = {}
+        for name, source in self._local.items():
+            schemas = {tool.definition.name: tool.definition.input_schema for tool in await source.tools()}
+            found[name] = lint_policy(self.loaded.config.policy(name), schemas, is_local=True)
+        for name, definitions in self.definitions().items():
+            found[name] = lint_policy(self.loaded.config.policy(name), _schemas(definitions))
+        return found
+
     async def _remarks(self, upstream: UpstreamSource) -> list[str]:
         if upstream.status().state != "ready":
             return []
-        schemas = {tool.definition.name: tool.definition.input_schema for tool in await upstream.tools()}
+        schemas = _schemas(upstream.definitions())
         remarks = [f"policies.{upstream.id}.{text}" for text in policy_remarks(self.loaded.config.policy(upstream.id), schemas)]
         return remarks + upstream.pin_remarks()
 
@@ -439,6 +454,11 @@ async def _on_signals(stop: Callable[[int], None]) -> None:
             if anyio.current_time() - last > SIGNAL_BURST_SECONDS:
                 count, last = count + 1, anyio.current_time()
                 stop(count)
+
+
+def _schemas(definitions: Sequence[JsonObject]) -> dict[str, JsonValue]:
+    """Input schemas of listed tools by native name."""
+    return {str(wire["name"]): wire.get("inputSchema") for wire in definitions}
 
 
 def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:

@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "remove": "gateway.cli.servers:remove",
     "doctor": "gateway.cli.doctor:doctor",
     "schema": "gateway.cli.schemas:schema",
+    "policy": "gateway.cli.policy:policy",
     "lock": "gateway.cli.lock:lock",
     "keys": "gateway.cli.keys:keys",
     "approvals": "gateway.cli.records:approvals",

@@ -117,6 +117,10 @@ class ArgumentPolicy:
             return Reject(SCHEMA_RULE, _reason(problem, dropped), dropped)
         return PASS if kept is arguments else Rewrite(kept, dropped)
 
+    def fill(self, arguments: JsonObject) -> JsonObject:
+        """`arguments` with what overrides put in; itself where they put in nothing."""
+        return arguments if self._filling is None else self._filling.fill(arguments)
+
     @property
     def rules(self) -> tuple[tuple[str, str], ...]:
         """Argument and id of every value rule, in the order in which they are applied."""

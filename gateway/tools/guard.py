@@ -131,6 +131,11 @@ class GuardedTool:
         """The rules of its arguments, for whoever explains a verdict."""
         return self._policy.arguments
 
+    @property
+    def needs_approval(self) -> bool:
+        """Whether a person decides on each call."""
+        return self._policy.needs_approval
+
     def check(self, arguments: JsonObject) -> Verdict:
         """Judge a call without running it; whoever is about to start a task asks first."""
         return self._policy.arguments.judge(arguments)

@@ -1,0 +1,238 @@
+"""`moongate policy`: why a call would pass or not, and which rules do not do what they look like.
+
+Both start the sources a question concerns, read what they list, and stop them again; no tool is called.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from gateway.cli.common import config_option, json_option, load, run_async
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+
+if TYPE_CHECKING:
+    from gateway.cli.hub import OwnHub
+    from gateway.config.load import LoadedConfig
+    from gateway.policy.explain import Explanation
+    from gateway.tools.guard import GuardedTool
+
+_ABOUT = {
+    "open": "fails open",
+    "unusable": "refuses everything",
+    "conflict": "contradicts",
+    "dead": "does nothing",
+    "note": "note",
+}
+"""Kinds of findings in the words of the report, worst first."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def policy() -> None:
+    """Ask the rules under `policies`: what would they do, and do they do what they look like?"""
+
+
+# -- explain -------------------------------------------------------------------------------------------------------
+
+
+@policy.command()
+@click.argument("tool")
+@click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--args", "args_json", metavar="JSON", help="All arguments as one JSON object.")
+@config_option
+@json_option
+def explain(tool: str, pairs: tuple[str, ...], args_json: str | None, config_path: str | None, as_json: bool) -> None:
+    """Say what would become of a call of TOOL: which rule decides, and exactly which arguments would leave.
+
+    Nothing is sent. TOOL is a published name, a server's own name, or SOURCE/NAME. Arguments are given as for `call`.
+    """
+    from gateway.cli.failures import CommandFailed
+    from gateway.cli.output import masked, print_json
+
+    loaded = load(config_path)
+    found = run_async(lambda: _explain(tool, pairs, args_json, loaded))
+    shown = cast("JsonObject", masked(found, loaded.secrets))
+    print_json(shown) if as_json else _print_explained(shown)
+    if shown["verdict"] != "allowed":
+        raise CommandFailed(f"The call would be refused by {shown['rule']}.", code="denied")
+
+
+async def _explain(tool: str, pairs: Sequence[str], args_json: str | None, loaded: LoadedConfig) -> JsonObject:
+    from gateway.cli.arguments import build_arguments
+    from gateway.cli.hub import open_own
+    from gateway.policy.explain import explain_call
+
+    async with open_own(_eager(loaded, _concerned(tool, loaded))) as own:
+        catalog = own.gateway.catalog
+        sources = [status.name for status in own.gateway.sources()]
+        guarded = await catalog.tools([f"{source}/*" for source in sources])
+        listed = {found.exposed_name for found in await catalog.tools()}
+        found = _pick(tool, guarded)
+        if found is None:
+            return _hidden(tool, loaded, own)
+        rules = loaded.config.policy(found.source)
+        native = found.definition.name
+        arguments = build_arguments(found.definition.input_schema, pairs, args_json)
+        explained = explain_call(native, found.arguments, arguments, rules)
+        return _report(found.exposed_name, found.source, native, explained, loaded) | {
+            "listed": found.exposed_name in listed,
+            "approval": found.needs_approval,
+        }
+
+
+def _concerned(tool: str, loaded: LoadedConfig) -> list[str]:
+    """The servers that may have the tool: the one its name starts with, else all."""
+    config = loaded.config
+    source = tool.partition("/")[0]
+    if "/" in tool and source in config.mcp_servers:
+        return [source]
+    starts: dict[str, str] = {}
+    for name in config.mcp_servers:
+        prefix = config.policy(name).prefix
+        starts[f"{name if prefix is None else prefix}__"] = name
+    fitting = [start for start in starts if start != "__" and tool.startswith(start)]
+    return [starts[max(fitting, key=len)]] if fitting else list(config.mcp_servers)
+
+
+def _eager(loaded: LoadedConfig, names: Sequence[str]) -> LoadedConfig:
+    """The same configuration with these servers only, all started at once."""
+    from dataclasses import replace
+
+    config = loaded.config
+    policies = {**config.policies, **{name: config.policy(name).model_copy(update={"start": "eager"}) for name in names}}
+    servers = {name: config.mcp_servers[name] for name in names}
+    return replace(loaded, config=config.model_copy(update={"mcp_servers": servers, "policies": policies}))
+
+
+def _pick(name: str, tools: Sequence[GuardedTool]) -> GuardedTool | None:
+    from gateway.errors import ToolFailed
+
+    for tool in tools:
+        if name in (tool.exposed_name, f"{tool.source}/{tool.definition.name}"):
+            return tool
+    native = [tool for tool in tools if tool.definition.name == name]
+    if len(native) > 1:
+        raise ToolFailed(f"Several tools are called {name!r}: {', '.join(tool.exposed_name for tool in native)}; use one of these names.")
+    return native[0] if native else None
+
+
+def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
+    """Why a tool that a server lists is not there for anybody.
+
+    Raises:
+        NotFound: No server lists it.
+    """
+    from gateway.catalog.names import expose_name
+    from gateway.errors import NotFound, UpstreamUnavailable
+    from gateway.policy.explain import Explanation, hidden_by
+
+    withheld = own.gateway.catalog.withheld()
+    for source, definitions in own.gateway.definitions().items():
+        rules = loaded.config.policy(source)
+        for native in (str(wire["name"]) for wire in definitions):
+            exposed = expose_name(source if rules.prefix is None else rules.prefix, native)
+            if name not in (native, exposed, f"{source}/{native}"):
+                continue
+            quarantined = next((s.quarantined.get(native) for s in own.gateway.sources() if s.name == source), None)
+            reason = withheld.get(f"{source}/{native}") or quarantined or "The tool does not exist for anybody."
+            rule = hidden_by(native, rules) or ("pins" if quarantined else "hiddenText" if "hiddenText" in reason else "overrides")
+            return _report(exposed, source, native, Explanation(False, rule, reason), loaded) | {"listed": False, "approval": False}
+    for status in own.gateway.sources():
+        if status.state in ("down", "starting") and status.name in loaded.config.mcp_servers:
+            text = f"{name!r} is not known, and server {status.name!r} does not answer: {status.error}"
+            raise UpstreamUnavailable(text, server=status.name)
+    raise NotFound("tool", name, f"There is no tool {name!r}; `moongate list tools` shows what there is.")
+
+
+def _report(exposed: str, source: str, native: str, explained: Explanation, loaded: LoadedConfig) -> JsonObject:
+    rules = loaded.config.policy(source)
+    path = f"policies.{source}.{explained.rule}" if explained.rule not in (None, "inputSchema") else None
+    ids = {f"arguments.{tool}.{name}": rule for tool, of_tool in rules.arguments.items() for name, rule in of_tool.items()}
+    written: JsonValue = ids.get(explained.rule or "")
+    return {"tool": exposed, "source": source, "native": native, **explained.to_json(), "path": path, "written": written}
+
+
+def _print_explained(found: JsonMapping) -> None:
+    from gateway.cli.output import clean
+
+    def line(label: str, text: str) -> None:
+        click.echo(f"{label:<9} {clean(text)}".rstrip())
+
+    line("tool", f"{found['tool']}  ({found['native']!r} of {found['source']!r}{'' if found['listed'] else ', not shown to clients'})")
+    allowed = found["verdict"] == "allowed"
+    asking = ", once a person approved it" if allowed and found["approval"] else ""
+    line("verdict", f"allowed{asking}" if allowed else f"refused by {found['rule']}")
+    if found["reason"]:
+        line("", str(found["reason"]))
+    if found["path"]:
+        written = f" = {_compact(found['written'])}" if found["written"] is not None else ""
+        line("rule", f"{found['path']}{written}")
+    for number, dropped in enumerate(found["dropped"]):
+        line("" if number else "dropped", f"{dropped['argument']}  ({dropped['rule']})")
+    for number, added in enumerate(found["added"]):
+        line("" if number else "added", f"{added['argument']} = {_compact(added['value'])}  ({added['rule']})")
+    for number, rule in enumerate(found["rules"]):
+        line("" if number else "rules", f"{rule['rule']}: {rule['outcome']}")
+    line("leaves", _compact(found["arguments"]) if allowed else "nothing")
+
+
+def _compact(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# -- lint ----------------------------------------------------------------------------------------------------------
+
+
+@policy.command()
+@config_option
+@json_option
+def lint(config_path: str | None, as_json: bool) -> None:
+    """Find rules that fail open, refuse everything, contradict each other or do nothing.
+
+    Notes are worth knowing and no mistake; everything else ends the command with 5.
+    """
+    from gateway.cli.failures import CommandFailed
+    from gateway.cli.output import print_json
+
+    loaded = load(config_path)
+    report = run_async(lambda: _lint(loaded))
+    print_json(report) if as_json else _print_findings(report)
+    wrong = [finding for finding in report["findings"] if finding["kind"] != "note"]
+    if wrong:
+        raise CommandFailed(f"{len(wrong)} rule{'' if len(wrong) == 1 else 's'} to look at.", code="tool-error")
+    if report["unchecked"]:
+        raise CommandFailed("Not every server answered, so not every rule could be checked.", code="unreachable")
+
+
+async def _lint(loaded: LoadedConfig) -> JsonObject:
+    from gateway.cli.hub import open_own
+
+    async with open_own(_eager(loaded, list(loaded.config.mcp_servers))) as own:
+        found = await own.gateway.findings()
+        unchecked = [
+            {"source": status.name, "reason": status.error or status.state}
+            for status in own.gateway.sources()
+            if status.name in loaded.config.mcp_servers and status.name not in found and status.state != "disabled"
+        ]
+    order = list(_ABOUT)
+    findings = [
+        {"source": source, "path": f"policies.{source}.{finding.path}", "kind": finding.kind, "text": finding.text}
+        for source, of_source in found.items()
+        for finding in sorted(of_source, key=lambda finding: order.index(finding.kind))
+    ]
+    return {"findings": findings, "checked": sorted(found), "unchecked": unchecked}
+
+
+def _print_findings(report: JsonMapping) -> None:
+    from gateway.cli.output import clean, say
+
+    for finding in report["findings"]:
+        click.echo(f"{_ABOUT[finding['kind']]:<18}  {clean(finding['path'])}")
+        click.echo(f"{'':<18}  {clean(finding['text'])}")
+    for missing in report["unchecked"]:
+        say(f"not checked: {missing['source']}: {missing['reason']}")
+    if not report["findings"]:
+        click.echo(f"No rule of {', '.join(report['checked']) or 'any source'} needs attention.")

@@ -1,0 +1,96 @@
+"""Why a call would pass or not, and what would leave: the same compiled rules that judge calls, asked without calling.
+
+Used by `moongate policy explain`. Says what the gate would do with the arguments; approval, limits and what the server
+answers come later and are only named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from gateway.config.policies import SourcePolicy
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.arguments import ArgumentPolicy
+from gateway.policy.decision import Reject, Rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRule:
+    """One value rule and what it says to the given arguments."""
+
+    rule: str
+    argument: str
+    outcome: Literal["passes", "refuses", "not given"]
+
+    def to_json(self) -> JsonObject:
+        """As `--json` prints it."""
+        return {"rule": self.rule, "argument": self.argument, "outcome": self.outcome}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What policy would do with one call."""
+
+    is_allowed: bool
+    rule: str | None
+    """What decided, where it is refused."""
+    reason: str | None
+    dropped: tuple[tuple[str, str], ...] = ()
+    """Argument, and why: `undeclared`, or the rule that withholds it."""
+    added: tuple[tuple[str, JsonValue, str], ...] = ()
+    """Argument, value, and the override that puts it in."""
+    rules: tuple[JudgedRule, ...] = ()
+    arguments: JsonObject | None = None
+    """Exactly what would leave; `None` where nothing would."""
+
+    def to_json(self) -> JsonObject:
+        """As `--json` prints it."""
+        return {
+            "verdict": "allowed" if self.is_allowed else "refused",
+            "rule": self.rule,
+            "reason": self.reason,
+            "dropped": [{"argument": name, "rule": rule} for name, rule in self.dropped],
+            "added": [{"argument": name, "value": value, "rule": rule} for name, value, rule in self.added],
+            "rules": [rule.to_json() for rule in self.rules],
+            "arguments": self.arguments,
+        }
+
+
+def explain_call(tool: str, compiled: ArgumentPolicy, arguments: JsonObject, policy: SourcePolicy) -> Explanation:
+    """Judge a call of the tool with native name `tool` and say how the verdict came about."""
+    verdict = compiled.judge(arguments)
+    override = policy.overrides.get(tool)
+    dropped = tuple((name, compiled.withheld.get(name) or ("_meta" if name == "_meta" else "undeclared")) for name in _dropped(verdict))
+    filled = compiled.fill({name: value for name, value in arguments.items() if name not in dict(dropped)})
+    added = tuple(
+        (name, filled[name], f"overrides.{tool}.{'fixed' if override is not None and name in override.fixed else 'defaults'}")
+        for name in filled
+        if name not in arguments or name in dict(dropped)
+    )
+    judged = tuple(JudgedRule(rule, name, _outcome(compiled, rule, name, filled)) for name, rule in compiled.rules)
+    if isinstance(verdict, Reject):
+        return Explanation(False, verdict.rule, verdict.reason, dropped, added, judged)
+    return Explanation(True, None, None, dropped, added, judged, filled)
+
+
+def hidden_by(tool: str, policy: SourcePolicy) -> str | None:
+    """The rule by which the tool with native name `tool` does not exist, or `None`; the path below `policies.<source>`."""
+    for number, pattern in enumerate(policy.tools.deny):
+        if fnmatchcase(tool, pattern):
+            return f"tools.deny[{number}]"
+    if policy.tools.allow is not None and not any(fnmatchcase(tool, pattern) for pattern in policy.tools.allow):
+        return "tools.allow"
+    override = policy.overrides.get(tool)
+    return f"overrides.{tool}.enabled" if override is not None and not override.enabled else None
+
+
+def _dropped(verdict: object) -> tuple[str, ...]:
+    return verdict.dropped if isinstance(verdict, Rewrite | Reject) else ()
+
+
+def _outcome(compiled: ArgumentPolicy, rule: str, name: str, filled: JsonObject) -> Literal["passes", "refuses", "not given"]:
+    if name not in filled:
+        return "not given"
+    return "passes" if compiled.problem_of(rule, filled[name]) is None else "refuses"
