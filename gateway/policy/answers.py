@@ -32,7 +32,7 @@ def _sampling_problem(answer: JsonMapping) -> str | None:
     content: JsonValue = answer.get("content")
     if not _are_objects(content if isinstance(content, list) else [content], "type"):
         return "`content` must be a content block, or a list of them"
-    return None if isinstance(answer.get("model"), str) else "`model` must be a text"
+    return None if isinstance(answer.get("model", ""), str) else "`model` must be a text"  # some clients leave it out
 
 
 def _are_objects(value: JsonValue, key: str) -> bool:

@@ -82,7 +82,7 @@ def test_only_a_chosen_yes_is_a_yes(answer: dict[str, Any], approves: bool) -> N
         ("sampling/createMessage", {"role": "assistant", "content": [{"type": "tool_use"}], "model": "m", "more": 1}, True),
         ("sampling/createMessage", {"role": "system", "content": {"type": "text"}, "model": "m"}, False),
         ("sampling/createMessage", {"role": "assistant", "content": "x", "model": "m"}, False),
-        ("sampling/createMessage", {"role": "assistant", "content": {"type": "text"}}, False),
+        ("sampling/createMessage", {"role": "assistant", "content": {"type": "text"}}, True),
         ("sampling/createMessage", {}, False),
         ("elicitation/create", {"action": "accept", "content": {}}, True),
         ("elicitation/create", {"action": "cancel"}, True),
