@@ -42,6 +42,13 @@ _FLAGS = "|".join("\U0001f3f4" + "".join(chr(0xE0000 + ord(c)) for c in code) + 
 
 _ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|[ -/]+[0-~]|[0-Z\\^-~])?|\x9b[0-?]*[ -/]*[@-~]"
 
+_SUSPECT_ASCII = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
+_SUSPECT = re.compile(
+    r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u180e\u200b-\u200d\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
+    r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Everything that begins or is something hidden: one set is searched three times faster than the alternatives below."""
+
 _ASCII = re.compile(_ANSI.partition(r"|\x9b")[0] + r"|[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _ANY = re.compile(
     rf"({_FLAGS})"
@@ -60,8 +67,8 @@ _BINARY_KINDS = ("image", "audio")
 def strip_text(text: str) -> str:
     """`text` without what is hidden in it; the very same object where nothing is."""
     if text.isascii():
-        return _ASCII.sub("", text) if _ASCII.search(text) is not None else text
-    if _ANY.search(text) is None:
+        return _ASCII.sub("", text) if _SUSPECT_ASCII.search(text) is not None else text
+    if _SUSPECT.search(text) is None:
         return text
     kept = _ANY.sub(r"\1", text)
     return text if kept == text else kept

@@ -24,12 +24,12 @@ from gateway.policy.approvals import RULE as APPROVAL_RULE
 from gateway.policy.approvals import judge_approval
 from gateway.policy.arguments import ArgumentPolicy
 from gateway.policy.decision import Pass, Reject, Rewrite, Verdict
-from gateway.policy.hidden_text import HiddenText, judge_result_text
+from gateway.policy.hidden_text import HiddenText, judge_result_text, strip_value
 from gateway.policy.limits import Shorten, judge_asks, judge_result
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals, Grant
-from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskTool, Tool, ToolDefinition, ToolOutcome
+from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskStarted, TaskTool, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.published import clean_definition, shape_definition
 from gateway.tools.results import ResultKeeper, Source, shorten
@@ -193,7 +193,7 @@ class GuardedTool:
         if not isinstance(self._tool, TaskTool):
             raise NotFound("task", "")
         with anyio.move_on_after(self._policy.timeout_seconds):
-            answer = await self._tool.task(method, params, ctx)
+            answer = self._readable(await self._tool.task(method, params, ctx))
             result = answer.get("result")
             if isinstance(result, dict):
                 record = _CallRecord()
@@ -245,6 +245,9 @@ class GuardedTool:
 
     def _cleaned(self, outcome: ToolOutcome, record: _CallRecord) -> ToolOutcome:
         """The outcome without hidden text, or a refusal. Asks of an `InputRequired` were cleaned where they were judged."""
+        if isinstance(outcome, TaskStarted):
+            self._readable(outcome.task)
+            return outcome
         if not isinstance(outcome, Complete):
             return outcome
         verdict = judge_result_text(outcome.result, self._policy.hidden_text)
@@ -256,6 +259,14 @@ class GuardedTool:
                 return Complete(verdict.arguments)
             case Pass():
                 return outcome
+
+    def _readable(self, task: JsonObject) -> JsonObject:
+        """A task's state whose messages hide nothing; what it resulted in is judged as every result."""
+        if self._policy.hidden_text != "allow":
+            for key in ("statusMessage", "error"):
+                if key in task:
+                    task[key] = strip_value(task[key])
+        return task
 
     async def _limited(self, outcome: ToolOutcome, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
         policy = self._policy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,9 +13,11 @@ import anyio
 import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
+from opentelemetry.context import attach, detach
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from tests.fakes.openai_server import openai_server
-from tests.fakes.running import gateway_http, raw_http, raw_stdio
+from tests.fakes.running import ROOT, gateway_http, raw_http, raw_stdio
 from tests.interaction.ways import Era, Way, connected
 
 pytestmark = pytest.mark.timeout(60)
@@ -75,7 +78,7 @@ async def call(front: str, name: str, arguments: dict[str, Any], *, era: Era = "
         return await client.call_tool(name, arguments, meta=meta)
 
 
-@pytest.mark.requirement(1)
+@pytest.mark.requirement(1, "MC6")
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("server", ["many", "plain"])
 async def test_exactly_the_declared_arguments_reach_the_server(front: str, server: str, era: Era) -> None:
@@ -167,7 +170,7 @@ async def test_metadata_under_malformed_keys_is_an_error_and_nothing_is_sent(fro
     assert result.structured_content is None
 
 
-@pytest.mark.requirement(15)
+@pytest.mark.requirement(15, "MC11")
 async def test_metadata_of_the_listing_wins_over_the_hosts_and_cannot_forge_ours(front: str) -> None:
     got = await sent(front, "many__tagged", {"a": 1}, meta={"com.example/tenant": "host", "com.example/other": "host"})
     assert got["_meta"]["com.example/tenant"] == "listing"
@@ -246,6 +249,43 @@ async def test_an_agents_and_a_workflows_calls_pass_the_same_filter(tmp_path: Pa
     assert received["arguments"] == {"a": 1}
     assert "com.example/x" not in received["_meta"]
     assert by_workflow.structured_content["got"]["arguments"] == {"a": 1}
+
+
+@pytest.mark.requirement(21)
+@pytest.mark.parametrize("modern", [False, True], ids=["2025-dialect", "modern-dialect"])
+async def test_a_call_that_becomes_a_task_passes_the_same_filter(tmp_path: Path, modern: bool) -> None:
+    log = tmp_path / "requests.jsonl"
+    made = {"taskId": "t1", "status": "working", "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
+    done = {"content": [{"type": "text", "text": "done\u202e"}]}
+    finished: Any = {"taskId": "t1", "status": "completed", "ttl": None, "ttlMs": None, **({"result": done} if modern else {})}
+    created: Any = {"result": {**made, "ttlMs": None, "resultType": "task"} if modern else {"task": {**made, "ttl": None}}}
+    answers: dict[str, Any] = {"tools/call": [created], "tasks/get": [{"result": finished}], "tasks/result": [{"result": done}]}
+    script: dict[str, Any] = {"support": "required", **answers}
+    flags = ["--modern"] if modern else []
+    args = ["-m", "tests.fakes.task_script", *flags, "--log", str(log), json.dumps(script)]
+    rules = {"overrides": {"job": {"fixed": {"tenant": "acme"}}}, "additionalArguments": ["tenant"]}
+    server = {"command": sys.executable, "args": args, "cwd": str(ROOT)}
+    with gateway_http(tmp_path, {"mcpServers": {"up": server}, "policies": {"up": rules}}) as front:
+        result = await call(front, "up__job", {"session": "s", "foo": "f", "tenant": "evil"})
+    assert result.content[0].text == "done"
+    requests = [json.loads(line) for line in log.read_text().splitlines()]
+    (sent_call,) = [request["params"] for request in requests if request["method"] == "tools/call"]
+    assert sent_call["arguments"] == {"tenant": "acme"}
+    assert ("task" in sent_call) is not modern
+
+
+@pytest.mark.requirement(15, "MC11")
+async def test_trace_context_wins_over_a_hosts_value_and_flows_where_there_is_no_other(front: str) -> None:
+    mine = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    got = await sent(front, "many__two", {"a": 1}, meta={"traceparent": mine})
+    assert got["_meta"]["traceparent"].split("-")[1] == mine.split("-")[1]
+    span = SpanContext(0x1AF7651916CD43DD8448EB211C80319C, 0x17AD6B7169203331, is_remote=False, trace_flags=TraceFlags(1))
+    token = attach(set_span_in_context(NonRecordingSpan(span)))
+    try:
+        traced = await sent(front, "many__two", {"a": 1}, meta={"traceparent": mine})
+    finally:
+        detach(token)
+    assert traced["_meta"]["traceparent"].split("-")[1] == f"{span.trace_id:032x}"
 
 
 @pytest.mark.requirement(25)

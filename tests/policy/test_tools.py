@@ -10,6 +10,7 @@ from gateway.policy.tools import judge_tool
 
 
 @pytest.mark.requirement("MC4")
+@pytest.mark.requirement("MC4")
 @pytest.mark.parametrize(
     ("allow", "deny", "exists"),
     [
