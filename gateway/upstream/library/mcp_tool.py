@@ -35,14 +35,14 @@ from gateway.tools.approvals import Approvals
 from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition
 from gateway.tools.context import CallContext, NoCaller
 from gateway.tools.drive import drive, keyed
-from gateway.tools.guard import GuardedTool, ToolGate
+from gateway.tools.guard import GuardedTool, ToolGate, refusal
 from gateway.types.content import Content
 from gateway.upstream.hop import without_owned_meta
 from gateway.upstream.inputs import Answered, Relayed, to_input_required
 from gateway.upstream.library.disclosure import Disclosure
 from gateway.upstream.library.functions import MCPFunction, local_name, normalize_name
 from gateway.upstream.library.link import Link, Wire
-from gateway.upstream.library.options import MCPToolOptions, approval_lists, needs_approval, to_policy
+from gateway.upstream.library.options import MCPToolOptions, needs_approval, to_policy
 from gateway.upstream.library.results import error_text, prompt_schema, to_contents, to_prompt_text
 from gateway.upstream.library.sampling import SamplingDesk
 from gateway.upstream.listing import Listed, list_all, to_listed
@@ -76,6 +76,7 @@ class MCPTool(ABC):
         self._desk = SamplingDesk(name, options)
         self.tasks = TaskFollower(name, self, options.get("task_options") or MCPTaskOptions())
         self._events = EventStream()
+        self._approvals = Approvals(None, self._events)
         self._tools: dict[str, tuple[GuardedTool, MCPFunction]] = {}
         self._prompts: dict[str, MCPFunction] = {}
         self._changed = anyio.Event()
@@ -201,14 +202,14 @@ class MCPTool(ABC):
         self._check_names([*listed, *self._prompts])
         mode = self._options.get("approval_mode")
         asks = {name: needs_approval(mode, self._known_as(name)) for name in listed}
-        policy = self._policy.model_copy(update={"approval": approval_lists([name for name, ask in asks.items() if ask])})
         tools: dict[str, tuple[GuardedTool, MCPFunction]] = {}
         for name, found in listed.items():
-            guarded = self._guard(found, ToolGate.build(found.definition, policy))
+            guarded = self._guard(found, ToolGate.build(found.definition, self._policy))
             definition = dataclasses.replace(
                 found.definition, name=self._local(name), input_schema=_with_properties(guarded.definition.input_schema)
             )
-            tools[name] = (guarded, MCPFunction(definition, name, self._invoker(guarded), approval=asks[name]))
+            invoke = self._invoker(guarded, needs_approval=bool(asks[name]))
+            tools[name] = (guarded, MCPFunction(definition, name, invoke, approval=asks[name]))
         self._tools = tools
         self._on_change("tools")
 
@@ -313,8 +314,14 @@ class MCPTool(ABC):
         definition = ToolDefinition(tool_name, input_schema={"type": "object", "properties": {}})
         return self._guard(Listed(definition), ToolGate.build(definition, self._policy))
 
-    def _invoker(self, guarded: GuardedTool) -> Any:
+    def _invoker(self, guarded: GuardedTool, *, needs_approval: bool) -> Any:
+        """How a function is run; `call_tool` needs no approval, because there it is the program that calls."""
+
         async def invoke(arguments: JsonObject, ctx: CallContext) -> Complete:
+            if needs_approval:
+                verdict = await self._approvals.approve_call(self.name, guarded.definition.name, arguments, ctx)
+                if isinstance(verdict, Reject):
+                    return refusal(verdict.rule, verdict.reason)
             return await self._run(guarded, arguments, ctx)
 
         return invoke

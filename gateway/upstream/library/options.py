@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from mcp_types import CallToolResult, CreateMessageRequestParams, GetPromptResult
 
-from gateway.config.policies import ApprovalLists, SamplingPolicy, SourcePolicy
+from gateway.config.policies import SamplingPolicy, SourcePolicy
 from gateway.types.content import Content
 from gateway.upstream.tasks import MCPTaskOptions
 
@@ -115,12 +115,3 @@ def needs_approval(mode: ApprovalMode | None, names: Collection[str]) -> bool | 
     if any(name in (mode.get("never_require_approval") or ()) for name in names):
         return False
     return None
-
-
-def approval_lists(asking: Collection[str]) -> ApprovalLists:
-    """The policy that makes exactly these remote tools ask."""
-    return ApprovalLists(always=[_as_glob(name) for name in asking])
-
-
-def _as_glob(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

@@ -13,14 +13,17 @@ from typing import cast
 from mcp_types import CreateMessageRequestParams
 from pydantic import ValidationError
 
+from gateway.chat.admission import admit_sampling
 from gateway.chat.answering import answer_sampling
 from gateway.errors import ModelError, PolicyDenied
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.policy.decision import Reject, Rewrite
-from gateway.policy.inputs import judge_input
+from gateway.policy.decision import Reject
 from gateway.upstream.library.options import MCPToolOptions, to_policy
 
 logger = logging.getLogger(__name__)
+
+RULE = "sampling.approval"
+"""Rule id of a refusal by the program."""
 
 
 class SamplingDesk:
@@ -52,44 +55,28 @@ class SamplingDesk:
             ModelError: There is no client, or it failed; a server is told -32603.
             PolicyDenied: Refused by budget or approval, or it is no sampling request; a server is told -32600.
         """
-        params = cast("JsonMapping", request.get("params") or {})
         if request.get("method") != "sampling/createMessage":
             raise PolicyDenied("This program answers no such request.", rule="inputs.method", subject=self._server)
         client = self._client
         if client is None:
             raise ModelError("No chat client answers here.")
-        asked = (_count(params), params.get("maxTokens"), self._used)
-        logger.warning("%s: sampling request: %d message(s), maxTokens %s, %d before it", self._server, *asked)
-        used, self._used = self._used, self._used + 1
-        verdict = judge_input(request, self._policy, used)
-        if isinstance(verdict, Reject):
-            raise self._refuse(verdict.rule, verdict.reason)
-        await self._ask_program(params)
-        allowed = cast("JsonMapping", verdict.arguments["params"]) if isinstance(verdict, Rewrite) else params
-        if allowed.get("maxTokens") != params.get("maxTokens"):
-            logger.warning("%s: sampling capped from %s to %s tokens", self._server, params.get("maxTokens"), allowed.get("maxTokens"))
-        return await answer_sampling(client, allowed)
+        admitted = await admit_sampling(self._server, request, self._policy, count=self._count, approve=self._ask_program)
+        return await answer_sampling(client, cast("JsonMapping", admitted["params"]))
 
-    async def _ask_program(self, params: JsonMapping) -> None:
+    async def _count(self) -> int:
+        used, self._used = self._used, self._used + 1
+        return used
+
+    async def _ask_program(self, params: JsonMapping) -> Reject | None:
         """The program's own decision, on the request as it came (3.B/30-33)."""
         if self._approve is None:
-            raise self._refuse("sampling.approval", "Sampling is refused: no `sampling_approval_callback` is set.")
+            return Reject(RULE, "No `sampling_approval_callback` is set, so sampling is refused.")
         try:
             decision: object = self._approve(CreateMessageRequestParams.model_validate(params))
             approved = bool(await decision if inspect.isawaitable(decision) else decision)
         except ValidationError:
-            raise self._refuse("sampling.params", "The sampling request is not valid.") from None
+            return Reject("sampling.params", "The sampling request is not valid.")
         except Exception as error:  # the program's code: whatever it raises means no (3.B/32)
             logger.warning("%s: the sampling approval callback raised %s", self._server, type(error).__name__)
             approved = False
-        if not approved:
-            raise self._refuse("sampling.approval", "Sampling was not approved.")
-
-    def _refuse(self, rule: str, reason: str) -> PolicyDenied:
-        logger.warning("%s: sampling refused by %s", self._server, rule)
-        return PolicyDenied(reason, rule=rule, subject=self._server)
-
-
-def _count(params: JsonMapping) -> int:
-    messages = params.get("messages")
-    return len(cast("list[object]", messages)) if isinstance(messages, list) else 0
+        return None if approved else Reject(RULE, "The program did not approve it.")

@@ -15,8 +15,10 @@ import pytest
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
-from gateway import Agent, Content, MCPStdioTool, MCPStreamableHTTPTool, MCPTool, ScriptedChatClient
+from gateway import Agent, CallContext, Content, MCPStdioTool, MCPStreamableHTTPTool, MCPTool, ScriptedChatClient
 from gateway.errors import ModelError, ToolFailed, UpstreamError, UpstreamRefused, UpstreamUnavailable
+from gateway.tools.base import Complete
+from gateway.tools.context import ClientProfile, NoCaller
 from gateway.upstream.library.options import MCPToolOptions
 from tests.fakes.running import ROOT, free_port, upstream_http, upstream_stdio
 from tests.house.documents import blocks
@@ -444,6 +446,40 @@ async def test_approval_is_said_per_tool(urls: dict[str, str], mode: Any, expect
     async with MCPStreamableHTTPTool("fake", urls["modern"], approval_mode=mode, tool_name_prefix="up") as tool:
         by_name = {function.remote_name: function.approval_mode for function in tool.functions}
     assert [by_name["add"], by_name["echo"]] == expected
+
+
+class Person(NoCaller):
+    """Answers every question the same."""
+
+    def __init__(self, action: str) -> None:
+        self.answer: dict[str, Any] = {"action": action, "content": {"decision": "approve"}}
+        self.asked: list[dict[str, Any]] = []
+
+    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(request)
+        fields = request["params"]["requestedSchema"]["properties"]
+        return {**self.answer, "content": {name: _yes(field) for name, field in fields.items()}}
+
+
+def _yes(field: dict[str, Any]) -> Any:
+    return True if field.get("type") == "boolean" else (field.get("enum") or ["approve"])[0]
+
+
+@pytest.mark.requirement("MC5")
+@pytest.mark.parametrize(("action", "expected"), [("accept", "5"), ("decline", "Refused by approval")])
+async def test_a_function_that_needs_approval_asks_the_person_and_a_program_calls_as_it_likes(
+    urls: dict[str, str], action: str, expected: str
+) -> None:
+    person = Person(action)
+    ctx = CallContext(client=ClientProfile(capabilities={"elicitation": {}}), caller=person)
+    async with MCPStreamableHTTPTool("fake", urls["modern"], approval_mode="always_require") as tool:
+        function = next(function for function in tool.functions if function.name == "add")
+        outcome = await function.call({"a": 2, "b": 3}, ctx)
+        alone = await function.call({"a": 2, "b": 3}, CallContext())
+        assert texts(await tool.call_tool("add", a=2, b=3)) == ["5"]
+    assert isinstance(outcome, Complete) and outcome.as_text().startswith(expected)
+    assert isinstance(alone, Complete) and alone.is_error
+    assert "add" in str(person.asked)
 
 
 async def test_two_remote_names_that_become_one_function_are_an_error() -> None:
