@@ -35,6 +35,7 @@ from gateway.tools.context import CallContext
 from gateway.tools.guard import GuardedTool, ToolGate
 from gateway.tools.published import judge_definition
 from gateway.tools.results import ResultKeeper
+from gateway.tools.slot import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +54,11 @@ class CatalogEntry:
     full: Source | None = None
     is_local: bool = False
     """Ours: a name clash with another local source stops the start instead of being reported."""
+    usage: Usage | None = None
+    """Counts the running calls, where somebody waits for their end."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Shelf:
     """What one entry contributes, as last built."""
 
@@ -115,6 +118,8 @@ class Catalog:
         self._merged: dict[Kind, list[JsonObject]] = {kind: [] for kind in CATALOG_KINDS}
         self._owners: dict[Kind, dict[str, _Shelf]] = {kind: {} for kind in CATALOG_KINDS}
         self._wire_tools: list[JsonObject] = []
+        self._joining: list[_Shelf] = []
+        """What `arrange` is about to put up; followed like the others."""
         self._dirty: dict[str, set[ChangeKind]] = {}
         self._wake = anyio.Event()
         self._listeners: list[Callable[[ChangeKind], None]] = []
@@ -132,7 +137,7 @@ class Catalog:
                 label += "-2"
             labels.add(label)
             limiter = anyio.CapacityLimiter(entry.policy.max_concurrency)
-            gate = ReadGate(entry.source.id, entry.policy, limiter, self._events, self._keeper, is_local=entry.is_local)
+            gate = ReadGate(entry.source.id, entry.policy, limiter, self._events, self._keeper, is_local=entry.is_local, usage=entry.usage)
             shelves.append(_Shelf(entry, label, limiter, gate))
         return shelves
 
@@ -145,16 +150,58 @@ class Catalog:
             Collision: Two local sources claim one tool name.
         """
         for shelf in self._shelves:
-            source_id = shelf.entry.source.id
-            shelf.entry.source.subscribe(lambda kind, source_id=source_id: self._mark(source_id, kind))
-            if isinstance(shelf.entry.full, UpdatingSource):
-                shelf.entry.full.subscribe_updates(lambda uri, shelf=shelf: self._updated(shelf, uri))
-            await self._rebuild_tools(shelf)
-            for kind in CATALOG_KINDS:
-                await self._rebuild_kind(shelf, kind)
+            await self._fill(shelf)
         self._merge_tools(strict=True)
         for kind in CATALOG_KINDS:
             self._merge_kind(kind)
+
+    async def _fill(self, shelf: _Shelf) -> None:
+        source_id = shelf.entry.source.id
+        shelf.entry.source.subscribe(lambda kind: self._mark(source_id, kind))
+        if isinstance(shelf.entry.full, UpdatingSource):
+            shelf.entry.full.subscribe_updates(lambda uri: self._updated(shelf, uri))
+        await self._rebuild_tools(shelf)
+        for kind in CATALOG_KINDS:
+            await self._rebuild_kind(shelf, kind)
+
+    async def arrange(self, entries: Sequence[CatalogEntry]) -> None:
+        """Serve exactly these sources from now on, in this order; what differs in what clients see is told.
+
+        An entry equal to one that is here keeps what was built for it. Calls that run on one that goes are left alone. Not to be
+        called twice at once.
+        """
+        known = {shelf.entry.source: shelf for shelf in self._shelves}
+        arranged: list[_Shelf] = []
+        for fresh in self._label_shelves(entries):
+            shelf = known.get(fresh.entry.source)
+            arranged.append(shelf if shelf is not None and (shelf.entry, shelf.label) == (fresh.entry, fresh.label) else fresh)
+        self._joining = [shelf for shelf in arranged if shelf not in self._shelves]
+        try:
+            for shelf in self._joining:
+                await self._fill(shelf)
+            before = self._seen()
+            self._shelves = arranged
+        finally:
+            self._joining = []
+        self._merge_tools(strict=False)
+        for kind in CATALOG_KINDS:
+            self._merge_kind(kind)
+        after = self._seen()
+        for change in _RESOURCE_KINDS:
+            if before[change] != after[change]:
+                self._tell(change)
+
+    def _seen(self) -> dict[ChangeKind, object]:
+        """What clients see of each list."""
+        merged = self._merged
+        deferred = self.disclosure.names if self.disclosure is not None else None
+        tools = (self._wire_tools, deferred)
+        return {"tools": tools, "resources": (merged["resources"], merged["templates"]), "prompts": merged["prompts"]}
+
+    def _tell(self, change: ChangeKind) -> None:
+        self._events.emit("catalog.changed", name=change)
+        for listener in self._listeners:
+            listener(change)
 
     async def run(self) -> None:
         """Rebuild what changed, then tell the listeners; until cancelled."""
@@ -169,7 +216,7 @@ class Catalog:
             return
         dirty, self._dirty = self._dirty, {}
         changed: set[ChangeKind] = set()
-        for shelf in self._shelves:
+        for shelf in (*self._shelves, *self._joining):
             changes = dirty.get(shelf.entry.source.id, set[ChangeKind]())
             if "prompts" in changes and shelf.entry.policy.prompts_as_tools:
                 changes.add("tools")
@@ -184,9 +231,7 @@ class Catalog:
         for change in changed:
             for kind in _RESOURCE_KINDS[change]:
                 self._merge_kind(kind)
-            self._events.emit("catalog.changed", name=change)
-            for listener in self._listeners:
-                listener(change)
+            self._tell(change)
 
     def subscribe(self, listener: Callable[[ChangeKind], None]) -> None:
         """Call `listener` after each rebuild of a kind; it must not block or raise."""
@@ -251,6 +296,7 @@ class Catalog:
             limiter=shelf.limiter,
             events=self._events,
             approvals=self._approvals,
+            usage=entry.usage,
         )
         return tool, guarded
 

@@ -50,6 +50,11 @@ class Disclosure:
         """Call `listener` with the scope whose listing changed; it must not block or raise."""
         self._listener = listener
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The exposed names of what can be loaded now."""
+        return frozenset(self._tools)
+
     def renew(self, tools: Mapping[str, GuardedTool]) -> None:
         """Take over the tools that can be loaded now, by exposed name."""
         self._tools = dict(tools)
@@ -57,6 +62,8 @@ class Disclosure:
 
     def visible(self, entries: Sequence[JsonObject], scope: str) -> Sequence[JsonObject]:
         """The entries of a `tools/list` that this scope is shown."""
+        if not self._tools:
+            return entries
         loaded = self._loaded.get(scope, frozenset[str]())
         return [entry for entry in entries if entry["name"] not in self._tools or entry["name"] in loaded]
 

@@ -24,12 +24,20 @@ UNLIMITED_BYTES = 2**62
 
 
 class OwnSource:
-    """Implements `Source`. `status` is `None` where `server.statusTool` is off; `more` are those of `disclosure`."""
+    """Implements `Source`. `status` is `None` where `server.statusTool` is off."""
 
-    def __init__(self, store: ResultStore, status: GatewayStatus | None, more: Sequence[Tool] = ()) -> None:
+    def __init__(self, store: ResultStore, status: GatewayStatus | None) -> None:
         self._store = store
         self._status = status
-        self._tools: list[Tool] = [ReadResult(store), *([status] if status is not None else []), *more]
+        self._tools: list[Tool] = [ReadResult(store), *([status] if status is not None else [])]
+        self._more: Sequence[Tool] = ()
+        self._on_change: OnChange = lambda _: None
+
+    def offer(self, more: Sequence[Tool]) -> None:
+        """Have these tools too from now on, in place of what was offered before: those of `disclosure`, where it is used."""
+        if list(more) != list(self._more):
+            self._more = more
+            self._on_change("tools")
 
     @property
     def id(self) -> str:
@@ -38,10 +46,11 @@ class OwnSource:
 
     async def tools(self) -> Sequence[Tool]:
         """The built-in tools."""
-        return self._tools
+        return [*self._tools, *self._more]
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Its lists never change."""
+        """Register the one listener: what is offered may change."""
+        self._on_change = on_change
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
         """The status. Kept results are not listed: they are their callers' own, and the result that links one names it."""

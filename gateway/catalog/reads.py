@@ -19,7 +19,7 @@ from gateway.telemetry.events import EventStream
 from gateway.tools.base import Finished, InputRequired
 from gateway.tools.context import CallContext
 from gateway.tools.results import ResultKeeper, Source, shorten
-from gateway.tools.slot import run_within
+from gateway.tools.slot import Usage, run_within
 
 
 class ReadGate:
@@ -34,8 +34,10 @@ class ReadGate:
         keeper: ResultKeeper | None = None,
         *,
         is_local: bool = False,
+        usage: Usage | None = None,
     ) -> None:
         """`limiter` is the one the source's tools use: reads and calls share its slots; `keeper` keeps what is shortened.
+        `usage` counts them.
 
         Texts of our own (`is_local`) are not searched for what is hidden in them.
         """
@@ -45,6 +47,7 @@ class ReadGate:
         self._hidden_text: HiddenText = "allow" if is_local else policy.hidden_text
         self._events = events
         self._keeper = keeper
+        self._usage = usage
 
     async def run(
         self, method: str, name: str, ctx: CallContext, work: Callable[[CallContext], Awaitable[Finished | InputRequired]]
@@ -57,6 +60,8 @@ class ReadGate:
         """
         outcome = "error"
         started = anyio.current_time()
+        if self._usage is not None:
+            self._usage.begin()
         try:
             result = await run_within(self._limiter, self._policy.timeout_seconds, ctx, work)
             if result is None:
@@ -68,6 +73,8 @@ class ReadGate:
             outcome = type(error).__name__ if outcome != "timeout" else outcome
             raise
         finally:
+            if self._usage is not None:
+                self._usage.end()
             milliseconds = round((anyio.current_time() - started) * 1000, 3)
             self._events.emit(
                 "read.finished",

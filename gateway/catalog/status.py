@@ -47,9 +47,12 @@ def status_resource() -> JsonObject:
 class GatewayStatus:
     """Implements `Tool`: `gateway_status(server?)`."""
 
-    def __init__(self, sources: Callable[[], Sequence[SourceStatus]], mask: Callable[[str], str]) -> None:
-        """`sources` tells how each is doing now; `mask` takes secrets out of a text."""
+    def __init__(
+        self, sources: Callable[[], Sequence[SourceStatus]], problems: Callable[[], Sequence[str]], mask: Callable[[str], str]
+    ) -> None:
+        """`sources` tells how each is doing now, `problems` what is wrong with the gateway itself; `mask` takes secrets out of a text."""
         self._sources = sources
+        self._problems = problems
         self._mask = mask
         self.definition = ToolDefinition(
             name="gateway_status",
@@ -75,8 +78,14 @@ class GatewayStatus:
             entries = [entry for entry in entries if entry["name"] == server]
             if not entries:
                 raise ToolFailed(f"There is no source {str(server)[:100]!r} here. There is: {', '.join(names) or 'none'}.")
-        text = "\n".join(_line(entry) for entry in entries) or "No source is configured."
-        return Complete.text(text, structured={"sources": entries})
+        problems = self.problems()
+        lines = [*problems, *map(_line, entries)]
+        told: JsonObject = {"sources": entries, **({"problems": problems} if problems else {})}
+        return Complete.text("\n".join(lines) or "No source is configured.", structured=told)
+
+    def problems(self) -> list[str]:
+        """What is wrong with the gateway itself, each in one line."""
+        return [self._clean(problem) for problem in self._problems()]
 
     def entries(self) -> list[JsonObject]:
         """Every source as plain data."""
@@ -84,7 +93,9 @@ class GatewayStatus:
 
     def as_json(self) -> str:
         """The resource's text."""
-        return json.dumps({"sources": self.entries()}, ensure_ascii=False, indent=2)
+        problems = self.problems()
+        told = {"sources": self.entries(), **({"problems": problems} if problems else {})}
+        return json.dumps(told, ensure_ascii=False, indent=2)
 
     def _entry(self, status: SourceStatus) -> JsonObject:
         entry: JsonObject = {}

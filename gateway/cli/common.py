@@ -31,12 +31,17 @@ standalone_option = click.option("--standalone", is_flag=True, help="Start the c
 
 def load(config_path: str | None) -> LoadedConfig:
     """Load the configuration for a command and quiet the log. Raises `ConfigError`."""
+    loaded = load_quietly(config_path)
+    configure_log(loaded, "error")
+    return loaded
+
+
+def load_quietly(config_path: str | None) -> LoadedConfig:
+    """Load the configuration and leave the log alone. Raises `ConfigError`."""
     from gateway.config.load import load_config
 
     # So that an entry can start a Python server with the Python that has the SDK, wherever the gateway is installed.
-    loaded = load_config(config_path, {"MOONGATE_PYTHON": sys.executable, **os.environ})
-    configure_log(loaded, "error")
-    return loaded
+    return load_config(config_path, {"MOONGATE_PYTHON": sys.executable, **os.environ})
 
 
 @contextlib.contextmanager

@@ -88,6 +88,10 @@ class Hub(Protocol):
         """Every source as the fields of `SourceStatus`."""
         ...
 
+    async def problems(self) -> list[str]:
+        """What is wrong with the gateway itself."""
+        ...
+
     async def tools(self) -> list[HubTool]:
         """Every published tool, in order."""
         ...
@@ -136,6 +140,10 @@ class OwnHub:
 
         return [asdict(status) for status in self._gateway.sources()]
 
+    async def problems(self) -> list[str]:
+        """As the gateway says."""
+        return self._gateway.problems()
+
     async def tools(self) -> list[HubTool]:
         """From the catalog."""
         return [HubTool(t, t.definition.to_wire(t.exposed_name), t.source, t.definition.name) for t in await self._gateway.catalog.tools()]
@@ -175,6 +183,10 @@ class RunningHub:
     async def sources(self) -> list[JsonObject]:
         """As its status page says; empty where it has none."""
         return list(self._status.get("sources") or [])
+
+    async def problems(self) -> list[str]:
+        """As its status page says."""
+        return cast("list[str]", list(self._status.get("problems") or []))
 
     async def tools(self) -> list[HubTool]:
         """As it lists them to a client."""

@@ -115,7 +115,7 @@ def estimate_tokens(wire: JsonMapping) -> int:
 
 async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> list[JsonObject]:
     from gateway.cli.hub import open_hub, open_own
-    from gateway.cli.output import camel_keys
+    from gateway.cli.output import camel_keys, say
 
     if kind == "skills":
         return await _skills(loaded)
@@ -124,6 +124,8 @@ async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> list[J
             return [{**tool.wire, "source": tool.source} for tool in await own.tools() if tool.source == _OF_FILES[kind]]
     async with open_hub(loaded, target) as hub:
         if kind in ("sources", "servers"):
+            for problem in await hub.problems():
+                say(f"problem: {problem}")
             sources = [camel_keys(source) for source in await hub.sources()]
             return [source for source in sources if kind == "sources" or source["kind"] == "server"]
         if kind == "tools":

@@ -7,10 +7,12 @@ process is gone.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ from gateway.json_types import JsonObject
 if TYPE_CHECKING:
     from gateway.app import Gateway
     from gateway.config.load import LoadedConfig
+    from gateway.config.watch import FileWatch
 
 ANNOUNCE_TIMEOUT_SECONDS = 10.0
 """Sources that need longer are announced as `starting`; they keep trying."""
@@ -38,15 +41,17 @@ def run(stdio: bool, address: str | None, as_json: bool, config_path: str | None
         raise click.UsageError("--stdio and --http exclude each other; start two gateways for both.")
     from gateway.cli.common import configure_log, run_async
 
+    watch = watch_of(config_path)
     loaded = load(config_path)
     http = loaded.config.server.http
     host, port = _parse_address(address, http.host, http.port) if address is not None else (http.host, http.port)
     configure_log(loaded)
+    follow = _Follow(loaded, watch, set(loaded.secrets))
     announcer = _Announcer(loaded, as_json=as_json)
     if stdio:
-        run_async(lambda: _serve(loaded, announcer, None))
+        run_async(lambda: _serve(follow, announcer, None))
     else:
-        run_async(lambda: _serve(loaded, announcer, (host, port)))
+        run_async(lambda: _serve(follow, announcer, (host, port)))
 
 
 def _parse_address(text: str, host: str, port: int) -> tuple[str, int]:
@@ -63,14 +68,43 @@ def _parse_address(text: str, host: str, port: int) -> tuple[str, int]:
     return written_host.strip("[]") or host, int(written_port) if written_port else port
 
 
-async def _serve(loaded: LoadedConfig, announcer: _Announcer, address: tuple[str, int] | None) -> None:
+def watch_of(config_path: str | None) -> FileWatch | None:
+    """A look at the configuration file before it is read, so that no later change is missed; `None` where there is no file."""
+    from gateway.config.paths import find_config
+    from gateway.config.watch import FileWatch
+
+    path = find_config(config_path, os.environ)
+    return FileWatch(path) if path is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Follow:
+    """The configuration a gateway starts with, and how its file is read again."""
+
+    loaded: LoadedConfig
+    watch: FileWatch | None
+    secrets: set[str]
+    """All that any version of the file had: servers of an earlier one may still be leaving."""
+
+    def read(self) -> LoadedConfig:
+        """The file as it is now, with its secrets kept out of the log; blocks. Raises `ConfigError`."""
+        from gateway.cli.common import configure_log, load_quietly
+
+        loaded = load_quietly(str(self.loaded.path) if self.loaded.path is not None else None)
+        self.secrets.update(loaded.secrets)
+        configure_log(dataclasses.replace(loaded, secrets=frozenset(self.secrets)))
+        return loaded
+
+
+async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int] | None) -> None:
     """Serve until the client leaves or a signal comes; every resource is released on the way out."""
     import anyio
 
     from gateway.cli.common import running
 
     with contextlib.ExitStack() as leaving:
-        async with running(loaded) as gateway, anyio.create_task_group() as tasks:
+        async with running(follow.loaded) as gateway, anyio.create_task_group() as tasks:
+            gateway.follow(follow.read, follow.watch)
 
             def announce(url: str | None) -> None:
                 tasks.start_soon(announcer.announce, gateway, url)

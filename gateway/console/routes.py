@@ -34,29 +34,32 @@ _HEADERS = {
 }
 
 
-def build_routes(name: str, endpoint: str, sources: Callable[[], Sequence[SourceStatus]]) -> list[BaseRoute]:
-    """Routes for the HTTP application; `sources` is asked at each request."""
+def build_routes(
+    name: str, endpoint: str, sources: Callable[[], Sequence[SourceStatus]], problems: Callable[[], Sequence[str]]
+) -> list[BaseRoute]:
+    """Routes for the HTTP application; `sources` and `problems` of the gateway itself are asked at each request."""
 
     async def overview(request: Request) -> Response:
-        return HTMLResponse(render_overview(name, endpoint, sources()), headers=_HEADERS)
+        return HTMLResponse(render_overview(name, endpoint, sources(), problems()), headers=_HEADERS)
 
     async def status(request: Request) -> Response:
         rows = [{slot: getattr(s, slot) for slot in SourceStatus.__slots__} for s in sources()]
-        return JSONResponse({"name": name, "endpoint": endpoint, "sources": rows}, headers=_HEADERS)
+        return JSONResponse({"name": name, "endpoint": endpoint, "sources": rows, "problems": list(problems())}, headers=_HEADERS)
 
     return [Route("/", overview), Route("/status.json", status)]
 
 
-def render_overview(name: str, endpoint: str, sources: Sequence[SourceStatus]) -> str:
+def render_overview(name: str, endpoint: str, sources: Sequence[SourceStatus], problems: Sequence[str] = ()) -> str:
     """The page as HTML; every value is escaped."""
     rows = "".join(_row(source) for source in sources)
+    wrong = "".join(f"<p><span class='dot down'></span>{escape(problem)}</p>" for problem in problems)
     ready = sum(s.state == "ready" for s in sources)
     tools = sum(s.tools for s in sources)
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>{escape(name)}</title><style>{_STYLE}</style><h1>{escape(name)}</h1>"
         f"<p class=sub>MCP endpoint <code>{escape(endpoint)}</code> · {ready} of {len(sources)} sources ready · {tools} tools</p>"
-        f"<table><tr><th>Source<th>Kind<th>Transport<th>Protocol<th>Tools<th>Start</tr>{rows}</table></html>"
+        f"{wrong}<table><tr><th>Source<th>Kind<th>Transport<th>Protocol<th>Tools<th>Start</tr>{rows}</table></html>"
     )
 
 

@@ -1,11 +1,14 @@
 """Tells clients what changed: legacy sessions by notification, modern ones on their `subscriptions/listen` streams.
 
-Bursts are coalesced: however often a list changes, a client hears of it once per round of sending.
+Bursts are coalesced: however often a list changes, a client hears of it at once and then at most once a second, and of the
+last change always.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+from typing import Generic, TypeVar
 
 import anyio
 from mcp.server.subscriptions import (
@@ -40,11 +43,17 @@ logger = logging.getLogger(__name__)
 COALESCE_SECONDS = 0.05
 """Changes within this time are told together."""
 
+SPACING_SECONDS = 1.0
+"""Between two notifications of one list to one client."""
+
 SEND_SECONDS = 5.0
 """A client that does not take a notification within this time is skipped."""
 
 MAX_PENDING_UPDATES = 10_000
 """Changed resources waiting to be told; further ones are dropped, as the spec allows."""
+
+_LISTENERS = ""
+"""The scope of all clients of the modern era together: who of them loaded tools cannot be told apart on a stream."""
 
 _EVENTS: dict[ChangeKind, ServerEvent] = {
     "tools": ToolsListChanged(),
@@ -58,6 +67,34 @@ _NOTIFICATIONS: dict[ChangeKind, ServerNotification] = {
 }
 
 
+_Key = TypeVar("_Key", bound=str)
+
+
+class _Paced(Generic[_Key]):
+    """What there is to tell, each key at most once per `SPACING_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._waiting: set[_Key] = set()
+        self._not_before: dict[_Key, float] = {}
+
+    def add(self, key: _Key) -> None:
+        """There is something to tell."""
+        self._waiting.add(key)
+
+    def due(self) -> float:
+        """When the next of what waits may be told."""
+        return min((self._not_before.get(key, -math.inf) for key in self._waiting), default=math.inf)
+
+    def take(self) -> set[_Key]:
+        """What may be told now; it counts as told."""
+        now = anyio.current_time()
+        self._not_before = {key: time for key, time in self._not_before.items() if time > now}
+        ready = {key for key in self._waiting if key not in self._not_before}
+        self._waiting -= ready
+        self._not_before.update(dict.fromkeys(ready, now + SPACING_SECONDS))
+        return ready
+
+
 class Changes:
     """Follows the catalog and tells the clients; `run` must be going."""
 
@@ -66,9 +103,9 @@ class Changes:
         self._clients = clients
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus)
-        self._lists: set[ChangeKind] = set()
+        self._lists: _Paced[ChangeKind] = _Paced()
         self._updates: dict[str, None] = {}
-        self._scopes: set[str] = set()
+        self._scopes: _Paced[str] = _Paced()
         self._wake = anyio.Event()
         if catalog.disclosure is not None:
             catalog.disclosure.subscribe(self._listing_changed)
@@ -81,7 +118,8 @@ class Changes:
 
     def _listing_changed(self, scope: str) -> None:
         """One client loaded or unloaded tools: only its session is told, or every listener of the modern era."""
-        self._scopes.add(scope)
+        sessions = {scope_of(session.profile.session_id, "") for session in self._clients.all()}
+        self._scopes.add(scope if scope in sessions else _LISTENERS)
         self._wake.set()
 
     def _resource_changed(self, uri: str) -> None:
@@ -92,14 +130,14 @@ class Changes:
     async def run(self) -> None:
         """Send until cancelled."""
         while True:
-            await self._wake.wait()
+            with anyio.CancelScope(deadline=min(self._lists.due(), self._scopes.due())):
+                await self._wake.wait()
             await anyio.sleep(COALESCE_SECONDS)
             self._wake = anyio.Event()
-            lists, self._lists = self._lists, set()
             updates, self._updates = self._updates, {}
-            scopes, self._scopes = self._scopes, set()
             own = {scope_of(session.profile.session_id, ""): session for session in self._clients.all()}
-            if scopes - set(own):
+            lists, scopes = self._lists.take(), self._scopes.take()
+            if _LISTENERS in scopes and "tools" not in lists:
                 await self._bus.publish(_EVENTS["tools"])
             for kind in sorted(lists):
                 await self._bus.publish(_EVENTS[kind])

@@ -33,7 +33,7 @@ from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskStarted,
 from gateway.tools.context import CallContext
 from gateway.tools.published import clean_definition, shape_definition
 from gateway.tools.results import ResultKeeper, Source, shorten
-from gateway.tools.slot import run_within
+from gateway.tools.slot import Usage, run_within
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class ToolGate:
 class GuardedTool:
     """Policy around one tool; itself a `Tool`. Shared by concurrent calls."""
 
-    __slots__ = ("_approvals", "_events", "_limiter", "_policy", "_tool", "definition", "exposed_name", "source")
+    __slots__ = ("_approvals", "_events", "_limiter", "_policy", "_tool", "_usage", "definition", "exposed_name", "source")
 
     def __init__(
         self,
@@ -109,8 +109,9 @@ class GuardedTool:
         limiter: anyio.CapacityLimiter | None,
         events: EventStream,
         approvals: Approvals | None = None,
+        usage: Usage | None = None,
     ) -> None:
-        """`limiter` is shared by all tools of one source: a server sees at most that many calls at once.
+        """`limiter` is shared by all tools of one source: a server sees at most that many calls at once. `usage` counts its calls.
 
         Without `approvals` nobody can be asked, so calls that need an approval are refused.
         """
@@ -119,6 +120,7 @@ class GuardedTool:
         self._limiter = limiter
         self._events = events
         self._approvals = approvals
+        self._usage = usage
         self.exposed_name = exposed_name
         """The name clients call; `definition.name` stays the native one."""
         self.source = source
@@ -156,6 +158,8 @@ class GuardedTool:
         record = _CallRecord()
         resumed = ctx.input_responses is not None or ctx.request_state is not None
         self._tell("call.resumed" if resumed else "call.started", ctx, None)
+        if self._usage is not None:
+            self._usage.begin()
         try:
             verdict = self.check(arguments)
             if isinstance(verdict, Reject):
@@ -175,6 +179,8 @@ class GuardedTool:
             outcome = grant.sealed(outcome) if grant is not None else outcome
             return _noting(outcome, record.dropped) if record.dropped else outcome
         finally:
+            if self._usage is not None:
+                self._usage.end()
             self._tell(record.kind, ctx, record.fields())
 
     async def _approved(self, arguments: JsonObject, ctx: CallContext) -> Grant | Reject:

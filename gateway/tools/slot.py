@@ -18,6 +18,32 @@ from gateway.tools.context import CallClock, CallContext
 T = TypeVar("T")
 
 
+class Usage:
+    """Counts the running calls of one source, so that it is not left while there are any."""
+
+    __slots__ = ("_over", "_running")
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._over: anyio.Event | None = None
+
+    def begin(self) -> None:
+        """A call begins."""
+        self._running += 1
+
+    def end(self) -> None:
+        """It ended, in whatever way."""
+        self._running -= 1
+        if not self._running and self._over is not None:
+            self._over.set()
+
+    async def over(self) -> None:
+        """Wait until no call is running."""
+        while self._running:
+            self._over = anyio.Event()
+            await self._over.wait()
+
+
 class Slot:
     """One place in a source's limiter. Also an entry of `CallContext.waits`: calling it gives the place back meanwhile."""
 

@@ -48,6 +48,9 @@ LIST_TIMEOUT_SECONDS = 60.0
 COALESCE_SECONDS = 0.1
 """Changes announced within this time are read together; some servers announce dozens at start."""
 
+REREAD_SPACING_SECONDS = 1.0
+"""Lists are read again no more often than this, however often a server says that they changed."""
+
 CANCEL_SECONDS = 1.0
 """Head start of a call's cancellation over the refusal of its unanswered question, after which a server might go on."""
 
@@ -114,6 +117,7 @@ class UpstreamSource:
         )
         self._delivery = Delivery(remote, self._connection, self, own_id=own_id, annotations_of=self._annotations_of)
         self._credentials = credentials
+        self._is_over = False
         self.tasks = TaskFollower(server, self, _task_options(policy.tasks))
         self._stack = AsyncExitStack()
 
@@ -136,6 +140,8 @@ class UpstreamSource:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self._is_over = True
+        self._connection.settled.set()
         await self.tasks.drain()
         await self._stack.aclose()
 
@@ -263,6 +269,19 @@ class UpstreamSource:
             self._lists = dict(self._recalled.lists)
             self._rebuild_tools(modern=self._recalled.is_modern)
 
+    def succeed(self, former: UpstreamSource) -> None:
+        """Come in place of the server's `former` connection, made from another entry or policy; before entering.
+
+        What clients watch stays watched. What it listed stays listed until this one is read, where nothing better is known.
+        """
+        self._watcher.inherit(former._watcher)
+        if self._recalled is None and any(former._lists.values()):
+            agreed = former._connection.negotiated or former._recalled
+            if agreed is not None:
+                self._recalled = Remembered(dict(former._lists), former._built_modern, agreed.protocol_version, agreed.instructions)
+                self._lists = dict(self._recalled.lists)
+                self._rebuild_tools(modern=self._recalled.is_modern)
+
     @property
     def is_known(self) -> bool:
         """Whether there is a complete listing, of this run or an earlier one."""
@@ -326,7 +345,7 @@ class UpstreamSource:
         if self._is_stale and not self._rereads:
             self._mark_changed("tools")
         if self._rereads:
-            with anyio.move_on_after(LIST_TIMEOUT_SECONDS + COALESCE_SECONDS):
+            with anyio.move_on_after(LIST_TIMEOUT_SECONDS + REREAD_SPACING_SECONDS):
                 await self._rereads[-1].wait()
         if self._is_stale:
             text = f"Server {self._server!r} changed its tools and they could not be read again; try again in a moment."
@@ -343,9 +362,11 @@ class UpstreamSource:
         self._changed.set()
 
     async def _refresh_forever(self) -> None:
+        spaced = float("-inf")
         while True:
             await self._changed.wait()
-            await anyio.sleep(COALESCE_SECONDS)
+            await anyio.sleep(max(COALESCE_SECONDS, spaced - anyio.current_time()))
+            spaced = anyio.current_time() + REREAD_SPACING_SECONDS
             kinds: tuple[ChangeKind, ...] = tuple(self._dirty)
             self._dirty.clear()
             self._changed = anyio.Event()
@@ -420,6 +441,9 @@ class UpstreamSource:
             judged = await self._guard.judge(readable_ask(ask, self._policy, self._server), ctx)
             return judged.result if isinstance(judged, Answered) else judged.request
 
+        if self._is_over:
+            text = f"Server {self._server!r} was taken out of the configuration, or changed in it; list what there is now."
+            raise UpstreamUnavailable(text, server=self._server)
         ctx = begin_again(ctx)
         if self._pinned is not None and self._policy.pins == "quarantine" and method == "tools/call":
             await self._admit(str(params.get("name")))

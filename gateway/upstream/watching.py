@@ -50,6 +50,12 @@ class Watcher:
         self._subscribed_on: Session | None = None
         self._relisten = anyio.Event()
         self._missed = False
+        self._inherits = False
+
+    def inherit(self, former: Watcher) -> None:
+        """Take over what is watched of the server's former connection; before `run`."""
+        self._watched = Counter(former._watched)
+        self._inherits = bool(self._watched)
 
     @property
     def is_watching(self) -> bool:
@@ -170,7 +176,7 @@ class Watcher:
 
     async def _resubscribe(self, session: Session) -> None:
         """Tell a reconnected legacy server again what is watched."""
-        if self._subscribed_on is not None and self._subscribed_on is not session:
+        if (self._subscribed_on is not None or self._inherits) and self._subscribed_on is not session:
             for uri in list(self._watched):
                 await self._ask(session, "resources/subscribe", uri)
         self._subscribed_on = session

@@ -1,25 +1,27 @@
 """`Gateway`: the composition root, and the only file that knows every room.
 
-Builds the sources a configuration names, merges them in the catalog and serves it. Rooms that nothing configured
-needs are not imported. Everything is entered in one exit stack, in dependency order, and left in reverse.
+Builds the sources a configuration names and merges them in the catalog; takes up another configuration while it runs.
+Rooms that nothing configured needs are not imported. Everything is entered in one exit stack, in dependency order, and
+left in reverse.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import os
-import signal
-import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import anyio
+from anyio.abc import TaskGroup
 
 from gateway import __version__
+from gateway.app.lock import LockFile
+from gateway.app.reload import Reloader, fixed_changes, with_fixed
+from gateway.app.servers import Servers
 from gateway.auth.keys import KeyStore
 from gateway.catalog import Catalog, CatalogEntry
 from gateway.catalog.disclosure import Disclosure
@@ -27,9 +29,8 @@ from gateway.catalog.names import NAME_BUDGET
 from gateway.catalog.own import SOURCE_ID, UNLIMITED_BYTES, OwnSource
 from gateway.catalog.status import GatewayStatus
 from gateway.config.load import LoadedConfig
-from gateway.config.models import HttpServer, ServerEntry, StdioServer
+from gateway.config.models import GatewayConfig, HttpServer, ServerEntry, StdioServer
 from gateway.config.watch import FileWatch
-from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.lint import Finding, lint_policy, policy_remarks
 from gateway.policy.shadowing import Named, shadowing_remarks
@@ -44,28 +45,18 @@ from gateway.telemetry.logging import SecretMask
 from gateway.tools.approvals import Approvals
 from gateway.tools.base import Source, SourceStatus, Tool, ToolSource
 from gateway.tools.results import ResultKeeper
+from gateway.tools.slot import Usage
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.children import ChildProcesses
 from gateway.upstream.inputs import AskServices
-from gateway.upstream.pins import lock_path, read_pins
-from gateway.upstream.remembered import Memory
+from gateway.upstream.pins import Pins
 from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
-    import uvicorn
-
     from gateway.chat.resolve import ModelResolver
-    from gateway.config.policies import SourcePolicy
     from gateway.skills.source import SkillSource
-    from gateway.upstream.http import OwnedCredentials
 
 logger = logging.getLogger(__name__)
-
-SHUTDOWN_SECONDS = 2
-"""How long open HTTP streams may finish after a stop was asked for."""
-
-SIGNAL_BURST_SECONDS = 0.5
-"""Signals closer together count once: a terminal and a supervisor may both send one."""
 
 AUDITED = frozenset({"ask.judged", "approval.waiting", "approval.decided", "call.refused"})
 """Events that go into the audit log: decisions, not traffic."""
@@ -82,7 +73,14 @@ class Gateway:
         self.catalog: Catalog
         self.keys: KeyStore
         self._server: GatewayServer
-        self._upstreams: list[UpstreamSource] = []
+        self._servers: Servers
+        self._own: OwnSource
+        self._disclosure = Disclosure()
+        self._lock = LockFile(self._pin)
+        self._mask = SecretMask()
+        self._models: ModelResolver | None = None
+        self._reloader: Reloader | None = None
+        self._tasks: TaskGroup
         self._local: dict[str, ToolSource] = {}
         self._skills: SkillSource | None = None
         self._stack = AsyncExitStack()
@@ -120,25 +118,26 @@ class Gateway:
         await self._enter_local()
         services = self._asking(state)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes))
-        lock_watch = await self._build_upstreams(state, own_id, services, children)
+        client: JsonObject = {"name": config.server.name, "version": __version__}
+        self._servers = Servers(state, services, children, own_id=own_id, client=client)
+        turnover = await self._servers.plan(self.loaded, await self._lock.read(self.loaded))
+        self._servers.take(turnover)
         kept = config.storage
         store = ResultStore(
             state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
         )
-        on_demand = any(config.policy(name).disclosure == "on-demand" for name in (*config.mcp_servers, *self._local))
-        disclosure = Disclosure() if on_demand else None
-        entries = [self._own_entry(store, disclosure)]
-        entries += [self._entry(source, is_local=True) for source in self._local.values()]
-        entries += [self._entry(source, is_local=False) for source in self._upstreams]
+        self._learn_secrets()
+        self._own = OwnSource(store, GatewayStatus(self.sources, self.problems, self._mask.mask) if config.server.status_tool else None)
+        self._own.offer(self._disclosure.tools if self._is_on_demand() else ())
         budget = NAME_BUDGET - len(config.server.client_prefix)
         self.catalog = Catalog(
-            entries,
+            self._entries(),
             self.events,
             name_budget=budget,
             settled=self._wait_for_lists,
             approvals=services.approvals,
             keeper=ResultKeeper(store, ttl_seconds=kept.result_ttl_seconds),
-            disclosure=disclosure,
+            disclosure=self._disclosure,
         )
         await self.catalog.refresh()
         self._server = GatewayServer(
@@ -159,37 +158,14 @@ class Gateway:
         self._stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(self.catalog.run)
         tasks.start_soon(store.sweep_forever)
-        if lock_watch is not None:
-            tasks.start_soon(self._follow_lock, lock_watch)
+        tasks.start_soon(self._lock.run)
         tasks.start_soon(services.records.run)
+        self._tasks = tasks
         self._list_deadline = anyio.current_time() + config.server.startup_timeout_seconds
-        for upstream in self._upstreams:
-            await self._stack.enter_async_context(upstream)
+        await self._stack.enter_async_context(self._servers)
+        await self._servers.start(turnover.joining)
         tasks.start_soon(self._note_settled)
         await self._stack.enter_async_context(self._server)
-
-    async def _build_upstreams(
-        self, state: StateFolder, own_id: str, services: AskServices, children: ChildProcesses
-    ) -> FileWatch | None:
-        """Make a pinned source of each configured server; returns the watch of the lock file, begun before it was read."""
-        config = self.loaded.config
-        client: JsonObject = {"name": config.server.name, "version": __version__}
-        lock = lock_path(self.loaded) if any(config.policy(name).pins != "off" for name in config.mcp_servers) else None
-        lock_watch = await anyio.to_thread.run_sync(FileWatch, lock) if lock is not None else None
-        pins = await anyio.to_thread.run_sync(read_pins, lock)
-        for name, entry in config.mcp_servers.items():
-            if entry.disabled:
-                continue
-            policy = config.policy(name)
-            credentials = build_credentials(name, entry, policy, state)
-            located = self._located(entry)
-            source = UpstreamSource(
-                name, located, policy, services, own_id=own_id, client=client, credentials=credentials, children=children
-            )
-            source.pin(pins.of(name))
-            await anyio.to_thread.run_sync(source.recall, Memory(state.path, name, located))
-            self._upstreams.append(source)
-        return lock_watch
 
     def _asking(self, state: StateFolder) -> AskServices:
         """What judging asks needs: the records, opened on first use, and a model of ours where policy lets one answer."""
@@ -197,18 +173,21 @@ class Gateway:
         records = Records(state, audit_days=config.storage.audit_days)
         self._stack.push_async_callback(records.aclose)
         self._stack.callback(self.events.subscribe(lambda event: records.note(_to_audit(event)), kinds=AUDITED))
-        models: ModelResolver | None = None
+        return AskServices(self.events, records, Approvals(records, self.events), self._wanted_models(config))
+
+    def _wanted_models(self, config: GatewayConfig) -> ModelResolver | None:
+        """Our models, from when a policy of some configuration first lets one answer."""
         wanting = {name: config.policy(name).sampling for name in config.mcp_servers}
         wanting = {name: sampling for name, sampling in wanting.items() if sampling.mode in ("ask", "answer")}
-        if wanting:
+        if wanting and self._models is None:
             from gateway.chat.resolve import ModelResolver
 
-            models = ModelResolver(os.environ, config.defaults.model)
-            self._stack.push_async_callback(models.aclose)
-            for name, sampling in wanting.items():
-                if sampling.mode == "answer" and not models.can_answer(sampling.model or "auto"):
-                    logger.warning("policies.%s.sampling.mode is `answer`, but no model is configured, so sampling is not announced", name)
-        return AskServices(self.events, records, Approvals(records, self.events), models)
+            self._models = ModelResolver(os.environ, config.defaults.model)
+            self._stack.push_async_callback(self._models.aclose)
+        for name, sampling in wanting.items():
+            if self._models is not None and sampling.mode == "answer" and not self._models.can_answer(sampling.model or "auto"):
+                logger.warning("policies.%s.sampling.mode is `answer`, but no model is configured, so sampling is not announced", name)
+        return self._models
 
     async def _enter_local(self) -> None:
         """Build and enter our own sources; each room is imported only when something is configured for it."""
@@ -240,27 +219,78 @@ class Gateway:
             )
             self._local["workflow"] = await self._stack.enter_async_context(WorkflowSource(agent_paths, toolbox=self, base_dir=base))
 
-    def _entry(self, source: ToolSource, *, is_local: bool) -> CatalogEntry:
+    def _entries(self) -> list[CatalogEntry]:
+        """What the catalog is to serve, in order: our own tools, our own sources, the servers as in the file."""
+        unlimited = {"max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
+        own = self.loaded.config.policy(SOURCE_ID).model_copy(update=unlimited)
+        entries = [CatalogEntry(self._own, own, "", self._own, is_local=True)]
+        entries += [self._entry(source, None) for source in self._local.values()]
+        entries += [self._entry(server.source, server.usage) for server in self._servers.table.values()]
+        return entries
+
+    def _entry(self, source: ToolSource, usage: Usage | None) -> CatalogEntry:
         policy = self.loaded.config.policy(source.id)
         prefix = policy.prefix if policy.prefix is not None else _DEFAULT_PREFIX.get(source.id, source.id)
         full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # the Protocol's own mark
-        return CatalogEntry(source, policy, prefix, full, is_local)
+        return CatalogEntry(source, policy, prefix, full, is_local=usage is None, usage=usage)
 
-    def _own_entry(self, store: ResultStore, disclosure: Disclosure | None) -> CatalogEntry:
-        """The gateway's own tools, under the names they are known by."""
-        mask = SecretMask()
+    def _is_on_demand(self) -> bool:
+        config = self.loaded.config
+        return any(config.policy(name).disclosure == "on-demand" for name in (*config.mcp_servers, *self._local))
+
+    def _learn_secrets(self) -> None:
         for secret in self.loaded.secrets:
-            mask.register_secret(secret)
-        status = GatewayStatus(self.sources, mask.mask) if self.loaded.config.server.status_tool else None
-        unlimited = {"max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
-        source = OwnSource(store, status, disclosure.tools if disclosure is not None else ())
-        return CatalogEntry(source, self.loaded.config.policy(SOURCE_ID).model_copy(update=unlimited), "", source, is_local=True)
+            self._mask.register_secret(secret)
 
-    def _located(self, entry: ServerEntry) -> ServerEntry:
-        """A stdio entry with its working directory made absolute."""
-        if isinstance(entry, StdioServer):
-            return entry.model_copy(update={"cwd": str(self.loaded.base_dir / entry.cwd) if entry.cwd else str(self.loaded.base_dir)})
-        return entry
+    # -- another configuration ---------------------------------------------------------------------------------
+
+    def follow(self, read: Callable[[], LoadedConfig], watch: FileWatch | None) -> None:
+        """From now on take up what `read` gives: at SIGHUP, and when `watch` says that the file changed.
+
+        `read` may block and raise `ConfigError`; it is called in a worker thread.
+        """
+        self._reloader = Reloader(read, self.reload, watch, follows=self.loaded.config.server.reload)
+        self._tasks.start_soon(self._reloader.run)
+
+    async def reload(self, written: LoadedConfig) -> bool:
+        """Take up another configuration; returns whether its file is to be followed. Not to be called twice at once.
+
+        Servers that it has alike keep their connection; running calls on the others end in peace.
+
+        Raises:
+            ConfigError: It cannot be used; nothing was changed.
+        """
+        for path in fixed_changes(self.loaded.config, written.config):
+            logger.warning("%s changed; a restart of the gateway takes it up", path)
+        loaded = with_fixed(self.loaded, written)
+        pins = await self._lock.read(loaded)
+        self._servers.services = dataclasses.replace(self._servers.services, models=self._wanted_models(loaded.config))
+        turnover = await self._servers.plan(loaded, pins)
+        self.loaded = loaded
+        self._learn_secrets()
+        self._servers.take(turnover)
+        self._pin(pins)
+        await self._servers.start(turnover.joining)
+        self._own.offer(self._disclosure.tools if self._is_on_demand() else ())
+        await self.catalog.arrange(self._entries())
+        self._servers.release(turnover.leaving)
+        self._server.describe()
+        for server in turnover.joining:
+            self._tasks.start_soon(self._note_ready, server.source)
+        for note in loaded.notes:
+            logger.info("configuration: %s", note)
+        came, went = (", ".join(s.source.id for s in servers) or "none" for servers in (turnover.joining, turnover.leaving))
+        logger.info("configuration applied again: servers started: %s; left: %s", came, went)
+        return loaded.config.server.reload
+
+    def _pin(self, pins: Pins) -> None:
+        for upstream in self._servers.sources:
+            upstream.pin(pins.of(upstream.id))
+
+    def problems(self) -> list[str]:
+        """What is wrong with the gateway as a whole: a configuration file that could not be taken up."""
+        problem = self._reloader.problem if self._reloader is not None else None
+        return [problem] if problem else []
 
     # -- state -------------------------------------------------------------------------------------------------
 
@@ -275,38 +305,28 @@ class Gateway:
             await self._settled.wait()
         await self.catalog.catch_up()
 
-    async def _follow_lock(self, watch: FileWatch) -> None:
-        """Apply the lock file again whenever it is written; one that cannot be read changes nothing."""
-        while True:
-            await watch.changed()
-            try:
-                pins = await anyio.to_thread.run_sync(read_pins, watch.path)
-            except ConfigError as error:
-                logger.error("The lock file is not applied, the earlier pins stay: %s", error)
-                continue
-            for upstream in self._upstreams:
-                upstream.pin(pins.of(upstream.id))
-            logger.info("lock file applied again: %s", watch.path)
-
     async def _note_settled(self) -> None:
-        for upstream in self._upstreams:
-            await upstream.settled()
-            for remark in await self._remarks(upstream):
-                logger.warning("%s", remark)
-        self._server.describe()
+        for upstream in self._servers.sources:
+            await self._note_ready(upstream)
         self._settled.set()
+
+    async def _note_ready(self, upstream: UpstreamSource) -> None:
+        await upstream.settled()
+        for remark in await self._remarks(upstream):
+            logger.warning("%s", remark)
+        self._server.describe()
 
     async def remarks(self) -> list[str]:
         """Rules that do nothing or cannot be applied, with their JSON paths, and tools that look like another's; of what is ready."""
-        found = [remark for upstream in self._upstreams for remark in await self._remarks(upstream)]
-        patterns = [f"{upstream.id}/*" for upstream in self._upstreams]
+        found = [remark for upstream in self._servers.sources for remark in await self._remarks(upstream)]
+        patterns = [f"{upstream.id}/*" for upstream in self._servers.sources]
         tools = await self.catalog.tools(patterns) if patterns else ()
         named = [Named(t.source, t.definition.name, t.exposed_name, t.definition.description or "") for t in tools]
         return [*found, *shadowing_remarks(named)]
 
     def definitions(self) -> dict[str, Sequence[JsonObject]]:
         """The tools of every server that is ready, as it lists them: before policy, quarantined ones too."""
-        return {u.id: u.definitions() for u in self._upstreams if u.status().state == "ready"}
+        return {u.id: u.definitions() for u in self._servers.sources if u.status().state == "ready"}
 
     async def findings(self) -> dict[str, tuple[Finding, ...]]:
         """Everything there is to say about the rules of every source that is ready."""
@@ -326,7 +346,7 @@ class Gateway:
         return remarks + upstream.pin_remarks()
 
     async def _wait_for_lists(self) -> None:
-        if self._settled.is_set() or all(upstream.is_known for upstream in self._upstreams):
+        if self._settled.is_set() or all(upstream.is_known for upstream in self._servers.sources):
             return
         with anyio.move_on_after(max(0.0, self._list_deadline - anyio.current_time())):
             await self._settled.wait()
@@ -334,7 +354,7 @@ class Gateway:
     def sources(self) -> list[SourceStatus]:
         """How every source is doing, in catalog order; disabled servers last."""
         statuses = [self._local_status(name) for name in self._local]
-        statuses += [self._upstream_status(upstream) for upstream in self._upstreams]
+        statuses += [self._upstream_status(upstream) for upstream in self._servers.sources]
         for name, entry in self.loaded.config.mcp_servers.items():
             if entry.disabled:
                 statuses.append(_disabled(name, "disabled in the configuration", _transport_of(entry)))
@@ -361,7 +381,7 @@ class Gateway:
         )
 
     def _instructions(self) -> str:
-        notes = {u.id: text for u in self._upstreams if (text := u.instructions)}
+        notes = {u.id: text for u in self._servers.sources if (text := u.instructions)}
         count = len(self._skills.index.for_models) if self._skills is not None else 0
         return build_instructions(self.loaded.config.server.instructions, self.sources(), notes, count)
 
@@ -369,16 +389,9 @@ class Gateway:
 
     async def serve_stdio(self) -> None:
         """Serve one client over standard input and output until it closes them, or SIGINT or SIGTERM comes."""
-        from gateway.server.stdio import serve_stdio
+        from gateway.app.serving import serve_stdio
 
-        async with anyio.create_task_group() as tasks:
-
-            def stop(count: int) -> None:
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(_on_signals, stop)
-            await serve_stdio(self._server)
-            tasks.cancel_scope.cancel()
+        await serve_stdio(self._server)
 
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None]) -> None:
         """Serve over HTTP until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint URL once it listens.
@@ -388,89 +401,27 @@ class Gateway:
         Raises:
             ConfigError: The address is taken or may not be used.
         """
-        import uvicorn
-
+        from gateway.app.serving import Endpoint, serve_http
         from gateway.console.routes import build_routes
         from gateway.server.http import build_http_app, check_bind
 
-        settings = self.loaded.config.server.http
         check_bind(host, self.keys)
-        listener = _bind(host, port)
-        bound = listener.getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
-        endpoint = f"http://{shown}:{bound}{settings.path}"
+        endpoint = Endpoint.bind(host, port, self.loaded.config.server.http)
         app = build_http_app(
             self._server,
-            settings,
+            endpoint.settings,
             self.keys,
             host=host,
-            port=bound,
+            port=endpoint.port,
             ready=self._settled.is_set,
-            routes=build_routes(self.loaded.config.server.name, endpoint, self.sources),
+            routes=build_routes(self.loaded.config.server.name, endpoint.url, self.sources, self.problems),
         )
-        server = _quiet_server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                lifespan="on",
-                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-                timeout_keep_alive=75,
-            )
-        )
-        async with anyio.create_task_group() as tasks:
-
-            async def announce() -> None:
-                while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
-                    await anyio.sleep(0.005)
-                on_ready(endpoint)
-
-            def stop(count: int) -> None:
-                server.should_exit = True
-                server.force_exit = count > 1
-
-            tasks.start_soon(announce)
-            tasks.start_soon(_on_signals, stop)
-            await server.serve(sockets=[listener])
-            tasks.cancel_scope.cancel()
-
-
-def build_credentials(server: str, entry: ServerEntry, policy: SourcePolicy, state: StateFolder) -> OwnedCredentials | None:
-    """The OAuth credentials of a server, where its policy has any; the room is imported only then."""
-    if policy.auth is None or isinstance(entry, StdioServer):
-        return None
-    from gateway.upstream.oauth.credentials import OAuthCredentials
-    from gateway.upstream.oauth.tokens import TokenFile
-
-    return OAuthCredentials(server, entry.url, policy.auth, TokenFile(state, server, entry.url))
-
-
-async def _on_signals(stop: Callable[[int], None]) -> None:
-    """Call `stop` with 1, 2, … for each SIGINT or SIGTERM, until cancelled; one stop often comes as a burst."""
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        count, last = 0, float("-inf")
-        async for _ in signals:
-            if anyio.current_time() - last > SIGNAL_BURST_SECONDS:
-                count, last = count + 1, anyio.current_time()
-                stop(count)
+        await serve_http(endpoint, app, on_ready)
 
 
 def _schemas(definitions: Sequence[JsonObject]) -> dict[str, JsonValue]:
     """Input schemas of listed tools by native name."""
     return {str(wire["name"]): wire.get("inputSchema") for wire in definitions}
-
-
-def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:
-    """A uvicorn server that leaves signals to us: its own handling ends the process by re-raising them."""
-    import uvicorn
-
-    class Quiet(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Generator[None, None, None]:
-            yield
-
-    return Quiet(config)
 
 
 def _to_audit(event: Event) -> AuditEntry:
@@ -483,27 +434,3 @@ def _transport_of(entry: ServerEntry) -> Literal["stdio", "http", "sse"]:
 
 def _disabled(name: str, reason: str, transport: Literal["stdio", "http", "sse"]) -> SourceStatus:
     return SourceStatus(name=name, kind="server", transport=transport, protocol_version="", state="disabled", tools=0, error=reason)
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        ConfigError: With what to do about it.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio turns off delays (TCP_NODELAY) only for sockets that say TCP.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        reason = error.strerror or str(error)
-        raise ConfigError(
-            f"Cannot listen on {host}:{port}: {reason}. Another gateway may be running; choose another port with `--http {host}:PORT`.",
-            path="server.http.port",
-        ) from None
-    listener.set_inheritable(False)
-    return listener

@@ -1,0 +1,64 @@
+"""`LockFile`: reads the pins of a configuration and applies the lock file again whenever it is written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import anyio
+
+from gateway.config.load import LoadedConfig
+from gateway.config.watch import FileWatch
+from gateway.errors import ConfigError
+from gateway.upstream.pins import Pins, lock_path, read_pins
+
+logger = logging.getLogger(__name__)
+
+
+class LockFile:
+    """One per gateway; `run` must be going."""
+
+    def __init__(self, apply: Callable[[Pins], None]) -> None:
+        """`apply` gets the pins each time the file was written."""
+        self._apply = apply
+        self._watch: FileWatch | None = None
+        self._moved = anyio.Event()
+
+    async def read(self, loaded: LoadedConfig) -> Pins:
+        """The pins for a configuration; its lock file is the one followed from now on.
+
+        Raises:
+            ConfigError: The file cannot be read; the one followed before still is.
+        """
+        config = loaded.config
+        path = lock_path(loaded) if any(config.policy(name).pins != "off" for name in config.mcp_servers) else None
+        # Looked at before it is read, so that nothing written in between is missed.
+        watch = self._watch
+        if path is None or watch is None or watch.path != path:
+            watch = await anyio.to_thread.run_sync(FileWatch, path) if path is not None else None
+        pins = await anyio.to_thread.run_sync(read_pins, path)
+        if watch is not self._watch:
+            self._watch = watch
+            self._moved.set()
+        return pins
+
+    async def run(self) -> None:
+        """Follow the file until cancelled."""
+        while True:
+            self._moved = anyio.Event()
+            async with anyio.create_task_group() as tasks:
+                if self._watch is not None:
+                    tasks.start_soon(self._follow, self._watch)
+                await self._moved.wait()
+                tasks.cancel_scope.cancel()
+
+    async def _follow(self, watch: FileWatch) -> None:
+        while True:
+            await watch.changed()
+            try:
+                pins = await anyio.to_thread.run_sync(read_pins, watch.path)
+            except ConfigError as error:
+                logger.error("The lock file is not applied, the earlier pins stay: %s", error)
+                continue
+            self._apply(pins)
+            logger.info("lock file applied again: %s", watch.path)

@@ -1,0 +1,145 @@
+"""Brings a gateway to its clients, over standard input and output or over HTTP, until a signal ends it.
+
+Knows signals, sockets and uvicorn; what is served it is handed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from gateway.config.models import HttpSettings
+from gateway.errors import ConfigError
+from gateway.server.build import GatewayServer
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp
+
+SHUTDOWN_SECONDS = 2
+"""How long open HTTP streams may finish after a stop was asked for."""
+
+SIGNAL_BURST_SECONDS = 0.5
+"""Signals closer together count once: a terminal and a supervisor may both send one."""
+
+
+async def serve_stdio(server: GatewayServer) -> None:
+    """Serve one client until it closes the pipe, or SIGINT or SIGTERM comes."""
+    from gateway.server.stdio import serve_stdio
+
+    async with anyio.create_task_group() as tasks:
+
+        def stop(count: int) -> None:
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(_on_signals, stop)
+        await serve_stdio(server)
+        tasks.cancel_scope.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A listening socket and the address it is reached at."""
+
+    listener: socket.socket
+    settings: HttpSettings
+    port: int
+    """The one bound, which may not be the one asked for."""
+    url: str
+    """Of the MCP endpoint."""
+
+    @classmethod
+    def bind(cls, host: str, port: int, settings: HttpSettings) -> Endpoint:
+        """Listen; clients may connect from here on and wait until they are served. `serve_http` closes it.
+
+        Raises:
+            ConfigError: The address is taken or may not be used.
+        """
+        listener = _bind(host, port)
+        bound = int(listener.getsockname()[1])
+        shown = f"[{host}]" if ":" in host else host
+        return cls(listener, settings, bound, f"http://{shown}:{bound}{settings.path}")
+
+
+async def serve_http(endpoint: Endpoint, app: ASGIApp, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint's URL once it serves."""
+    import uvicorn
+
+    server = _quiet_server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            timeout_keep_alive=75,
+        )
+    )
+    async with anyio.create_task_group() as tasks:
+
+        async def announce() -> None:
+            while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
+                await anyio.sleep(0.005)
+            on_ready(endpoint.url)
+
+        def stop(count: int) -> None:
+            server.should_exit = True
+            server.force_exit = count > 1
+
+        tasks.start_soon(announce)
+        tasks.start_soon(_on_signals, stop)
+        await server.serve(sockets=[endpoint.listener])
+        tasks.cancel_scope.cancel()
+
+
+async def _on_signals(stop: Callable[[int], None]) -> None:
+    """Call `stop` with 1, 2, … for each SIGINT or SIGTERM, until cancelled; one stop often comes as a burst."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        count, last = 0, float("-inf")
+        async for _ in signals:
+            if anyio.current_time() - last > SIGNAL_BURST_SECONDS:
+                count, last = count + 1, anyio.current_time()
+                stop(count)
+
+
+def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:
+    """A uvicorn server that leaves signals to us: its own handling ends the process by re-raising them."""
+    import uvicorn
+
+    class Quiet(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Generator[None, None, None]:
+            yield
+
+    return Quiet(config)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        ConfigError: With what to do about it.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named because asyncio turns off delays (TCP_NODELAY) only for sockets that say TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            f"Cannot listen on {host}:{port}: {reason}. Another gateway may be running; choose another port with `--http {host}:PORT`.",
+            path="server.http.port",
+        ) from None
+    listener.set_inheritable(False)
+    return listener
