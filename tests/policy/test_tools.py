@@ -10,7 +10,6 @@ from gateway.policy.tools import judge_tool
 
 
 @pytest.mark.requirement("MC4")
-@pytest.mark.requirement("MC4")
 @pytest.mark.parametrize(
     ("allow", "deny", "exists"),
     [
