@@ -95,37 +95,49 @@ class Connection:
         if not self._users and self._remote.children is not None:
             self._remote.children.note_idle()
 
-    async def session(self, *, probe: bool = False) -> Session:
+    async def session(self, *, probe: bool = False, patient: bool = False) -> Session:
         """The live session; waits for one being made, and starts an attempt where none is.
 
-        With `probe` the caller sends a call next, which tells whether a server that failed is well again.
+        With `probe` the caller sends a call next, which tells whether a server that failed is well again. A `patient`
+        caller waits out the pause after one failure, as does a request that is sent again because the session broke.
 
         Raises:
             UpstreamUnavailable: No session within `connectTimeoutSeconds`, with the reason of the last failure.
         """
-        session = self._session
-        if session is not None and not session.closed.is_set():
+        session = self._standing()
+        if session is not None:
             if probe and self.state != "ready":
                 self._let_one_try()
             return session
         with anyio.move_on_after(self._remote.policy.connect_timeout_seconds):
             while True:
                 if self._is_failing and anyio.current_time() < self._retry_at:
-                    break
-                self._wanted.set()
-                await self._attempt_over.wait()
-                session = self._session
-                if session is not None and not session.closed.is_set():
+                    if not patient:
+                        break
+                    patient = False
+                    with anyio.CancelScope(deadline=self._retry_at) as pause:
+                        await self._attempt_over.wait()
+                else:
+                    pause = None
+                if pause is None or pause.cancelled_caught:
+                    self._wanted.set()
+                    await self._attempt_over.wait()
+                session = self._standing()
+                if session is not None:
                     return session
-                if self._is_failing:
+                if self._is_failing and not patient:
                     break
         raise self._failure()
+
+    def _standing(self) -> Session | None:
+        session = self._session
+        return None if session is None or session.closed.is_set() else session
 
     async def live(self) -> Session:
         """The live session, whenever there is one; wakes and tries nothing. For what only listens."""
         while True:
-            session = self._session
-            if session is not None and not session.closed.is_set():
+            session = self._standing()
+            if session is not None:
                 return session
             await self._came_up.wait()
 
@@ -139,9 +151,11 @@ class Connection:
 
     def note_failure(self, error: UpstreamUnavailable) -> None:
         """Passive health: a call could not be delivered although the session stands (stateless servers)."""
-        now = anyio.current_time()
+        if self._session is None:
+            return
         wait = error.retry_after_seconds if isinstance(error, UpstreamBusy) else RETRY_SPACING_SECONDS
-        self._retry_at = now + wait
+        # A call that was under way already must not shorten what the server asked for.
+        self._retry_at = max(self._retry_at, anyio.current_time() + wait)
         self._note_down(error)
 
     def note_success(self) -> None:

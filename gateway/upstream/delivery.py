@@ -107,9 +107,10 @@ class Delivery:
                 if not self._may_repeat(error, method, params):
                     raise
                 logger.info("%s: %s is sent again: %s", self._server, method, error)
-                result = await self._send_on(await connection.session(), method, params, envelope)
-        except UpstreamUnavailable as error:
-            raise self._noted(error) from None
+                try:
+                    result = await self._send_on(await connection.session(patient=True), method, params, envelope)
+                except SessionGone as again:
+                    raise self._noted(again) from None
         finally:
             connection.end_use()
         if connection.state != "ready":
@@ -129,12 +130,20 @@ class Delivery:
 
     def _noted(self, error: UpstreamUnavailable) -> UpstreamUnavailable:
         """Passive health of a server whose connection stands whatever becomes of it; the error as callers read it."""
-        if not self._is_http or self._connection.state != "ready":
+        if not self._is_http:
             return error
         self._connection.note_failure(error)
         return error if isinstance(error, AuthNeeded) else UpstreamUnavailable(self._connection.explain(), server=self._server)
 
     async def _send_on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
+        try:
+            return await self._route(session, method, params, envelope)
+        except SessionGone:
+            raise
+        except UpstreamUnavailable as error:
+            raise self._noted(error) from None
+
+    async def _route(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
         ctx = envelope.ctx
         if session.is_modern:
             if session.negotiated.has_tasks and self._declares_tasks(method, ctx):

@@ -5,8 +5,9 @@
 Bare JSON-RPC. While `FOLDER/fault` exists, KIND happens at STEP. Steps: `discover`, `initialize`, `initialized`, `list`, `before`
 (a call that was read but not run), `after` (run but not answered), `progress` (in the middle of a call), `idle` (after an
 answer). Kinds: `die`, `hang`, `garbage` (bytes that are no JSON), `binary` (NUL and 0xFF), `shape` (JSON that is no JSON-RPC),
-`stranger` (an answer to nobody), `half` (half an answer, then the end), `twice` (the answer two times), `refuse` (an error).
-Every run of the tool `do` appends its argument `id` to `FOLDER/journal`.
+`stranger` (an answer to nobody), `half` (half an answer, then the end), `twice` (the answer two times), `refuse` (an error),
+`once` (as `die`, and `FOLDER/fault` is gone). Every run of the tool `do` appends its argument `id` to `FOLDER/journal`; its
+annotations are what `FOLDER/annotations` holds as JSON.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class Scripted:
     def answer(self, method: str) -> dict[str, Any]:
         if method == "tools/list":
             extra = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if self.modern else {}
-            return {"result": {"tools": [TOOL], **extra}}
+            hints = self.folder / "annotations"
+            tool = {**TOOL, "annotations": json.loads(hints.read_text())} if hints.exists() else TOOL
+            return {"result": {"tools": [tool], **extra}}
         if method == "server/discover" and self.modern:
             facts: dict[str, Any] = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "resultType": "complete"}
             return {"result": {**facts, "ttlMs": 0, "cacheScope": "private"}}
@@ -90,6 +93,9 @@ class Scripted:
     def fail(self, answer: bytes, write: Write) -> None:
         match self.kind:
             case "die":
+                os._exit(3)
+            case "once":
+                (self.folder / "fault").unlink()
                 os._exit(3)
             case "hang":
                 while (self.folder / "fault").exists():

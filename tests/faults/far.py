@@ -1,0 +1,141 @@
+"""A remote server over HTTP, in a thread of the test, that does at once what the test sets, and remembers what reached it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+TOOL = {"name": "do", "inputSchema": {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}}
+
+
+class Far:
+    """What the server does next; a test sets these between and during calls."""
+
+    def __init__(self, *, modern: bool) -> None:
+        self.modern = modern
+        self.url = ""
+        self.refuse: tuple[int, dict[str, str]] | None = None
+        """Status and headers with which every request is turned away unread."""
+        self.forgets_with = 404
+        """How a request of an unknown session is turned away."""
+        self.gate = threading.Event()
+        """While cleared, calls and other requests of callers wait."""
+        self.gate.set()
+        self.seen: list[tuple[str, float]] = []
+        """Every request that arrived: method and monotonic time."""
+        self.runs: list[str] = []
+        """Argument `id` of every call that was run."""
+        self.sessions: set[str] = set()
+        self._made = 0
+
+    def restart(self) -> None:
+        """As a server that came back and knows no session any more."""
+        self.sessions.clear()
+
+    def count(self, method: str) -> int:
+        """How many requests of that method arrived."""
+        return sum(1 for seen, _ in self.seen if seen == method)
+
+    def begin(self) -> str:
+        """Another session."""
+        self._made += 1
+        self.sessions.add(name := f"session-{self._made}")
+        return name
+
+    def result(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+        """The result of a request that was taken, or none for an unknown method."""
+        can: dict[str, Any] = {"tools": {}, "completions": {}, "prompts": {}, "resources": {"subscribe": True}}
+        lists: dict[str, Any] = {
+            "tools/list": {"tools": [TOOL]},
+            "prompts/list": {"prompts": [{"name": "ask", "arguments": [{"name": "city"}]}]},
+            "resources/list": {"resources": [{"name": "page", "uri": "page://one"}]},
+            "resources/templates/list": {"resourceTemplates": []},
+        }
+        if method in lists:
+            return {**lists[method], **({"ttlMs": 0, "cacheScope": "private"} if self.modern else {})}
+        if method == "server/discover" and self.modern:
+            return {"supportedVersions": ["2026-07-28"], "capabilities": can, "ttlMs": 0, "cacheScope": "private"}
+        if method == "initialize" and not self.modern:
+            return {"protocolVersion": "2025-11-25", "capabilities": can, "serverInfo": {"name": "far", "version": "1"}}
+        if method in ("completion/complete", "resources/subscribe", "tools/call"):
+            self.gate.wait(30)
+        if method == "tools/call":
+            self.runs.append(params["arguments"]["id"])
+            return {"content": [{"type": "text", "text": "done"}]}
+        if method == "completion/complete":
+            return {"completion": {"values": ["Paris"]}}
+        return {} if method in ("resources/subscribe", "resources/unsubscribe", "ping") else None
+
+    def answer(self, message: dict[str, Any], session: str | None) -> tuple[int, bytes, dict[str, str]]:
+        """Status, body and headers."""
+        if self.refuse is not None:
+            return self.refuse[0], b"", self.refuse[1]
+        if session is not None and session not in self.sessions:
+            error = {"code": -32000, "message": "Bad Request: No valid session ID provided"}
+            return self.forgets_with, json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode(), {}
+        if "id" not in message:
+            return 202, b"", {}
+        method: str = message["method"]
+        found = self.result(method, message.get("params") or {})
+        headers = {"mcp-session-id": self.begin()} if method == "initialize" and not self.modern else {}
+        if found is not None:
+            body: dict[str, Any] = {"result": {**found, **({"resultType": "complete"} if self.modern else {})}}
+        else:
+            body = {"error": {"code": -32601, "message": "Method not found"}}
+        return 200, json.dumps({"jsonrpc": "2.0", "id": message["id"], **body}).encode(), headers
+
+
+@contextmanager
+def far_server(*, modern: bool) -> Generator[Far]:
+    """A running one."""
+    far = Far(modern=modern)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            method: str = message.get("method", "")
+            far.seen.append((method, time.monotonic()))
+            session = self.headers.get("mcp-session-id")
+            self.reply(*far.answer(message, session))
+
+        def do_GET(self) -> None:
+            self.reply(405, b"", {})
+
+        def do_DELETE(self) -> None:
+            self.reply(200, b"", {})
+
+        def reply(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+            try:
+                self.send_response(status)
+                for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+            except OSError:  # a caller that did not wait
+                self.close_connection = True
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing: stderr is the test's."""
+
+    class Quick(ThreadingHTTPServer):
+        daemon_threads = True
+        block_on_close = False
+
+    serving = Quick(("127.0.0.1", 0), Handler)
+    far.url = f"http://127.0.0.1:{serving.server_address[1]}/mcp"
+    thread = threading.Thread(target=serving.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield far
+    finally:
+        far.gate.set()
+        serving.shutdown()
+        serving.server_close()
+        thread.join(5)

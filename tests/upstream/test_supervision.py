@@ -1,0 +1,207 @@
+"""What is sent again, what is left alone, and how a server comes back: real gateways, processes and sockets."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.fakes.running import ROOT, gateway_http
+from tests.faults.far import far_server
+from tests.interaction.test_faults import sources
+from tests.interaction.ways import Way, connected
+
+pytestmark = pytest.mark.timeout(90)
+MODERN = Way("http", "modern", "far")
+LEGACY = Way("http", "legacy", "far")
+
+
+def text_of(result: Any) -> str:
+    return result.content[0].text
+
+
+def config_of(far_url: str, **policy: Any) -> dict[str, Any]:
+    servers = {"far": {"type": "http", "url": far_url}}
+    return {"mcpServers": servers, "policies": {"far": {"timeoutSeconds": 20, "connectTimeoutSeconds": 10, **policy}}}
+
+
+async def do(client: Any, name: str) -> Any:
+    with anyio.fail_after(20):
+        return await client.call_tool("far__do", {"id": name})
+
+
+# -- what is sent again ----------------------------------------------------------------------------------------------
+
+
+REPEATS: list[tuple[dict[str, Any], dict[str, Any] | None, bool]] = [
+    ({}, None, False),
+    ({}, {"readOnlyHint": True, "idempotentHint": True}, False),
+    ({"trustAnnotations": True}, None, False),
+    ({"trustAnnotations": True}, {"readOnlyHint": False, "idempotentHint": "true"}, False),
+    ({"trustAnnotations": True}, {"readOnlyHint": True}, True),
+    ({"trustAnnotations": True}, {"idempotentHint": True}, True),
+    ({"idempotent": ["undo", "*__do"]}, None, False),
+    ({"idempotent": ["d?"]}, None, True),
+]
+"""Policy, the tool's own annotations, and whether what may have run is sent again."""
+
+
+@pytest.mark.requirement("MC9")
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_call_that_ran_when_its_server_died_runs_again_only_where_the_operator_allows_it(tmp_path: Path, era: str) -> None:
+    servers: dict[str, Any] = {}
+    for number, (_, hints, _) in enumerate(REPEATS):
+        folder = tmp_path / f"row{number}"
+        folder.mkdir()
+        if hints is not None:
+            (folder / "annotations").write_text(json.dumps(hints))
+        options = ["--modern"] if era == "modern" else []
+        argv = ["-m", "tests.fakes.scripted_upstream", "--stdio", *options, str(folder), "after", "once"]
+        servers[folder.name] = {"command": sys.executable, "args": argv, "cwd": str(ROOT)}
+    policies = {f"row{number}": policy for number, (policy, _, _) in enumerate(REPEATS)}
+    results: dict[str, Any] = {}
+    with gateway_http(tmp_path, {"mcpServers": servers, "policies": policies}) as url:
+        async with connected(MODERN, url) as (client, _):
+
+            async def call(name: str) -> None:
+                (tmp_path / name / "fault").touch()
+                with anyio.fail_after(40):
+                    results[name] = await client.call_tool(f"{name}__do", {"id": "one"})
+
+            async with anyio.create_task_group() as tasks:
+                for name in servers:
+                    tasks.start_soon(call, name)
+    for number, (policy, hints, again) in enumerate(REPEATS):
+        folder, result = tmp_path / f"row{number}", results[f"row{number}"]
+        assert not (folder / "fault").exists()
+        assert (folder / "journal").read_text().split() == (["one", "one"] if again else ["one"]), (policy, hints, text_of(result))
+        assert result.is_error is not again, text_of(result)
+        assert again or "may have run" in text_of(result)
+
+
+@pytest.mark.requirement("MC9")
+@pytest.mark.parametrize("status", [404, 400])
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_call_of_a_session_the_server_forgot_is_sent_again_once_and_runs_once(tmp_path: Path, status: int, own: bool) -> None:
+    # A caller that can be asked has a session of its own at a legacy server.
+    with far_server(modern=False) as far, gateway_http(tmp_path, config_of(far.url)) as url:
+        far.forgets_with = status
+        async with connected(LEGACY, url, capable=own) as (client, _):
+            assert not (await do(client, "before")).is_error
+            for number in range(3):
+                far.restart()
+                began = far.count("initialize")
+                assert not (await do(client, f"after-{number}")).is_error
+                assert not (await do(client, f"next-{number}")).is_error
+                # The shared session of a gateway whose caller has its own may be made again on its own account.
+                assert 1 <= far.count("initialize") - began <= (2 if own else 1)
+    assert len(far.runs) == len(set(far.runs)) == 7
+
+
+async def test_a_server_that_forgets_every_session_at_once_ends_the_call_with_an_error(tmp_path: Path) -> None:
+    with far_server(modern=False) as far, gateway_http(tmp_path, config_of(far.url)) as url:
+        async with connected(MODERN, url, capable=False) as (client, _):
+            assert not (await do(client, "before")).is_error
+            begin, far.begin = far.begin, lambda: "never known"
+            far.restart()
+            began = len(far.seen)
+            assert (await do(client, "lost")).is_error
+            assert len(far.seen) - began < 12
+            far.begin = begin
+            with anyio.fail_after(20):
+                while (await do(client, "again")).is_error:
+                    await anyio.sleep(0.1)
+    assert far.runs == ["before", "again"]
+
+
+# -- what is left alone ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("era", "status", "form"), [("legacy", 429, "seconds"), ("modern", 503, "seconds"), ("modern", 503, "date")])
+async def test_a_server_that_wants_to_be_left_alone_is_and_serves_again_then(tmp_path: Path, era: str, status: int, form: str) -> None:
+    with far_server(modern=era == "modern") as far, gateway_http(tmp_path, config_of(far.url)) as url:
+        async with connected(MODERN, url, capable=False) as (client, _):
+            assert not (await do(client, "before")).is_error
+            # A date has whole seconds, so one that is three ahead is more than two away.
+            wants = "2" if form == "seconds" else formatdate(int(time.time()) + 3, usegmt=True)
+            far.refuse = (status, {"Retry-After": wants})
+            started, began = time.monotonic(), len(far.seen)
+            answers: list[Any] = []
+
+            async def call(number: int) -> None:
+                answers.append(await do(client, f"busy-{number}"))
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(10):
+                    tasks.start_soon(call, number)
+            for number in range(10):
+                await call(number)
+            assert time.monotonic() - started < 1.9, "too slow to say anything"
+            assert all(answer.is_error for answer in answers)
+            said = {text_of(answer) for answer in answers}
+            assert all(str(status) in text and "'far'" in text for text in said), said
+            assert len(far.seen) - began <= 10, "those that were under way, and no more"
+            assert sources(url)["far"]["state"] == "down"
+            far.refuse, quiet = None, len(far.seen)
+            with anyio.fail_after(15):
+                while (await do(client, "after")).is_error:
+                    await anyio.sleep(0.05)
+            assert far.seen[quiet][1] - started > 1.9, "came back before it was told to"
+            assert sources(url)["far"]["state"] == "ready"
+    assert far.runs == ["before", "after"]
+
+
+async def test_a_server_that_wants_other_credentials_says_so_in_the_status_until_it_takes_them(tmp_path: Path) -> None:
+    with far_server(modern=True) as far, gateway_http(tmp_path, config_of(far.url)) as url:
+        async with connected(MODERN, url) as (client, _):
+            assert not (await do(client, "before")).is_error
+            far.refuse = (401, {"WWW-Authenticate": "Bearer"})
+            refused = await do(client, "refused")
+            assert refused.is_error
+            assert "credentials" in text_of(refused)
+            row = sources(url)["far"]
+            assert row["state"] == "auth needed"
+            assert "401" in row["error"]
+            far.refuse = None
+            with anyio.fail_after(15):
+                while (await do(client, "after")).is_error:
+                    await anyio.sleep(0.05)
+            assert sources(url)["far"]["state"] == "ready"
+    assert far.runs == ["before", "after"]
+
+
+async def test_one_call_tries_a_failing_server_and_the_others_fail_at_once_meanwhile(tmp_path: Path) -> None:
+    with far_server(modern=True) as far, gateway_http(tmp_path, config_of(far.url)) as url:
+        async with connected(MODERN, url) as (client, _):
+            far.refuse = (503, {"Retry-After": "1"})
+            assert (await do(client, "down")).is_error
+            far.refuse = None
+            far.gate.clear()
+            began = far.count("tools/call")
+            tried: list[Any] = []
+
+            async def keep_trying() -> None:
+                while not tried or tried[-1].is_error:
+                    tried.append(await do(client, f"try-{len(tried)}"))
+                    await anyio.sleep(0.02)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(keep_trying)
+                with anyio.fail_after(10):
+                    while far.count("tools/call") == began:
+                        await anyio.sleep(0.01)
+                started = time.monotonic()
+                others = [await do(client, f"other-{number}") for number in range(5)]
+                assert time.monotonic() - started < 2
+                assert all(other.is_error and "'far'" in text_of(other) for other in others)
+                assert far.count("tools/call") == began + 1
+                far.gate.set()
+            assert not (await do(client, "after")).is_error
+    assert not [run for run in far.runs if run.startswith("other")]
+    assert far.runs[-1] == "after"
