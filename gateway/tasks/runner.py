@@ -107,7 +107,8 @@ class TaskRunner:
         ttl = min(ttl_seconds or DEFAULT_TTL_SECONDS, MAX_TTL_SECONDS)
         task = Task(secrets.token_urlsafe(24), ctx.principal.id, tool, ttl)
         self._tasks[task.id] = task
-        inner = dataclasses.replace(ctx, caller=_TaskCaller(task, ctx.client), wants_progress=True, takes_tasks=False, log_level=None)
+        caller = _TaskCaller(task, ctx.client)
+        inner = dataclasses.replace(ctx, caller=caller, wants_progress=True, takes_tasks=False, in_task=True, log_level=None)
         self._group.start_soon(self._run, task, work, inner)
         return task
 

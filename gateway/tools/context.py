@@ -196,6 +196,8 @@ class CallContext:
     """Whether the caller asked for progress; a relay only asks its server for it then."""
     takes_tasks: bool = False
     """Whether the caller takes `TaskStarted` for an answer (it declared the modern extension with this very call)."""
+    in_task: bool = False
+    """Whether this call runs as a task: `tasks.maxWaitSeconds` limits it in place of `timeoutSeconds`. Calls inside it are plain calls."""
     line: str = ""
     """Requests with the same text go over one session, where a server keeps sessions; empty: any."""
     log_level: LogLevel | None = None
@@ -208,7 +210,9 @@ class CallContext:
 
     def child(self) -> CallContext:
         """A context for a call made *inside* this one: same caller, its own input round, no progress of its own."""
-        return dataclasses.replace(self, input_responses=None, request_state=None, wants_progress=False, takes_tasks=False)
+        return dataclasses.replace(
+            self, input_responses=None, request_state=None, wants_progress=False, takes_tasks=False, in_task=False
+        )
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress to the caller; `progress` must grow from call to call."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ class ToolGate:
     """The definition as clients see it, under its native name."""
     timeout_seconds: float
     """Working time of one call; waiting for a slot or for a person does not count."""
+    max_task_seconds: float
+    """The same for a call that runs as a task; infinite where nobody set a limit."""
     max_result_bytes: int
     max_kept_bytes: int
     hidden_text: HiddenText
@@ -91,7 +94,9 @@ class ToolGate:
         needs_approval = judge_approval(definition.name, source_policy.approval)
         if needs_approval:
             published = dataclasses.replace(published, may_ask=True)
-        return cls(arguments, published, source_policy.timeout_seconds, *limits, hidden_text, keeper, needs_approval)
+        longest = source_policy.tasks.max_wait_seconds
+        times = source_policy.timeout_seconds, math.inf if longest is None else longest
+        return cls(arguments, published, *times, *limits, hidden_text, keeper, needs_approval)
 
 
 class GuardedTool:
@@ -210,10 +215,12 @@ class GuardedTool:
         raise ToolFailed(f"No answer about the task within {self._policy.timeout_seconds:g} s.")
 
     async def _run(self, arguments: JsonObject, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
+        policy = self._policy
+        seconds, key = policy.timeout_seconds, "timeoutSeconds"
+        if ctx.in_task:
+            seconds, key = policy.max_task_seconds, "tasks.maxWaitSeconds"
         try:
-            outcome = await run_within(
-                self._limiter, self._policy.timeout_seconds, ctx, lambda inner: self._settle(arguments, inner, record)
-            )
+            outcome = await run_within(self._limiter, seconds, ctx, lambda inner: self._settle(arguments, inner, record))
         except AskExpired as error:
             record.outcome = "timeout"
             return Complete.text(str(error), is_error=True)
@@ -221,8 +228,8 @@ class GuardedTool:
             return outcome
         record.outcome = "timeout"
         return Complete.text(
-            f"Timed out after {self._policy.timeout_seconds:g} s and was cancelled; it may have taken effect. "
-            f"Ask for less in one call, or have the operator raise `timeoutSeconds` of {self.source!r}.",
+            f"Timed out after {seconds:g} s and was cancelled; it may have taken effect. "
+            f"Ask for less in one call, or have the operator raise `{key}` of {self.source!r}.",
             is_error=True,
         )
 

@@ -1,0 +1,356 @@
+"""Long-running tasks through the gateway, in both dialects, over real processes (requirements 3.C and 3.C2)."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp.client.client import Client
+
+from gateway.auth.keys import KeyStore
+from tests.fakes.running import ROOT, child, free_port, gateway_http, upstream_http, upstream_stdio, wait_until_ready, write_config
+from tests.interaction.ways import MODERN, Way, connected
+from tests.interaction.wire import Era, Wire, over_http, over_stdio
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
+
+UNKNOWN = {"code": -32602, "message": "Task not found"}
+PROMOTED: dict[str, Any] = {"up": {"tasks": {"promote": ["*"]}}}
+NAME_ANSWER = {"action": "accept", "content": {"name": "Ada"}}
+ERAS: tuple[Era, ...] = ("legacy", "modern")
+
+
+@contextmanager
+def jobs() -> Generator[str]:
+    """A 2026 server that makes tasks of its calls."""
+    with upstream_http(module="tests.conformance.upstream") as url:
+        yield url
+
+
+def http_server(url: str, **policy: Any) -> dict[str, Any]:
+    return {"mcpServers": {"up": {"type": "http", "url": url}}, "policies": {"up": policy}}
+
+
+def scripted(log: Path, *options: str, **told: Any) -> dict[str, Any]:
+    """A configuration over a server that answers as told."""
+    script = {name.replace("_", "/"): answers for name, answers in told.items()}
+    args = ["-m", "tests.fakes.task_script", *options, "--log", str(log), json.dumps(script)]
+    return {"mcpServers": {"up": {"command": sys.executable, "args": args, "cwd": str(ROOT)}}}
+
+
+def heard(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+async def until(wire: Wire, task_id: str, *statuses: str) -> dict[str, Any]:
+    """The task once it has one of these statuses."""
+    with anyio.fail_after(20):
+        while True:
+            answer = await wire.send("tasks/get", taskId=task_id)
+            if answer["result"]["status"] in statuses:
+                return answer["result"]
+            await anyio.sleep(0.05)
+
+
+def text(result: dict[str, Any]) -> str:
+    return "".join(block["text"] for block in result["content"])
+
+
+async def start(wire: Wire, era: Era, name: str, **arguments: Any) -> dict[str, Any]:
+    """A call as a task: the create answer's task."""
+    task: dict[str, Any] = {"task": {"ttl": 60_000}} if era == "legacy" else {}
+    answer = await wire.send("tools/call", name=name, arguments=arguments, **task)
+    assert "result" in answer, answer
+    if era == "legacy":
+        assert set(answer["result"]) == {"task"}
+        return answer["result"]["task"]
+    assert answer["result"]["resultType"] == "task"
+    return answer["result"]
+
+
+# -- relayed ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement(90, 92)
+async def test_a_modern_task_is_relayed_under_an_id_of_its_own_and_can_be_polled_answered_and_cancelled(tmp_path: Path) -> None:
+    with jobs() as url, gateway_http(tmp_path, http_server(url)) as front:
+        async with over_http(front, "modern") as wire, over_http(url, "modern") as direct:
+            made = await start(wire, "modern", "up__multi_input")
+            asking = await until(wire, made["taskId"], "input_required")
+            assert set(asking["inputRequests"]) == {"first", "second"}
+            answers = {"first": NAME_ANSWER, "second": {"action": "accept", "content": {"color": "red"}}}
+            taken = await wire.send("tasks/update", taskId=made["taskId"], inputResponses=answers)
+            assert taken["result"]["resultType"] == "complete"
+            done = await until(wire, made["taskId"], "completed", "failed")
+            slow = await start(wire, "modern", "up__slow_compute", seconds=60)
+            assert "result" in await wire.send("tasks/cancel", taskId=slow["taskId"])
+            ended = await until(wire, slow["taskId"], "cancelled")
+            behind = await direct.send("tasks/get", taskId=made["taskId"])
+    assert text(done["result"]) == "both answered"
+    assert ended["taskId"] == slow["taskId"]
+    assert behind["error"]["code"] == -32602  # the server's own id is another
+
+
+@pytest.mark.requirement(90)
+async def test_an_id_of_another_principal_reads_as_one_that_never_was(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "gateway-state" / "keys.json")
+    ada, bob = (store.add(name).token for name in ("ada", "bob"))
+    with jobs() as url, upstream_http() as plain:
+        config = http_server(url)
+        config["mcpServers"]["slow"] = {"type": "http", "url": plain}
+        config["policies"]["slow"] = {"tasks": {"promote": ["hang"]}}
+        with gateway_http(tmp_path, config) as front:
+            async with over_http(front, "modern", token=ada) as owner, over_http(front, "modern", token=bob) as other:
+                relayed = (await start(owner, "modern", "up__slow_compute", seconds=60))["taskId"]
+                promoted = (await start(owner, "modern", "slow__hang"))["taskId"]
+                made_up = relayed[:-6] + ("AAAAAA" if relayed[-6:] != "AAAAAA" else "BBBBBB")
+                for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+                    for task_id in (relayed, promoted, made_up, "r.x", "no-such-task"):
+                        assert (await other.send(method, taskId=task_id, inputResponses={}))["error"] == UNKNOWN
+                assert (await owner.send("tasks/get", taskId=made_up))["error"] == UNKNOWN
+                assert [(await owner.send("tasks/get", taskId=i))["result"]["status"] for i in (relayed, promoted)] == ["working"] * 2
+            async with over_http(front, "legacy", token=bob) as other:
+                for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+                    assert (await other.send(method, taskId=promoted))["error"] == UNKNOWN
+                assert (await other.send("tasks/list"))["result"]["tasks"] == []
+            async with over_http(front, "modern", token=ada) as owner:
+                for task_id in (relayed, promoted):
+                    await owner.send("tasks/cancel", taskId=task_id)
+
+
+@pytest.mark.requirement(90)
+async def test_the_id_of_a_relayed_task_is_good_after_the_gateway_was_killed(tmp_path: Path) -> None:
+    with jobs() as url:
+        path = write_config(tmp_path, http_server(url))
+        port, log = free_port(), tmp_path / "gateway.log"
+        argv = ("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path))
+        front = f"http://127.0.0.1:{port}/mcp"
+        with child(*argv, log=log) as first:
+            wait_until_ready(first, f"http://127.0.0.1:{port}/ready", log)
+            async with over_http(front, "modern") as wire:
+                made = await start(wire, "modern", "up__slow_compute", seconds=2, label="twice")
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+        with child(*argv, log=log) as second:
+            wait_until_ready(second, f"http://127.0.0.1:{port}/ready", log)
+            async with over_http(front, "modern") as wire:
+                done = await until(wire, made["taskId"], "completed", "failed")
+    assert text(done["result"]) == "computed twice"
+
+
+@pytest.mark.requirement(92)
+async def test_a_modern_client_gets_a_task_only_for_a_request_that_declared_the_extension(tmp_path: Path) -> None:
+    with jobs() as url, gateway_http(tmp_path, http_server(url)) as front:
+        async with over_http(front, "modern", tasks=False) as plain, over_http(front, "modern") as wire:
+            inline = await plain.send("tools/call", name="up__slow_compute", arguments={"seconds": 0.1, "label": "x"})
+            made = await start(wire, "modern", "up__slow_compute", seconds=0.1)
+            refused = await plain.send("tasks/get", taskId=made["taskId"])
+    assert inline["result"]["resultType"] == "complete"
+    assert text(inline["result"]) == "computed x"
+    assert refused["error"]["code"] == -32021
+
+
+# -- promoted --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement(91, 94, 96)
+@pytest.mark.parametrize("front", ["http", "stdio"])
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_slow_plain_tool_runs_as_a_task_until_it_is_cancelled(tmp_path: Path, era: Era, front: str) -> None:
+    with upstream_http("--legacy") as url:
+        config = {"mcpServers": {"up": {"type": "http", "url": url}}, "policies": PROMOTED}
+        if front == "stdio":
+            async with over_stdio(write_config(tmp_path, config), era) as wire:
+                await check_promotion(wire, wire, era)
+            return
+        with gateway_http(tmp_path, config) as gateway:
+            async with over_http(gateway, era) as gone:
+                left = await start(gone, era, "up__echo", text="left behind")
+            async with over_http(gateway, era) as wire:
+                assert (await until(wire, left["taskId"], "completed"))["taskId"] == left["taskId"]
+                await check_promotion(wire, wire, era)
+
+
+async def check_promotion(wire: Wire, other: Wire, era: Era) -> None:
+    """One task is cancelled, which ends the server's call; one completes and stays so."""
+    hanging = await start(wire, era, "up__hang")
+    assert hanging["status"] == "working"
+    with anyio.fail_after(20):
+        while await count(wire, "calls") < 1:
+            await anyio.sleep(0.02)
+    cancelled = await wire.send("tasks/cancel", taskId=hanging["taskId"])
+    assert "result" in cancelled
+    with anyio.fail_after(20):
+        while await count(other, "cancelled") < 1:
+            await anyio.sleep(0.02)
+    again = await wire.send("tasks/cancel", taskId=hanging["taskId"])
+    assert ("result" in again) if era == "modern" else again["error"]["code"] == -32602
+    assert (await until(wire, hanging["taskId"], "cancelled"))["status"] == "cancelled"
+    done = await start(wire, era, "up__echo", text="hi", secret="not declared")
+    shown = await until(wire, done["taskId"], "completed", "failed")
+    await wire.send("tasks/cancel", taskId=done["taskId"])
+    after = await until(wire, done["taskId"], "completed", "cancelled")
+    result = shown["result"] if era == "modern" else (await wire.send("tasks/result", taskId=done["taskId"]))["result"]
+    assert result["structuredContent"] == {"got": {"text": "hi"}}
+    assert after["status"] == "completed"
+
+
+async def count(wire: Wire, what: str) -> int:
+    """How often the server's `hang` was called or cancelled; asked without a task."""
+    answer = (await wire.send("tools/call", name="up__stats", arguments={}))["result"]
+    if answer.get("resultType") == "task":
+        answer = (await until(wire, answer["taskId"], "completed"))["result"]
+    return answer["structuredContent"][what].get("hang", 0)
+
+
+@pytest.mark.requirement(91)
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_tool_that_says_it_failed_is_a_failed_task_in_2025_and_a_completed_one_today(tmp_path: Path, era: Era) -> None:
+    with gateway_http(tmp_path, {"mcpServers": {"up": upstream_stdio()}, "policies": PROMOTED}) as front:
+        async with over_http(front, era) as wire:
+            made = await start(wire, era, "up__fail")
+            ended = await until(wire, made["taskId"], "completed", "failed")
+            result = ended["result"] if era == "modern" else (await wire.send("tasks/result", taskId=made["taskId"]))["result"]
+    assert ended["status"] == ("failed" if era == "legacy" else "completed")
+    assert result["isError"] is True
+    assert text(result) == "it did not work"
+
+
+@pytest.mark.requirement(91)
+async def test_a_2025_client_is_told_which_tools_have_tasks_and_is_refused_one_for_the_others(tmp_path: Path) -> None:
+    policies = {"up": {"tasks": {"promote": ["echo"]}}}
+    with gateway_http(tmp_path, {"mcpServers": {"up": upstream_stdio()}, "policies": policies}) as front:
+        async with over_http(front, "legacy") as wire:
+            tools = {tool["name"]: tool.get("execution") for tool in (await wire.send("tools/list"))["result"]["tools"]}
+            refused = await wire.send("tools/call", name="up__add", arguments={"a": 1, "b": 2}, task={})
+            inline = await wire.send("tools/call", name="up__echo", arguments={"text": "x"})
+    assert (tools["up__echo"], tools["up__add"]) == ({"taskSupport": "optional"}, None)
+    assert refused["error"]["code"] == -32601
+    assert "up__add" in refused["error"]["message"]
+    assert text(inline["result"]) == "x"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_call_that_runs_as_a_task_is_limited_by_its_own_time_and_not_by_that_of_a_plain_call(tmp_path: Path, era: Era) -> None:
+    both = {"promote": ["hang"]}
+    with upstream_http() as url:
+        config: dict[str, Any] = {
+            "mcpServers": {name: {"type": "http", "url": url} for name in ("free", "short")},
+            "policies": {
+                "free": {"timeoutSeconds": 0.5, "tasks": both},
+                "short": {"timeoutSeconds": 60, "tasks": {**both, "maxWaitSeconds": 1}},
+            },
+        }
+        with gateway_http(tmp_path, config) as front:
+            async with over_http(front, era) as wire, over_http(front, era, tasks=False) as plain:
+                free = await start(wire, era, "free__hang")
+                short = await start(wire, era, "short__hang")
+                inline = await plain.send("tools/call", name="free__hang", arguments={})
+                ended = await until(wire, short["taskId"], "completed", "failed")
+                result = ended["result"] if era == "modern" else (await wire.send("tasks/result", taskId=short["taskId"]))["result"]
+                still = await wire.send("tasks/get", taskId=free["taskId"])
+                await wire.send("tasks/cancel", taskId=free["taskId"])
+    assert "`timeoutSeconds` of 'free'" in text(inline["result"])
+    assert "`tasks.maxWaitSeconds` of 'short'" in text(result)
+    assert still["result"]["status"] == "working"
+
+
+# -- followed --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement(89)
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_without_tasks_is_asked_on_the_way_and_gets_the_result_and_the_progress(tmp_path: Path, era: Era) -> None:
+    log = tmp_path / "requests.jsonl"
+    form = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
+    ask = {"confirm": {"method": "elicitation/create", "params": {"mode": "form", **form}}}
+    working = {"result": {"taskId": "t1", "status": "working", "statusMessage": "half way"}}
+    asking = {"result": {"taskId": "t1", "status": "input_required", "inputRequests": ask}}
+    done = {"result": {"taskId": "t1", "status": "completed", "result": {"content": [{"type": "text", "text": "deleted"}]}}}
+    told = {"tools_call": [{"result": {"resultType": "task", "taskId": "t1", "status": "working"}}], "tasks_get": [working, asking, done]}
+    config = scripted(log, "--modern", **told, tasks_update=[{"result": {}}])
+    with gateway_http(tmp_path, config) as front:
+        asked, progress, result = await call_as_person(front, era)
+    assert [params.message for params in asked] == ["up asks: Sure?"]
+    assert "half way" in progress
+    assert result.content[0].text == "deleted"
+    updates = [entry["params"]["inputResponses"] for entry in heard(log) if entry["method"] == "tasks/update"]
+    assert [set(update) for update in updates] == [{"confirm"}]
+    assert updates[0]["confirm"]["content"] == {"name": "Ada"}
+
+
+async def call_as_person(front: str, era: Era) -> tuple[list[Any], list[str | None], Any]:
+    """`up__job` by the SDK's client, which answers questions."""
+    messages: list[str | None] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        messages.append(message)
+
+    async with connected(Way("http", era, "up"), front) as (client, told):
+        result = await client.call_tool("up__job", {}, progress_callback=note)
+    return told.asked, messages, result
+
+
+@pytest.mark.requirement(79, 89)
+async def test_a_task_that_asks_a_client_nobody_can_ask_fails_and_says_what_it_wanted(tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    form: dict[str, Any] = {"mode": "form", "message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
+    asks: dict[str, Any] = {"confirm": {"method": "elicitation/create", "params": form}}
+    asking: dict[str, Any] = {"result": {"taskId": "t1", "status": "input_required", "statusMessage": "needs a yes", "inputRequests": asks}}
+    created = {"result": {"resultType": "task", "taskId": "t1", "status": "working"}}
+    config = scripted(log, "--modern", tools_call=[created], tasks_get=[asking], tasks_update=[{"result": {}}])
+    with gateway_http(tmp_path, config) as front:
+        async with Client(front, mode=MODERN) as client:
+            result: Any = await client.call_tool("up__job", {})
+    assert result.is_error
+    assert "'job' ended as input_required: needs a yes" in result.content[0].text
+    assert "tasks/update" not in [entry["method"] for entry in heard(log)]
+
+
+@pytest.mark.requirement(83)
+async def test_a_server_that_times_out_inside_its_task_is_not_reported_as_our_deadline(tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    late = {"result": {"taskId": "t1", "status": "failed", "statusMessage": "TimeoutError: the database was slow"}}
+    created = {"result": {"resultType": "task", "taskId": "t1", "status": "working"}}
+    config = scripted(log, "--modern", tools_call=[created], tasks_get=[late], tasks_cancel=[{"result": {}}])
+    config["policies"] = {"up": {"tasks": {"maxWaitSeconds": 30}}}
+    with gateway_http(tmp_path, config) as front:
+        async with Client(front, mode=MODERN) as client:
+            result: Any = await client.call_tool("up__job", {})
+    assert "TimeoutError: the database was slow" in result.content[0].text
+    assert "limit of" not in result.content[0].text and "Timed out after" not in result.content[0].text
+    assert "tasks/cancel" not in [entry["method"] for entry in heard(log)]
+
+
+@pytest.mark.requirement(21)
+@pytest.mark.parametrize("era", ERAS)
+async def test_what_a_tool_does_not_declare_stays_here_when_the_call_becomes_a_task(tmp_path: Path, era: Era) -> None:
+    log = tmp_path / "requests.jsonl"
+    created = {"result": {"task": {"taskId": "t1", "status": "working", "createdAt": "2026-01-01T00:00:00Z"}}}
+    done = {"result": {"taskId": "t1", "status": "completed"}}
+    result = {"result": {"content": [{"type": "text", "text": "done"}]}}
+    config = scripted(log, support="required", tools_call=[created], tasks_get=[done], tasks_result=[result])
+    with gateway_http(tmp_path, config) as front:
+        async with over_http(front, era) as wire:
+            made = await start(wire, era, "up__job", of="sea", session="secret")
+            await until(wire, made["taskId"], "completed")
+    calls = [entry["params"] for entry in heard(log) if entry["method"] == "tools/call"]
+    assert [call["arguments"] for call in calls] == [{"of": "sea"}]
+    assert calls[0]["task"] == {}
+
+
+@pytest.mark.requirement(21)
+async def test_what_a_tool_does_not_declare_stays_here_when_a_modern_server_makes_the_task(tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    created = {"result": {"resultType": "task", "taskId": "t1", "status": "working"}}
+    with gateway_http(tmp_path, scripted(log, "--modern", tools_call=[created])) as front:
+        async with over_http(front, "modern") as wire:
+            await start(wire, "modern", "up__job", of="sea", session="secret")
+    assert [entry["params"]["arguments"] for entry in heard(log)] == [{"of": "sea"}]
