@@ -11,3 +11,5 @@ bash "$here/../install_node.sh" "$home" \
 bash "$here/../install_python.sh" "$home/servers" mcp-server-time==2026.10.19 mcp-server-git==2026.10.19 mcp-server-fetch==2026.10.24
 # Packages of the 2025 protocol only: their SDK excludes the one of today.
 bash "$here/../install_python.sh" "$home/old-servers" "mcp<2" mcp-server-sqlite==2025.4.25
+# A client of 2025-11-25 tasks.
+bash "$here/../install_python.sh" "$home/agent-framework" "mcp<2" "agent-framework-core==1.13.*"

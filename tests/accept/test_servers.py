@@ -142,3 +142,9 @@ def test_a_failure_of_one_server_reads_as_its_own_and_leaves_the_others_alone(cl
     assert outside["isError"]
     assert "Access denied" in text_of(outside)
     assert not time.get("isError")
+
+
+def test_a_tool_that_must_run_as_a_task_is_followed_for_clients_without_tasks(client: TypeScript) -> None:
+    report = client.call("everything__simulate-research-query", {"topic": "tides"})
+    assert not report.get("isError")
+    assert "Research Report: tides" in text_of(report)
