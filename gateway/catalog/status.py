@@ -27,10 +27,14 @@ ADVICE: Mapping[str, str] = {
     "down": "It is tried again by itself. If it stays down, run `moongate doctor` on the machine of the gateway.",
     "disabled": "Change its entry in the gateway's configuration to use it.",
     "auth needed": "Run `moongate auth login {name}` on the machine of the gateway.",
-    "quarantined": "Its definitions changed: run `moongate lock` to see how, and accept them there.",
     "idle": "It starts with the next call of one of its tools.",
 }
 """State → what to do; states without an entry need nothing done."""
+
+QUARANTINE_ADVICE = (
+    "Quarantined tools differ from the lock file: `moongate lock --diff` shows how, `moongate lock --accept {name}` accepts them."
+)
+"""What to do about tools that are held back."""
 
 
 def status_resource() -> JsonObject:
@@ -100,11 +104,14 @@ class GatewayStatus:
     def _entry(self, status: SourceStatus) -> JsonObject:
         entry: JsonObject = {}
         for field in dataclasses.fields(status):
-            value = cast("str | int | float | None", getattr(status, field.name))
-            if value is not None and value != "":
+            value = cast("str | int | float | Mapping[str, str] | None", getattr(status, field.name))
+            if value is not None and value not in ("", {}):
                 head, *rest = field.name.split("_")
-                entry[head + "".join(part.title() for part in rest)] = self._clean(value) if isinstance(value, str) else value
+                told = {name: self._clean(text) for name, text in value.items()} if isinstance(value, Mapping) else value
+                entry[head + "".join(part.title() for part in rest)] = self._clean(told) if isinstance(told, str) else told
         advice = ADVICE.get(status.state.replace("-", " "))
+        if status.quarantined:
+            advice = f"{advice or ''} {QUARANTINE_ADVICE}".lstrip()
         if advice is not None:
             entry["advice"] = advice.replace("{name}", status.name)
         return entry
@@ -119,6 +126,9 @@ def _line(entry: JsonObject) -> str:
     facts = [f"{entry['name']} ({entry['kind']}, {entry['transport']}): {entry['state']}", f"{tools} tool{'' if tools == 1 else 's'}"]
     facts += [f"{key} {entry[key]}" for key in ("protocolVersion", "since") if key in entry]
     line = ", ".join(facts)
-    if "error" in entry:
-        line += f". {entry['error']}"
-    return f"{line} {entry['advice']}" if "advice" in entry else line
+    for text in (entry.get("error"), entry.get("advice")):
+        if text:
+            line = f"{line.rstrip('.')}. {text}"
+    if "quarantined" in entry:
+        line = f"{line.rstrip('.')}. Quarantined: {', '.join(entry['quarantined'])}"
+    return line

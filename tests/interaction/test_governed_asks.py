@@ -64,7 +64,7 @@ def audit(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("upstream", SERVERS)
 @pytest.mark.parametrize("era", ERAS)
-@pytest.mark.requirement(28, 36, 39, 40, 41, 46, 48, 49, 51)
+@pytest.mark.requirement("MC7", 28, 36, 39, 40, 41, 46, 48, 49, 51)
 async def test_a_configured_model_answers_within_cap_and_budget_and_the_log_says_nothing_of_the_words(
     tmp_path: Path, model: ScriptedServer, era: Era, upstream: tuple[str, ...]
 ) -> None:

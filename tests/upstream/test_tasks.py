@@ -133,7 +133,7 @@ async def test_the_call_of_a_task_always_carries_its_settings(ttl: timedelta | N
 
 
 @pytest.mark.requirement(58)
-@pytest.mark.requirement(66)
+@pytest.mark.requirement("MC8", 66)
 @pytest.mark.requirement(71)
 @pytest.mark.requirement(86)
 async def test_a_task_is_polled_until_it_is_done_and_its_result_read_once(tmp_path: Path) -> None:
