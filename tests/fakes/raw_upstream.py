@@ -89,9 +89,10 @@ def over_stdio(raw: Raw) -> None:
                 text = json.dumps(answer.get("result") or answer.get("error"))
                 send({"id": message["id"], "result": {"content": [{"type": "text", "text": text}]}})
                 continue
-        send({"id": message["id"], **raw.answer(method, params, {})})
+        answered = raw.answer(method, params, {})
         if method == "tools/call" and params["name"] == "change":
-            send({"method": "notifications/tools/list_changed"})
+            send({"method": "notifications/tools/list_changed"})  # first, so that whoever reads the answer has heard of it
+        send({"id": message["id"], **answered})
 
 
 def _tokened(said: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
