@@ -16,6 +16,7 @@ from gateway.errors import NotFound, WorkflowInvalid
 from gateway.json_types import JsonObject
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext
+from gateway.tools.drive import ASK_KEY
 from gateway.tools.guard import GuardedTool
 from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
@@ -450,7 +451,8 @@ async def test_a_tool_that_asks_reaches_the_person_behind_the_workflow() -> None
     listener = Listener({"action": "accept", "content": {}})
     result = await run(await publish(chain("{tool: s/careful}"), box=ScriptedToolBox(s__careful=careful)), listener.context(), x=1)
     assert result.as_text() == "accept s"
-    assert listener.asked == [request]
+    named = {**request["params"], "_meta": {ASK_KEY: "q"}}
+    assert listener.asked == [{**request, "params": named}]
 
 
 @pytest.mark.requirement("WF4")
