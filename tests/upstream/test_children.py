@@ -66,6 +66,21 @@ async def test_a_server_nobody_uses_rests_stays_listed_and_comes_back_with_the_n
             assert sources(url)["good"]["state"] == "ready"
 
 
+async def test_a_lazy_server_known_from_an_earlier_run_starts_with_the_first_call(tmp_path: Path) -> None:
+    marker = f"{tmp_path}-child"
+    config = {"mcpServers": {"good": tagged(marker)}, "policies": {"good": {"start": "lazy"}}}
+    kept = tmp_path / "gateway-state" / "catalog"
+    with gateway_http(tmp_path, config), anyio.fail_after(20):
+        while not list(kept.glob("good-*.json")):
+            await anyio.sleep(0.05)
+    with gateway_http(tmp_path, config) as url:
+        async with connected(MODERN, url) as (client, _):
+            assert any(tool.name == "good__echo" for tool in (await client.list_tools()).tools)
+            assert (sources(url)["good"]["state"], marked(marker)) == ("idle", [])
+            assert text_of(await client.call_tool("good__echo", {"text": "first"})) == "first"
+            assert len(marked(marker)) == 1
+
+
 async def test_the_server_unused_longest_makes_room_and_busy_ones_never_do(tmp_path: Path) -> None:
     marker = f"{tmp_path}-child"
     names = ("a", "b", "c", "d")
