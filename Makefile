@@ -47,7 +47,7 @@ conformance: $(STAMP)
 
 accept: $(STAMP)
 	@bash tests/accept/setup.sh
-	@$(BIN)/python -m pytest -q -m "interop or browser" $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto -m "interop or browser" $(ARGS)
 
 clean:
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache
