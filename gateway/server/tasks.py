@@ -214,7 +214,7 @@ class TaskHandler:
     async def _result(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         """2025-11-25: wait for the end, putting the task's asks to the client meanwhile."""
         task = self._runner.find(params.task_id, principal_of(ctx).id)
-        caller = WireCaller(ctx)
+        facts = self._context(ctx)
         while not task.is_over:
             moved = task.moved
             ask = next(iter(task.asks.items()), None)
@@ -223,7 +223,7 @@ class TaskHandler:
                 continue
             key, request = ask
             inner: JsonObject = request.get("params") or {}
-            answer = await caller.ask({**request, "params": {**inner, "_meta": {RELATED_TASK: {"taskId": task.id}}}})
+            answer = await facts.ask({**request, "params": {**inner, "_meta": {RELATED_TASK: {"taskId": task.id}}}})
             self._runner.answer(task, {key: answer})
         if task.result is None:
             error = task.error or {"code": INTERNAL_ERROR, "message": "The task was cancelled."}
