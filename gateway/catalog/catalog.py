@@ -535,11 +535,17 @@ class Catalog:
         shelf = next(shelf for shelf in self._shelves if shelf.entry.source.id == source_id)
         return await shelf.gate.finish(method, name, ctx, work)
 
-    async def watch(self, uri: str) -> None:
-        """Count a watch of an exposed URI; updates come through `subscribe_updates`. Raises `NotFound`."""
+    async def watch(self, uri: str, ctx: CallContext) -> None:
+        """Count a watch of an exposed URI, through the gate; updates come through `subscribe_updates`. Raises `NotFound`."""
         await self.ready()
         shelf, native = self._locate(uri)
-        await cast("Source", shelf.entry.full).watch(native)
+        source = cast("Source", shelf.entry.full)
+
+        async def subscribe(inner: CallContext) -> JsonObject:
+            await source.watch(native)
+            return {}
+
+        await shelf.gate.finish("resources/subscribe", uri, ctx, subscribe)
 
     async def unwatch(self, uri: str) -> None:
         """Undo one `watch`."""

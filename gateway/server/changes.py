@@ -34,6 +34,7 @@ from mcp_types import (
 from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
 from gateway.errors import GatewayError
+from gateway.server.caller import WireCaller
 from gateway.server.clients import Clients, LegacySession, RequestContext
 from gateway.server.reads import MAX_WATCHED
 from gateway.tools.base import ChangeKind
@@ -163,12 +164,13 @@ class Changes:
         uris = list(dict.fromkeys(str(uri) for uri in params.notifications.resource_subscriptions or ()))
         if len(uris) > MAX_WATCHED:
             raise MCPError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")
+        facts = self._clients.context(ctx, WireCaller(ctx))
         watched: list[str] = []
         try:
             for uri in uris:
                 with anyio.move_on_after(SEND_SECONDS):
                     try:
-                        await self._catalog.watch(uri)
+                        await self._catalog.watch(uri, facts)
                         watched.append(uri)
                     except GatewayError as error:
                         logger.debug("%r cannot be watched: %s", uri, error)

@@ -85,7 +85,7 @@ class ReadHandler:
             raise MCPError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")
         session.watched[uri] = 1
         try:
-            await self._catalog.watch(uri)
+            await self._catalog.watch(uri, self._clients.context(ctx, WireCaller(ctx)))
         except Exception as error:
             del session.watched[uri]
             raise to_mcp_error(error, "legacy") from None

@@ -93,8 +93,8 @@ class Watcher:
             return
         try:
             await self._ask(session, "resources/subscribe", uri)
-        except UpstreamError:
-            del self._watched[uri]
+        except BaseException:  # given up as well: the gate's deadline must not leave it counted
+            self._watched.pop(uri, None)
             raise
 
     async def unwatch(self, uri: str, connection: Connection) -> None:
