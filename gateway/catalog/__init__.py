@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.catalog.catalog import Catalog, CatalogEntry
+from gateway.catalog.catalog import Catalog
+from gateway.catalog.shelf import CatalogEntry
 
 __all__ = ["Catalog", "CatalogEntry"]

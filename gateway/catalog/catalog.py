@@ -9,76 +9,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, cast
 
 import anyio
 
 from gateway.catalog.disclosure import Disclosure
-from gateway.catalog.names import expose_names, expose_uri, split_uri, uri_label
-from gateway.catalog.prompt_tools import PromptTool, prompt_tools
-from gateway.catalog.reads import ReadGate
+from gateway.catalog.names import expose_uri, split_uri, uri_label
+from gateway.catalog.shelf import KEY_OF, CatalogEntry, Fittings, Shelf
 from gateway.catalog.templates import matches_template
-from gateway.catalog.uris import UriTool, expose_contents, expose_messages
-from gateway.config.policies import SourcePolicy
+from gateway.catalog.uris import expose_contents, expose_messages
 from gateway.errors import Collision, NotFound
 from gateway.json_types import JsonObject
-from gateway.policy.decision import Reject
-from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_value
-from gateway.policy.shaping import public_names
-from gateway.policy.tools import judge_tool
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals
-from gateway.tools.base import AskingSource, ChangeKind, Finished, InputRequired, Kind, Source, Tool, ToolSource, UpdatingSource
+from gateway.tools.base import AskingSource, ChangeKind, Finished, InputRequired, Kind, Source, UpdatingSource
 from gateway.tools.context import CallContext
-from gateway.tools.guard import GuardedTool, ToolGate
-from gateway.tools.published import judge_definition
+from gateway.tools.guard import GuardedTool
 from gateway.tools.results import ResultKeeper
-from gateway.tools.slot import Usage
 
 logger = logging.getLogger(__name__)
 
 CATALOG_KINDS: tuple[Kind, ...] = ("resources", "templates", "prompts")
-_KEY_OF: Mapping[Kind, str] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
 _RESOURCE_KINDS: Mapping[ChangeKind, tuple[Kind, ...]] = {"tools": (), "resources": ("resources", "templates"), "prompts": ("prompts",)}
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogEntry:
-    """One source with its rules. `full` is the same object where it has more than tools."""
-
-    source: ToolSource
-    policy: SourcePolicy
-    prefix: str
-    full: Source | None = None
-    is_local: bool = False
-    """Ours: a name clash with another local source stops the start instead of being reported."""
-    usage: Usage | None = None
-    """Counts the running calls, where somebody waits for their end."""
-
-
-@dataclass(slots=True, eq=False)
-class _Shelf:
-    """What one entry contributes, as last built."""
-
-    entry: CatalogEntry
-    label: str
-    limiter: anyio.CapacityLimiter
-    gate: ReadGate
-    prompt_tools: list[PromptTool] = field(default_factory=lambda: cast("list[PromptTool]", []))
-    tools: dict[str, tuple[Tool, GuardedTool]] = field(default_factory=lambda: cast("dict[str, tuple[Tool, GuardedTool]]", {}))
-    listed: dict[Kind, list[JsonObject]] = field(default_factory=lambda: cast("dict[Kind, list[JsonObject]]", {}))
-    """Exposed wire objects."""
-    natives: dict[Kind, dict[str, str]] = field(default_factory=lambda: cast("dict[Kind, dict[str, str]]", {}))
-    """Exposed name or URI → native one."""
-    withheld: dict[str, dict[str, str]] = field(default_factory=lambda: cast("dict[str, dict[str, str]]", {}))
-    """By kind: native name or URI → why policy does not let it exist, where that is worth telling."""
-
-    @property
-    def hidden_text(self) -> str:
-        """What becomes of hidden text; texts of our own are not searched."""
-        return "allow" if self.entry.is_local else self.entry.policy.hidden_text
 
 
 class Catalog:
@@ -104,21 +57,19 @@ class Catalog:
         No side effects.
         """
         self._events = events
-        self._budget = name_budget
         self._settled = settled
-        self._keeper = keeper
         self.disclosure = disclosure
         """What narrows the listing per client; `None` while every tool is listed to everybody."""
-        self._approvals = approvals
+        self._fittings = Fittings(events, name_budget, keeper, approvals)
         self._shelves = self._label_shelves(entries)
         self._tools: dict[str, GuardedTool] = {}
         """What clients see and call."""
         self._unlisted: dict[str, GuardedTool] = {}
         """What only agents and workflows of this gateway may call."""
         self._merged: dict[Kind, list[JsonObject]] = {kind: [] for kind in CATALOG_KINDS}
-        self._owners: dict[Kind, dict[str, _Shelf]] = {kind: {} for kind in CATALOG_KINDS}
+        self._owners: dict[Kind, dict[str, Shelf]] = {kind: {} for kind in CATALOG_KINDS}
         self._wire_tools: list[JsonObject] = []
-        self._joining: list[_Shelf] = []
+        self._joining: list[Shelf] = []
         """What `arrange` is about to put up; followed like the others."""
         self._dirty: dict[str, set[ChangeKind]] = {}
         self._wake = anyio.Event()
@@ -127,8 +78,8 @@ class Catalog:
         self.problems: dict[str, str] = {}
         """Exposed name → what is wrong with it (a clash), for `doctor` and the console."""
 
-    def _label_shelves(self, entries: Sequence[CatalogEntry]) -> list[_Shelf]:
-        shelves: list[_Shelf] = []
+    def _label_shelves(self, entries: Sequence[CatalogEntry]) -> list[Shelf]:
+        shelves: list[Shelf] = []
         labels: set[str] = {""}
         for entry in entries:
             # Our own URIs are served as they are: skill digests and entries name them (SEP-2640).
@@ -136,9 +87,7 @@ class Catalog:
             while label and label in labels:
                 label += "-2"
             labels.add(label)
-            limiter = anyio.CapacityLimiter(entry.policy.max_concurrency)
-            gate = ReadGate(entry.source.id, entry.policy, limiter, self._events, self._keeper, is_local=entry.is_local, usage=entry.usage)
-            shelves.append(_Shelf(entry, label, limiter, gate))
+            shelves.append(Shelf(entry, label, self._fittings))
         return shelves
 
     # -- keeping current ---------------------------------------------------------------------------------------
@@ -155,14 +104,14 @@ class Catalog:
         for kind in CATALOG_KINDS:
             self._merge_kind(kind)
 
-    async def _fill(self, shelf: _Shelf) -> None:
+    async def _fill(self, shelf: Shelf) -> None:
         source_id = shelf.entry.source.id
         shelf.entry.source.subscribe(lambda kind: self._mark(source_id, kind))
         if isinstance(shelf.entry.full, UpdatingSource):
             shelf.entry.full.subscribe_updates(lambda uri: self._updated(shelf, uri))
-        await self._rebuild_tools(shelf)
+        await shelf.rebuild_tools()
         for kind in CATALOG_KINDS:
-            await self._rebuild_kind(shelf, kind)
+            await shelf.rebuild_kind(kind)
 
     async def arrange(self, entries: Sequence[CatalogEntry]) -> None:
         """Serve exactly these sources from now on, in this order; what differs in what clients see is told.
@@ -171,7 +120,7 @@ class Catalog:
         called twice at once.
         """
         known = {shelf.entry.source: shelf for shelf in self._shelves}
-        arranged: list[_Shelf] = []
+        arranged: list[Shelf] = []
         for fresh in self._label_shelves(entries):
             shelf = known.get(fresh.entry.source)
             arranged.append(shelf if shelf is not None and (shelf.entry, shelf.label) == (fresh.entry, fresh.label) else fresh)
@@ -223,9 +172,9 @@ class Catalog:
             for change in changes:
                 changed.add(change)
                 if change == "tools":
-                    await self._rebuild_tools(shelf)
+                    await shelf.rebuild_tools()
                 for kind in _RESOURCE_KINDS[change]:
-                    await self._rebuild_kind(shelf, kind)
+                    await shelf.rebuild_kind(kind)
         if "tools" in changed:
             self._merge_tools(strict=False)
         for change in changed:
@@ -245,88 +194,10 @@ class Catalog:
         self._dirty.setdefault(source_id, set()).add(kind)
         self._wake.set()
 
-    def _updated(self, shelf: _Shelf, uri: str) -> None:
+    def _updated(self, shelf: Shelf, uri: str) -> None:
         exposed = expose_uri(shelf.label, uri)
         for listener in self._update_listeners:
             listener(exposed)
-
-    async def _rebuild_tools(self, shelf: _Shelf) -> None:
-        policy = shelf.entry.policy
-        withheld: dict[str, str] = {}
-        existing: dict[str, Tool] = {}
-        for tool in await self._native_tools(shelf):
-            native = tool.definition.name
-            override = policy.overrides.get(native)
-            if not judge_tool(native, policy.tools.allow, policy.tools.deny) or (override is not None and not override.enabled):
-                continue
-            if shelf.hidden_text == "refuse" and isinstance(verdict := judge_definition(tool.definition), Reject):
-                withheld[native] = f"Refused by {verdict.rule}: {verdict.reason}"
-                continue
-            existing[native] = tool
-        public, lost = public_names(existing, policy.overrides)
-        for native, (name, holder) in lost.items():
-            withheld[native] = f"overrides.{native}.name: {name!r} is the name of tool {holder!r}, so the tool is left out; choose another."
-        exposed = expose_names(shelf.entry.prefix, list(public.values()), self._budget)
-        built: dict[str, tuple[Tool, GuardedTool]] = {}
-        for native, name in ((native, exposed[stem]) for native, stem in public.items()):
-            known = shelf.tools.get(name)
-            built[name] = known if known is not None and known[0] is existing[native] else self._guard(shelf, existing[native], name)
-        shelf.tools = built
-        shelf.withheld["tools"] = withheld
-
-    async def _native_tools(self, shelf: _Shelf) -> Sequence[Tool]:
-        """The source's tools, and its prompts as tools where the policy says so."""
-        tools = await shelf.entry.source.tools()
-        source = shelf.entry.full
-        if source is None or not shelf.entry.policy.prompts_as_tools:
-            return tools
-        names = {tool.definition.name for tool in tools}
-        shelf.prompt_tools = prompt_tools(source, await source.list("prompts"), names, shelf.prompt_tools)
-        return [*tools, *shelf.prompt_tools]
-
-    def _guard(self, shelf: _Shelf, tool: Tool, name: str) -> tuple[Tool, GuardedTool]:
-        entry = shelf.entry
-        inner = UriTool(tool, shelf.label) if shelf.label and entry.full is not None else tool
-        gate = ToolGate.build(inner.definition, entry.policy, is_local=entry.is_local, keeper=self._keeper)
-        guarded = GuardedTool(
-            inner,
-            exposed_name=name,
-            source=entry.source.id,
-            policy=gate,
-            limiter=shelf.limiter,
-            events=self._events,
-            approvals=self._approvals,
-            usage=entry.usage,
-        )
-        return tool, guarded
-
-    async def _rebuild_kind(self, shelf: _Shelf, kind: Kind) -> None:
-        if shelf.entry.full is None:
-            return
-        key = _KEY_OF[kind]
-        wires = self._readable(shelf, kind, await shelf.entry.full.list(kind))
-        natives = [str(wire[key]) for wire in wires]
-        if kind == "prompts":
-            exposed = expose_names(shelf.entry.prefix, natives, self._budget)
-        else:
-            exposed = {native: expose_uri(shelf.label, native) for native in natives}
-        if shelf.hidden_text == "strip":
-            exposed = {native: strip_text(name) for native, name in exposed.items()}
-            wires = [cast("JsonObject", strip_value(wire, keys=True)) for wire in wires]
-        shelf.natives[kind] = {exposed[native]: native for native in natives}
-        shelf.listed[kind] = [{**wire, key: exposed[native]} for wire, native in zip(wires, natives, strict=True)]
-
-    def _readable(self, shelf: _Shelf, kind: Kind, wires: Sequence[JsonObject]) -> Sequence[JsonObject]:
-        """The listed entries that policy lets exist."""
-        if shelf.hidden_text != "refuse":
-            return wires
-        verdicts = [(wire, judge_hidden_text(wire, "The definition")) for wire in wires]
-        shelf.withheld[kind] = {
-            strip_text(str(wire[_KEY_OF[kind]])): f"Refused by {verdict.rule}: {verdict.reason}"
-            for wire, verdict in verdicts
-            if isinstance(verdict, Reject)
-        }
-        return [wire for wire, verdict in verdicts if not isinstance(verdict, Reject)]
 
     def _merge_tools(self, *, strict: bool) -> None:
         merged: dict[str, GuardedTool] = {}
@@ -363,8 +234,8 @@ class Catalog:
 
     def _merge_kind(self, kind: Kind) -> None:
         merged: list[JsonObject] = []
-        owners: dict[str, _Shelf] = {}
-        key = _KEY_OF[kind]
+        owners: dict[str, Shelf] = {}
+        key = KEY_OF[kind]
         for shelf in self._shelves:
             for wire in shelf.listed.get(kind, ()):
                 name = str(wire[key])
@@ -443,7 +314,7 @@ class Catalog:
 
     # -- resources and prompts ---------------------------------------------------------------------------------
 
-    def _locate(self, uri: str) -> tuple[_Shelf, str]:
+    def _locate(self, uri: str) -> tuple[Shelf, str]:
         """The shelf and native URI behind an exposed one."""
         owner = self._owners["resources"].get(uri)
         if owner is not None:
@@ -467,7 +338,7 @@ class Catalog:
         root = "/".join(uri.split("/")[:3])
         return any(exposed.startswith(f"{root}/") for s in self._shelves if s.entry.is_local for exposed in s.natives.get("resources", {}))
 
-    def _owner_of_prompt(self, name: str) -> tuple[_Shelf, str]:
+    def _owner_of_prompt(self, name: str) -> tuple[Shelf, str]:
         shelf = self._owners["prompts"].get(name)
         if shelf is None:
             raise NotFound("prompt", name)

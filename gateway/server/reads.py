@@ -89,6 +89,9 @@ class ReadHandler:
         except Exception as error:
             del session.watched[uri]
             raise to_mcp_error(error, "legacy") from None
+        except BaseException:  # cancelled: asked again, it is tried again
+            del session.watched[uri]
+            raise
         return {}
 
     async def unsubscribe(self, ctx: RequestContext, params: UnsubscribeRequestParams) -> JsonObject:
