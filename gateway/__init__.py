@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from gateway.chat.scripted import ScriptedChatClient
     from gateway.middleware import MiddlewareTermination
     from gateway.sessions.context import ContextProvider, SessionContext
+    from gateway.sessions.files import FileHistoryProvider
     from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
-    from gateway.sessions.session import AgentSession
+    from gateway.sessions.session import AgentSession, SupportsAgentRun, register_state_type
     from gateway.tools.context import CallContext
     from gateway.tools.function import FunctionTool, tool
     from gateway.types.content import Content
@@ -48,6 +49,7 @@ __all__ = [
     "Content",
     "ContextProvider",
     "Executor",
+    "FileHistoryProvider",
     "FunctionTool",
     "HistoryProvider",
     "InMemoryHistoryProvider",
@@ -64,11 +66,13 @@ __all__ = [
     "SamplingApprovalCallback",
     "ScriptedChatClient",
     "SessionContext",
+    "SupportsAgentRun",
     "Workflow",
     "WorkflowBuilder",
     "WorkflowContext",
     "__version__",
     "handler",
+    "register_state_type",
     "tool",
 ]
 
@@ -85,6 +89,7 @@ _HOMES = {
     "Content": "types.content",
     "ContextProvider": "sessions.context",
     "Executor": "workflows.executor",
+    "FileHistoryProvider": "sessions.files",
     "FunctionTool": "tools.function",
     "HistoryProvider": "sessions.history",
     "InMemoryHistoryProvider": "sessions.history",
@@ -101,10 +106,12 @@ _HOMES = {
     "SamplingApprovalCallback": "upstream.library.options",
     "ScriptedChatClient": "chat.scripted",
     "SessionContext": "sessions.context",
+    "SupportsAgentRun": "sessions.session",
     "Workflow": "workflows.workflow",
     "WorkflowBuilder": "workflows.builder",
     "WorkflowContext": "workflows.executor",
     "handler": "workflows.executor",
+    "register_state_type": "sessions.session",
     "tool": "tools.function",
 }
 """Where each public name lives, below `gateway`."""

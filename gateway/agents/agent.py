@@ -16,7 +16,7 @@ from gateway.errors import AgentError
 from gateway.json_types import JsonObject
 from gateway.middleware import Middleware, MiddlewareTermination, compose
 from gateway.sessions.context import ContextProvider, SessionContext
-from gateway.sessions.history import InMemoryHistoryProvider
+from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.tools.base import Tool, ToolSource
 from gateway.tools.context import CallContext
@@ -138,9 +138,16 @@ class Agent:
         """One run with its context providers around it."""
         session = context.session or AgentSession()
         providers = self._providers(context.session)
-        around = SessionContext(context.messages, session_id=session.session_id)
+        around = SessionContext(
+            session_id=session.session_id,
+            service_session_id=session.service_session_id,
+            input_messages=context.messages,
+            options=options,
+        )
         for provider in providers:
-            await provider.before_run(session=session, context=around, state=_state_of(session, provider))
+            if isinstance(provider, HistoryProvider) and not provider.load_messages:
+                continue  # it only stores (requirements SE13)
+            await provider.before_run(agent=self, session=session, context=around, state=_state_of(session, provider))
         plan = RunPlan(
             client=self.client,
             messages=around.get_messages(include_input=True),
@@ -156,9 +163,9 @@ class Agent:
         async for update in run_stream(plan):
             seen.append(update)
             yield update
-        around.response = self._finish(seen)
+        around.finish(self._finish(seen))
         for provider in reversed(providers):
-            await provider.after_run(session=session, context=around, state=_state_of(session, provider))
+            await provider.after_run(agent=self, session=session, context=around, state=_state_of(session, provider))
 
     async def _current_tools(self) -> list[Tool]:
         found: list[Tool] = []

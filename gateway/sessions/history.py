@@ -1,57 +1,118 @@
-"""`HistoryProvider`: keeps conversations across runs; here in the session's own state."""
+"""`HistoryProvider`: keeps conversations across runs; here in the session's own state.
+
+One class for several uses: as memory (loads and stores), or as an audit log (`load_messages=False`: stores only).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from typing import ClassVar
 
-from gateway.json_types import JsonMapping, JsonObject
-from gateway.sessions.context import ContextProvider, SessionContext
-from gateway.sessions.session import AgentSession
+from gateway.json_types import JsonObject, JsonValue
+from gateway.sessions.context import ContextProvider, SessionContext, without_attribution
+from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.types.messages import Message
+
+EXCLUDED_KEY = "_excluded"
+"""In a message's `additional_properties`: compaction took it out of what the model sees. It stays stored."""
 
 
 class HistoryProvider(ContextProvider):
-    """Loads earlier messages before a run and stores the new ones after it (requirements SE12-SE14)."""
+    """Loads earlier messages before a run and stores the new ones after it (requirements SE12-SE14).
 
-    def __init__(self, source_id: str, *, load_messages: bool = True, store_inputs: bool = True, store_outputs: bool = True) -> None:
+    A subclass implements `get_messages` and `save_messages`; both may take more keyword arguments for uses of its own.
+    """
+
+    def __init__(
+        self,
+        source_id: str,
+        *,
+        load_messages: bool = True,
+        store_inputs: bool = True,
+        store_context_messages: bool = False,
+        store_context_from: Collection[str] | None = None,
+        store_outputs: bool = True,
+    ) -> None:
+        """Without `load_messages` the agent leaves `before_run` out. `store_context_messages` also keeps what the other
+        providers added, or only those in `store_context_from`.
+        """
         super().__init__(source_id)
         self.load_messages = load_messages
         self.store_inputs = store_inputs
+        self.store_context_messages = store_context_messages
+        self.store_context_from = store_context_from
         self.store_outputs = store_outputs
 
-    async def get_messages(self, session: AgentSession, state: JsonObject) -> list[Message]:
-        """The stored messages, oldest first."""
+    @abstractmethod
+    async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
+        """The stored messages, oldest first. `state` is this provider's part of the session's state."""
         raise NotImplementedError
 
-    async def save_messages(self, session: AgentSession, state: JsonObject, messages: Sequence[Message]) -> None:
-        """Append messages; never called with none."""
+    @abstractmethod
+    async def save_messages(
+        self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
+    ) -> None:
+        """Append messages; the agent never calls it with none."""
         raise NotImplementedError
 
-    async def before_run(self, *, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+    async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Put the stored messages before the input."""
-        if self.load_messages:
-            context.extend_messages(self.source_id, await self.get_messages(session, state))
+        context.extend_messages(self, await self.get_messages(context.session_id, state=state))
 
-    async def after_run(self, *, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Store the input and what the run added."""
-        new = list(context.input_messages) if self.store_inputs else []
+    async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Store what is to be stored: context of other providers, the input, what the run added."""
+        new: list[Message] = []
+        if self.store_context_messages:
+            new += context.get_messages(sources=self.store_context_from, exclude_sources={self.source_id})
+        if self.store_inputs:
+            new += context.input_messages
         if self.store_outputs and context.response is not None:
             new += context.response.messages
         if new:
-            await self.save_messages(session, state, new)
+            await self.save_messages(context.session_id, without_attribution(new), state=state)
 
 
 class InMemoryHistoryProvider(HistoryProvider):
-    """Keeps the conversation in the session's state, as JSON."""
+    """Keeps the conversation in the session's state, as `state["messages"]`; it has nothing of its own."""
 
-    def __init__(self, source_id: str = "in_memory") -> None:
-        super().__init__(source_id)
+    DEFAULT_SOURCE_ID: ClassVar[str] = "in_memory"
 
-    async def get_messages(self, session: AgentSession, state: JsonObject) -> list[Message]:
+    def __init__(
+        self,
+        source_id: str | None = None,
+        *,
+        load_messages: bool = True,
+        store_inputs: bool = True,
+        store_context_messages: bool = False,
+        store_context_from: Collection[str] | None = None,
+        store_outputs: bool = True,
+        skip_excluded: bool = False,
+    ) -> None:
+        """With `skip_excluded` messages that compaction took out are not loaded."""
+        super().__init__(
+            source_id or self.DEFAULT_SOURCE_ID,
+            load_messages=load_messages,
+            store_inputs=store_inputs,
+            store_context_messages=store_context_messages,
+            store_context_from=store_context_from,
+            store_outputs=store_outputs,
+        )
+        self.skip_excluded = skip_excluded
+
+    async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
         """The stored messages, oldest first."""
-        return [Message.from_dict(m) for m in cast("list[JsonMapping]", state.get("messages") or [])]
+        stored: list[Message] = (state or {}).get("messages") or []
+        return included(stored) if self.skip_excluded else list(stored)
 
-    async def save_messages(self, session: AgentSession, state: JsonObject, messages: Sequence[Message]) -> None:
+    async def save_messages(
+        self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
+    ) -> None:
         """Append messages."""
-        state.setdefault("messages", []).extend(m.to_dict() for m in messages)
+        if state is not None:
+            state["messages"] = [*(state.get("messages") or []), *messages]
+
+
+def included(messages: Sequence[Message]) -> list[Message]:
+    """Without those that compaction took out."""
+    return [message for message in messages if not message.additional_properties.get(EXCLUDED_KEY)]

@@ -1,35 +1,130 @@
-"""`AgentSession`: the state of one conversation with an agent, as plain data.
+"""`AgentSession`: the state of one conversation with an agent, as plain data; `SupportsAgentRun`: who it is with.
 
-The agent owns behaviour, the session owns data (requirements SE2): nothing here calls anything, and everything in
-`state` is JSON, so a session can be stored and taken up elsewhere.
+The agent owns behaviour, the session owns data (requirements SE2): nothing here calls anything. What is in `state` can be
+written as JSON, so a session can be stored and taken up elsewhere.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Literal, Protocol, TypeVar, cast, overload, runtime_checkable
 
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.types.messages import Message
+from gateway.types.responses import AgentResponse, AgentResponseUpdate, ResponseStream
+
+_STATE_TYPES: dict[str, type] = {"message": Message}
+"""How objects in a stored state are known again, by the `type` of their JSON form. Filled when modules that define such
+types are imported, like a codec table."""
+
+Registered = TypeVar("Registered", bound=type)
+
+
+def register_state_type(cls: Registered) -> Registered:
+    """Let objects of this class be in a session's state: `to_dict` writes them, `from_dict` makes them again.
+
+    For classes with `to_dict`/`from_dict` and pydantic models. The `type` of their JSON form is the class's name in lower
+    case, or what its `_get_type_identifier` class method returns.
+    """
+    _STATE_TYPES[_identifier(cls)] = cls
+    return cls
 
 
 class AgentSession:
-    """A conversation. `state` is shared by the context providers, each under its own key."""
+    """A conversation. `state` is shared by the context providers, each under its own `source_id`."""
 
     def __init__(self, *, session_id: str | None = None, service_session_id: str | None = None) -> None:
         """A random id where none is given; `service_session_id` names a conversation kept by a model provider."""
-        self.session_id = session_id or str(uuid.uuid4())
+        self._session_id = session_id or str(uuid.uuid4())
         self.service_session_id = service_session_id
         self.state: JsonObject = {}
 
+    @property
+    def session_id(self) -> str:
+        """The id; it never changes."""
+        return self._session_id
+
     def to_dict(self) -> JsonObject:
-        """JSON form, `type: session`."""
-        data: JsonObject = {"type": "session", "session_id": self.session_id, "state": self.state}
-        if self.service_session_id is not None:
-            data["service_session_id"] = self.service_session_id
-        return data
+        """JSON form, `type: session`. Messages and registered objects in `state` are written as theirs."""
+        return {
+            "type": "session",
+            "session_id": self.session_id,
+            "service_session_id": self.service_session_id,
+            "state": {str(key): _to_json(value) for key, value in self.state.items()},
+        }
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> AgentSession:
         """The inverse of `to_dict`."""
         session = cls(session_id=data.get("session_id"), service_session_id=data.get("service_session_id"))
-        session.state = dict(data.get("state") or {})
+        session.state = {key: _from_json(value) for key, value in cast("JsonMapping", data.get("state") or {}).items()}
         return session
+
+
+@runtime_checkable
+class SupportsAgentRun(Protocol):
+    """Anything that is an agent to others: it can be run, and makes sessions (requirements AG1)."""
+
+    id: str
+    name: str | None
+    description: str | None
+
+    @overload
+    def run(
+        self, messages: str | Message | Sequence[str | Message], *, stream: Literal[False] = False, session: AgentSession | None = None
+    ) -> Awaitable[AgentResponse]: ...
+    @overload
+    def run(
+        self, messages: str | Message | Sequence[str | Message], *, stream: Literal[True], session: AgentSession | None = None
+    ) -> ResponseStream[AgentResponseUpdate, AgentResponse]: ...
+    def run(
+        self, messages: str | Message | Sequence[str | Message], *, stream: bool = False, session: AgentSession | None = None
+    ) -> Awaitable[AgentResponse] | ResponseStream[AgentResponseUpdate, AgentResponse]:
+        """Answer messages, whole or in parts."""
+        ...
+
+    def create_session(self, *, session_id: str | None = None) -> AgentSession:
+        """A new conversation."""
+        ...
+
+    def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
+        """A conversation that a model provider keeps."""
+        ...
+
+
+def _identifier(cls: type) -> str:
+    own = getattr(cls, "_get_type_identifier", None)
+    return str(own()) if own is not None else cls.__name__.lower()
+
+
+def _to_json(value: JsonValue) -> JsonValue:
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(item) for key, item in cast("JsonMapping", value).items()}
+    if isinstance(value, list | tuple):
+        return [_to_json(item) for item in cast("list[JsonValue]", value)]
+    if isinstance(value, type):
+        return value
+    if callable(writer := getattr(value, "to_dict", None)):
+        return writer()
+    if callable(dump := getattr(value, "model_dump", None)):  # a pydantic model, by its shape: importing pydantic takes long
+        kind: type = type(cast("object", value))
+        _STATE_TYPES.setdefault(_identifier(kind), kind)
+        return {**cast("JsonMapping", dump(mode="json")), "type": _identifier(kind)}
+    return value
+
+
+def _from_json(value: JsonValue) -> JsonValue:
+    if isinstance(value, list):
+        return [_from_json(item) for item in cast("list[JsonValue]", value)]
+    if not isinstance(value, Mapping):
+        return value
+    found = cast("JsonMapping", value)
+    kind = _STATE_TYPES.get(str(found.get("type")))
+    if kind is None or (kind is Message and "role" not in found):
+        return {key: _from_json(item) for key, item in found.items()}
+    make: JsonValue = getattr(kind, "from_dict", None)
+    if make is not None:
+        return make(dict(found))
+    make = getattr(kind, "model_validate")  # noqa: B009  # pydantic's, of a class that is not named here
+    return make({key: item for key, item in found.items() if key != "type"})

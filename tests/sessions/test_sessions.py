@@ -3,28 +3,89 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from gateway import Agent, AgentSession, ContextProvider, HistoryProvider, InMemoryHistoryProvider, ScriptedChatClient, SessionContext
-from gateway.json_types import JsonObject
+from gateway import (
+    Agent,
+    AgentSession,
+    ContextProvider,
+    HistoryProvider,
+    InMemoryHistoryProvider,
+    Message,
+    ScriptedChatClient,
+    SessionContext,
+    SupportsAgentRun,
+    register_state_type,
+)
+from gateway.sessions.context import ATTRIBUTION_KEY
+from gateway.tools.base import Complete, ToolDefinition
 
 
 class Noting(ContextProvider):
-    """Adds an instruction and notes the order in which it is called."""
+    """Adds an instruction and notes the order in which it is called, and what it is called with."""
 
     def __init__(self, source_id: str, log: list[str]) -> None:
         super().__init__(source_id)
         self.log = log
+        self.seen: list[list[str]] = []
 
-    async def before_run(self, *, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+    async def before_run(self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]) -> None:
         self.log.append(f"{self.source_id}>")
+        self.seen.append([message.text for message in context.get_messages(include_input=True)])
+        assert state is session.state[self.source_id]
         state["runs"] = state.get("runs", 0) + 1
-        context.extend_instructions(f"I am {self.source_id}.")
+        state["agent"] = agent.name
+        context.extend_instructions(self.source_id, f"I am {self.source_id}.")
 
-    async def after_run(self, *, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+    async def after_run(self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]) -> None:
         assert context.response is not None
         self.log.append(f"<{self.source_id} {context.response.text}")
+
+
+class Adding(ContextProvider):
+    """Adds a message."""
+
+    async def before_run(self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]) -> None:
+        context.extend_messages(self, [Message("user", [f"from {self.source_id}"])])
+
+
+class MarkedTool:
+    """A tool that can carry marks."""
+
+    definition = ToolDefinition("marked")
+
+    def __init__(self) -> None:
+        self.additional_properties: dict[str, Any] = {}
+
+    async def call(self, arguments: dict[str, Any], ctx: Any) -> Complete:
+        return Complete.text("called")
+
+
+class Kept(HistoryProvider):
+    """A history of one's own: two methods, written as agent-framework's documentation shows them."""
+
+    def __init__(self, source_id: str, **flags: Any) -> None:
+        super().__init__(source_id, **flags)
+        self.stored: list[Message] = []
+        self.loads = 0
+
+    async def get_messages(self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any) -> list[Message]:
+        self.loads += 1
+        return list(self.stored)
+
+    async def save_messages(
+        self, session_id: str | None, messages: Sequence[Message], *, state: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        assert messages and session_id
+        self.stored += messages
+
+
+def texts(messages: Sequence[Message]) -> list[str]:
+    return [message.text for message in messages]
 
 
 @pytest.mark.requirement("SE16")
@@ -34,7 +95,8 @@ async def test_a_session_without_providers_remembers_the_conversation() -> None:
     session = agent.create_session()
     await agent.run("first", session=session)
     await agent.run("second", session=session)
-    assert [message.text for message in client.requests[1][0]] == ["first", "one", "second"]
+    assert texts(client.requests[1][0]) == ["first", "one", "second"]
+    assert texts(session.state["in_memory"]["messages"]) == ["first", "one", "second", "two"]
 
 
 async def test_runs_without_a_session_know_nothing_of_each_other() -> None:
@@ -42,7 +104,7 @@ async def test_runs_without_a_session_know_nothing_of_each_other() -> None:
     agent = Agent(client)
     await agent.run("first")
     await agent.run("second")
-    assert [message.text for message in client.requests[1][0]] == ["second"]
+    assert texts(client.requests[1][0]) == ["second"]
 
 
 @pytest.mark.requirement("SE1", "SE18")
@@ -51,43 +113,203 @@ async def test_a_session_goes_through_json_and_on_from_there() -> None:
     agent = Agent(client)
     session = agent.create_session(session_id="s-1")
     await agent.run("first", session=session)
-    restored = AgentSession.from_dict(json.loads(json.dumps(session.to_dict())))
+    stored = json.loads(json.dumps(session.to_dict()))
+    assert set(stored) == {"type", "session_id", "service_session_id", "state"} and stored["type"] == "session"
+    restored = AgentSession.from_dict(stored)
     await agent.run("second", session=restored)
-    assert (restored.session_id, restored.to_dict()["type"]) == ("s-1", "session")
-    assert [message.text for message in client.requests[1][0]] == ["first", "one", "second"]
+    assert restored.session_id == "s-1"
+    assert texts(client.requests[1][0]) == ["first", "one", "second"]
+    assert AgentSession().session_id != AgentSession().session_id
 
 
-@pytest.mark.requirement("SE4", "SE6")
+class Basket(BaseModel):
+    fruit: list[str]
+
+
+@register_state_type
+class Mood:
+    """A class with a JSON form of its own."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"type": "mood", "word": self.word}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Mood:
+        return cls(data["word"])
+
+
+@pytest.mark.requirement("SE18")
+def test_objects_in_the_state_come_back_as_what_they_were() -> None:
+    session = AgentSession(session_id="s")
+    session.state["p"] = {"basket": Basket(fruit=["fig"]), "mood": [Mood("calm")], "plain": {"type": "message", "no": "role"}, "n": (1, 2)}
+    restored = AgentSession.from_dict(json.loads(json.dumps(session.to_dict()))).state["p"]
+    assert restored["basket"] == Basket(fruit=["fig"])
+    assert restored["mood"][0].word == "calm"
+    assert restored["plain"] == {"type": "message", "no": "role"} and restored["n"] == [1, 2]
+
+
+@pytest.mark.requirement("SE3")
+def test_an_agent_makes_sessions_and_takes_up_those_of_a_service() -> None:
+    agent = Agent(ScriptedChatClient([]))
+    assert isinstance(agent, SupportsAgentRun)
+    assert agent.create_session(session_id="mine").session_id == "mine"
+    found = agent.get_session("thread-9")
+    assert found.service_session_id == "thread-9" and found.session_id != "thread-9"
+    assert agent.get_session("thread-9", session_id="mine").session_id == "mine"
+
+
+@pytest.mark.requirement("SE4", "SE5", "SE6")
 async def test_providers_run_forward_before_and_backward_after_each_with_its_own_state() -> None:
     log: list[str] = []
     client = ScriptedChatClient(["hi", "hi"])
-    agent = Agent(client, "Base.", context_providers=[Noting("a", log), Noting("b", log)])
+    agent = Agent(client, "Base.", name="helper", context_providers=[Noting("a", log), Noting("b", log)])
     session = agent.create_session()
     await agent.run("x", session=session)
     await agent.run("y", session=session)
     assert log[:4] == ["a>", "b>", "<b hi", "<a hi"]
-    assert {key: session.state[key] for key in ("a", "b")} == {"a": {"runs": 2}, "b": {"runs": 2}}
-    assert client.requests[0][1].get("instructions") == "Base.\n\nI am a.\n\nI am b."
+    expected = {"runs": 2, "agent": "helper"}
+    assert {key: session.state[key] for key in ("a", "b")} == {"a": expected, "b": expected}
+    instructions = client.requests[0][1].get("instructions") or ""
+    assert [instructions.index(part) for part in ("Base.", "I am a.", "I am b.")] == sorted(
+        instructions.index(part) for part in ("Base.", "I am a.", "I am b.")
+    )
+
+
+@pytest.mark.requirement("SE2")
+async def test_providers_are_shared_by_sessions_and_what_is_of_one_session_is_in_it() -> None:
+    log: list[str] = []
+    agent = Agent(ScriptedChatClient(["hi"] * 3), context_providers=[InMemoryHistoryProvider(), Noting("a", log)])
+    first, second = agent.create_session(), agent.create_session()
+    await agent.run("x", session=first)
+    await agent.run("y", session=second)
+    await agent.run("z", session=first)
+    assert (first.state["a"]["runs"], second.state["a"]["runs"]) == (2, 1)
+    assert texts(second.state["in_memory"]["messages"]) == ["y", "hi"]
 
 
 @pytest.mark.requirement("SE7")
-async def test_providers_have_state_even_without_a_session() -> None:
+async def test_providers_have_a_session_of_the_run_where_none_is_given() -> None:
     log: list[str] = []
-    agent = Agent(ScriptedChatClient(["hi"]), context_providers=[Noting("a", log)])
+    agent = Agent(ScriptedChatClient(["hi", "hi"]), context_providers=[Noting("a", log)])
     await agent.run("x")
-    assert log == ["a>", "<a hi"]
+    await agent.run("x")
+    assert log == ["a>", "<a hi"] * 2
 
 
-@pytest.mark.requirement("SE12", "SE13", "SE14")
-async def test_a_history_that_does_not_load_still_stores_and_may_leave_out_either_side() -> None:
-    for inputs, outputs, kept in ((True, True, ["ask", "answer"]), (False, True, ["answer"]), (True, False, ["ask"]), (False, False, None)):
-        history = InMemoryHistoryProvider("audit")
-        history.load_messages, history.store_inputs, history.store_outputs = False, inputs, outputs
-        agent = Agent(ScriptedChatClient(["answer"]), context_providers=[history])
-        session = agent.create_session()
-        await agent.run("ask", session=session)
-        stored = session.state["audit"].get("messages")
-        assert (stored and [message["contents"][0]["text"] for message in stored]) == kept
+@pytest.mark.requirement("SE12", "SE14")
+async def test_a_history_stores_what_its_flags_say_in_order_and_nothing_of_nothing() -> None:
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        ({}, ["ask", "answer"]),
+        ({"store_inputs": False}, ["answer"]),
+        ({"store_outputs": False}, ["ask"]),
+        ({"store_inputs": False, "store_outputs": False}, []),
+        ({"store_context_messages": True}, ["from a", "from b", "ask", "answer"]),
+        ({"store_context_messages": True, "store_context_from": {"b"}}, ["from b", "ask", "answer"]),
+        ({"store_context_from": {"b"}}, ["ask", "answer"]),
+    ]
+    for flags, kept in cases:
+        history = Kept("kept", **flags)
+        agent = Agent(ScriptedChatClient(["answer"]), context_providers=[history, Adding("a"), Adding("b")])
+        await agent.run("ask", session=agent.create_session())
+        assert texts(history.stored) == kept, flags
+
+
+@pytest.mark.requirement("SE13")
+async def test_a_history_that_does_not_load_is_not_asked_and_still_stores() -> None:
+    memory, audit = Kept("memory"), Kept("audit", load_messages=False)
+    client = ScriptedChatClient(["one", "two"])
+    agent = Agent(client, context_providers=[memory, audit])
+    session = agent.create_session()
+    await agent.run("first", session=session)
+    await agent.run("second", session=session)
+    assert (memory.loads, audit.loads) == (2, 0)
+    assert texts(client.requests[1][0]) == ["first", "one", "second"]
+    assert texts(audit.stored) == ["first", "one", "second", "two"]
+
+
+@pytest.mark.requirement("SE8")
+def test_a_source_id_has_to_be_given_and_built_in_ones_have_one_that_can_be_replaced() -> None:
+    with pytest.raises(TypeError):
+        ContextProvider()  # pyright: ignore[reportCallIssue]  # what a caller may do wrong
+    assert InMemoryHistoryProvider().source_id == InMemoryHistoryProvider.DEFAULT_SOURCE_ID == "in_memory"
+    assert InMemoryHistoryProvider("mine").source_id == "mine"
+
+
+@pytest.mark.requirement("SE9", "SE10", "SE11")
+def test_what_is_added_to_a_run_is_kept_by_source_marked_and_can_be_filtered() -> None:
+    given = Message("user", ["hello"])
+    context = SessionContext(session_id="s", service_session_id="t", input_messages=[given], options={"temperature": 1})
+    added = Message("user", ["b"])
+    context.extend_messages("one", [Message("user", ["a"])])
+    context.extend_messages(Adding("two"), [added])
+    context.extend_messages("one", [Message("user", ["c"])])
+    assert list(context.context_messages) == ["one", "two"]
+    assert texts(context.get_messages()) == ["a", "c", "b"]
+    assert texts(context.get_messages(sources={"one"})) == ["a", "c"]
+    assert texts(context.get_messages(exclude_sources={"one"}, include_input=True)) == ["b", "hello"]
+    [marked] = context.context_messages["two"]
+    assert marked.additional_properties[ATTRIBUTION_KEY] == {"source_id": "two", "source_type": "Adding"}
+    assert added.additional_properties == {}
+    tool = MarkedTool()
+    context.extend_tools("one", [tool])
+    assert context.tools == [tool] and tool.additional_properties == {"context_source": "one"}
+    context.extend_instructions("one", ["x", "y"])
+    assert context.instructions == ["x", "y"]
+    assert (context.session_id, context.service_session_id, context.response) == ("s", "t", None)
+    with pytest.raises(AttributeError):
+        context.response = None  # pyright: ignore[reportAttributeAccessIssue]  # read-only
+    with pytest.raises(TypeError):
+        context.options["temperature"] = 2  # pyright: ignore[reportIndexIssue]  # read-only
+
+
+def test_middleware_for_a_run_is_kept_in_the_order_of_the_providers() -> None:
+    async def one(context: Any, call_next: Any) -> None:
+        await call_next()
+
+    context = SessionContext(input_messages=[], middleware={"a": one})
+    context.extend_middleware("b", [one, one])
+    assert list(context.middleware) == ["a", "b"] and context.get_middleware() == [one] * 3
+    for wrong in ("text", 3):
+        with pytest.raises(TypeError, match="middleware"):
+            context.extend_middleware("a", wrong)
+
+
+@pytest.mark.requirement("SE11")
+async def test_marks_of_a_run_are_not_stored() -> None:
+    history = Kept("kept", store_context_messages=True)
+    client = ScriptedChatClient(["answer"])
+    agent = Agent(client, context_providers=[history, Adding("a")])
+    await agent.run("ask", session=agent.create_session())
+    assert texts(history.stored)[0] == "from a"
+    assert all(ATTRIBUTION_KEY not in message.additional_properties for message in history.stored)
+    assert ATTRIBUTION_KEY in client.requests[0][0][0].additional_properties
+
+
+@pytest.mark.requirement("SE21")
+async def test_a_provider_sees_what_the_ones_before_it_added() -> None:
+    log: list[str] = []
+    early, late = Noting("early", log), Noting("late", log)
+    agent = Agent(ScriptedChatClient(["one", "two"]), context_providers=[early, InMemoryHistoryProvider(), late])
+    session = agent.create_session()
+    await agent.run("first", session=session)
+    await agent.run("second", session=session)
+    assert early.seen[1] == ["second"]
+    assert late.seen[1] == ["first", "one", "second"]
+
+
+@pytest.mark.requirement("SE19")
+async def test_a_provider_sees_the_whole_run_so_it_has_to_be_trusted() -> None:
+    class Reading(ContextProvider):
+        async def after_run(self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]) -> None:
+            state["read"] = texts(context.get_messages(include_input=True, include_response=True))
+
+    agent = Agent(ScriptedChatClient(["answer"]), context_providers=[Reading("r"), Adding("secret")])
+    session = agent.create_session()
+    await agent.run("ask", session=session)
+    assert session.state["r"]["read"] == ["from secret", "ask", "answer"]
 
 
 async def test_a_provider_service_keeps_its_own_history() -> None:
@@ -100,4 +322,4 @@ async def test_a_provider_service_keeps_its_own_history() -> None:
 
 async def test_a_history_of_ones_own_needs_two_methods() -> None:
     with pytest.raises(NotImplementedError):
-        await HistoryProvider("mine").get_messages(AgentSession(), {})
+        await HistoryProvider("mine").get_messages("s")

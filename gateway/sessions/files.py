@@ -1,0 +1,141 @@
+"""`FileHistoryProvider`: conversations as JSON Lines, one file per session, one message per line.
+
+The files are plain text and hold what was said: the folder is the user's own, and what may be kept there is the user's choice.
+File names are agent-framework's, so that a folder can be taken over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, cast
+
+import anyio.to_thread
+
+from gateway.errors import StorageError
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.sessions.history import HistoryProvider, included
+from gateway.storage.lines import LineFile
+from gateway.types.messages import Message
+
+MAX_STEM_CHARS = 180
+"""Longer file names do not fit every file system; the ids behind them are named by a digest."""
+
+_RESERVED = frozenset({"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))})
+"""File names that mean devices on Windows."""
+
+
+class FileHistoryProvider(HistoryProvider):
+    """Keeps conversations in a folder. Several processes may use one folder."""
+
+    DEFAULT_SOURCE_ID: ClassVar[str] = "file_history"
+    DEFAULT_SESSION_FILE_STEM: ClassVar[str] = "default"
+    FILE_EXTENSION: ClassVar[str] = ".jsonl"
+
+    def __init__(
+        self,
+        storage_path: str | Path,
+        *,
+        source_id: str = DEFAULT_SOURCE_ID,
+        load_messages: bool = True,
+        store_inputs: bool = True,
+        store_context_messages: bool = False,
+        store_context_from: Collection[str] | None = None,
+        store_outputs: bool = True,
+        skip_excluded: bool = False,
+        dumps: Callable[[JsonValue], str | bytes] | None = None,
+        loads: Callable[[str | bytes], JsonValue] | None = None,
+    ) -> None:
+        """The folder is made on first use. `dumps` and `loads` replace the `json` module's; a message must stay one line."""
+        super().__init__(
+            source_id,
+            load_messages=load_messages,
+            store_inputs=store_inputs,
+            store_context_messages=store_context_messages,
+            store_context_from=store_context_from,
+            store_outputs=store_outputs,
+        )
+        self.storage_path = Path(storage_path)
+        self.skip_excluded = skip_excluded
+        self.dumps = dumps or _dumps
+        self.loads = loads or json.loads
+
+    async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
+        """The session's messages, oldest first; none where there is no file.
+
+        Raises:
+            StorageError: The file is damaged (the text names the line), cannot be read, or stays locked.
+        """
+        path = self._path_of(session_id)
+        lines = await LineFile(path).read()
+        numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        messages = await anyio.to_thread.run_sync(lambda: [self._decode(path, number, line) for number, line in numbered])
+        return included(messages) if self.skip_excluded else messages
+
+    async def save_messages(
+        self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
+    ) -> None:
+        """Append the messages, all or none.
+
+        Raises:
+            StorageError: The file cannot be written, or stays locked.
+            ValueError: `dumps` gave more than one line.
+        """
+        if not messages:
+            return
+        path = self._path_of(session_id)
+        lines = [self._encode(message) for message in messages]
+        await anyio.to_thread.run_sync(self._make_folder)
+        await LineFile(path).append(lines)
+
+    def _make_folder(self) -> None:
+        try:
+            self.storage_path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"Cannot create the history folder {str(self.storage_path)!r}: {error.strerror or error}.") from None
+
+    def _encode(self, message: Message) -> bytes:
+        text = self.dumps(message.to_dict())
+        line = text.encode() if isinstance(text, str) else text
+        if b"\n" in line or b"\r" in line:
+            raise ValueError("`dumps` must give JSON on a single line: the history file has one message per line")
+        return line
+
+    def _decode(self, path: Path, number: int, line: bytes) -> Message:
+        try:
+            decoded = self.loads(line.decode())
+            if not isinstance(decoded, Mapping):
+                raise ValueError("no object")
+            return Message.from_dict(dict(cast("JsonMapping", decoded)))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise StorageError(
+                f"Line {number} of the history {str(path)!r} is damaged: it is no message. "
+                "Mend or remove that line, or move the file away to start anew; nothing was changed."
+            ) from None
+
+    def _path_of(self, session_id: str | None) -> Path:
+        root = self.storage_path.resolve()
+        path = root / f"{_stem(session_id or self.DEFAULT_SESSION_FILE_STEM)}{self.FILE_EXTENSION}"
+        if path.parent != root:
+            raise ValueError(f"the session id {session_id!r} leads out of the history folder")
+        return path
+
+
+def _dumps(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _stem(session_id: str) -> str:
+    """A file name for a session: the id where that is safe on every system, else the id encoded."""
+    safe = (
+        all(character.isalnum() or character in "._-" for character in session_id)
+        and not session_id.startswith(".")
+        and not session_id.endswith(".")
+        and session_id.partition(".")[0].upper() not in _RESERVED
+    )
+    raw = session_id.encode("utf-8", "surrogatepass")
+    stem = session_id if safe else f"~session-{urlsafe_b64encode(raw).decode().rstrip('=')}"
+    return stem if len(stem.encode()) <= MAX_STEM_CHARS else f"~session-sha256-{hashlib.sha256(raw).hexdigest()}"
