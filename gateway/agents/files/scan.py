@@ -1,0 +1,71 @@
+"""Looks for a regular expression in texts. Runs as a process of its own, because an expression can take forever.
+
+Python's engine holds the interpreter while it backtracks: in a thread it would stop the whole gateway, and nothing could
+end it. `search` starts this file, and kills it when the time is up. It imports nothing but the standard library.
+Input and output are one JSON value each: `{"pattern", "files": [[name, text], …], "maxBytes"}` and
+`{"results": [{"file_name", "snippet", "matching_lines": [{"line_number", "line"}]}]}` or `{"error"}`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+SNIPPET_RADIUS = 50
+"""Characters shown on either side of a file's first match."""
+
+MAX_MEMORY_BYTES = 1_073_741_824
+"""Address space of this process, where the platform can limit it."""
+
+
+def scan(pattern: str, files: list[list[str]], max_bytes: int) -> list[dict[str, Any]]:
+    """The files that match, with their matching lines.
+
+    Raises:
+        ValueError: The expression is none, or more than `max_bytes` of lines match.
+    """
+    try:
+        expression = re.compile(pattern, re.IGNORECASE)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+    results: list[dict[str, Any]] = []
+    left = max_bytes
+    for name, text in files:
+        offset = 0
+        snippet = ""
+        lines: list[dict[str, Any]] = []
+        for number, line in enumerate(text.split("\n"), 1):
+            match = expression.search(line)
+            if match is not None:
+                if not lines:
+                    snippet = text[max(0, offset + match.start() - SNIPPET_RADIUS) : offset + match.end() + SNIPPET_RADIUS]
+                lines.append({"line_number": number, "line": line.rstrip("\r")})
+                left -= len(line) + 40
+                if left < 0:
+                    raise ValueError("too much text matches; use a more specific pattern or a file pattern")
+            offset += len(line) + 1
+        if lines:
+            results.append({"file_name": name, "snippet": snippet, "matching_lines": lines})
+    return results
+
+
+def main() -> None:
+    """Read the request, write the answer."""
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    except (ImportError, ValueError, OSError):
+        pass  # the time limit still holds
+    request = json.loads(sys.stdin.buffer.read())
+    try:
+        answer: dict[str, Any] = {"results": scan(request["pattern"], request["files"], request["maxBytes"])}
+    except ValueError as error:
+        answer = {"error": str(error)}
+    sys.stdout.buffer.write(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    main()
