@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.agents.agent import Agent
+    from gateway.agents.files.disk import FileSystemAgentFileStore
+    from gateway.agents.files.search import FileSearchMatch, FileSearchResult
+    from gateway.agents.files.store import AgentFileStore, InMemoryAgentFileStore
     from gateway.chat.base import BaseChatClient
     from gateway.chat.completions import OpenAIChatCompletionClient
     from gateway.chat.responses import OpenAIChatClient
     from gateway.chat.scripted import ScriptedChatClient
+    from gateway.config.settings import SecretString, load_settings
     from gateway.middleware import MiddlewareTermination
     from gateway.sessions.context import ContextProvider, SessionContext
     from gateway.sessions.files import FileHistoryProvider
     from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
     from gateway.sessions.session import AgentSession, SupportsAgentRun, register_state_type
+    from gateway.staging import ExperimentalFeature, ReleaseCandidateFeature
     from gateway.tools.context import CallContext
     from gateway.tools.function import FunctionTool, tool
     from gateway.types.content import Content
@@ -38,6 +43,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Agent",
+    "AgentFileStore",
     "AgentResponse",
     "AgentResponseUpdate",
     "AgentSession",
@@ -49,9 +55,14 @@ __all__ = [
     "Content",
     "ContextProvider",
     "Executor",
+    "ExperimentalFeature",
     "FileHistoryProvider",
+    "FileSearchMatch",
+    "FileSearchResult",
+    "FileSystemAgentFileStore",
     "FunctionTool",
     "HistoryProvider",
+    "InMemoryAgentFileStore",
     "InMemoryHistoryProvider",
     "MCPSpecificApproval",
     "MCPStdioTool",
@@ -62,9 +73,11 @@ __all__ = [
     "MiddlewareTermination",
     "OpenAIChatClient",
     "OpenAIChatCompletionClient",
+    "ReleaseCandidateFeature",
     "ResponseStream",
     "SamplingApprovalCallback",
     "ScriptedChatClient",
+    "SecretString",
     "SessionContext",
     "SupportsAgentRun",
     "Workflow",
@@ -72,12 +85,14 @@ __all__ = [
     "WorkflowContext",
     "__version__",
     "handler",
+    "load_settings",
     "register_state_type",
     "tool",
 ]
 
 _HOMES = {
     "Agent": "agents.agent",
+    "AgentFileStore": "agents.files.store",
     "AgentResponse": "types.responses",
     "AgentResponseUpdate": "types.responses",
     "AgentSession": "sessions.session",
@@ -89,9 +104,14 @@ _HOMES = {
     "Content": "types.content",
     "ContextProvider": "sessions.context",
     "Executor": "workflows.executor",
+    "ExperimentalFeature": "staging",
     "FileHistoryProvider": "sessions.files",
+    "FileSearchMatch": "agents.files.search",
+    "FileSearchResult": "agents.files.search",
+    "FileSystemAgentFileStore": "agents.files.disk",
     "FunctionTool": "tools.function",
     "HistoryProvider": "sessions.history",
+    "InMemoryAgentFileStore": "agents.files.store",
     "InMemoryHistoryProvider": "sessions.history",
     "MCPSpecificApproval": "upstream.library.options",
     "MCPStdioTool": "upstream.library.transports",
@@ -102,15 +122,18 @@ _HOMES = {
     "MiddlewareTermination": "middleware",
     "OpenAIChatClient": "chat.responses",
     "OpenAIChatCompletionClient": "chat.completions",
+    "ReleaseCandidateFeature": "staging",
     "ResponseStream": "types.responses",
     "SamplingApprovalCallback": "upstream.library.options",
     "ScriptedChatClient": "chat.scripted",
+    "SecretString": "config.settings",
     "SessionContext": "sessions.context",
     "SupportsAgentRun": "sessions.session",
     "Workflow": "workflows.workflow",
     "WorkflowBuilder": "workflows.builder",
     "WorkflowContext": "workflows.executor",
     "handler": "workflows.executor",
+    "load_settings": "config.settings",
     "register_state_type": "sessions.session",
     "tool": "tools.function",
 }

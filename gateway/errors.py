@@ -2,6 +2,7 @@
 
     GatewayError
     ├── ConfigError(path)              the configuration cannot be used; `path` is a JSON path
+    │   └── SettingNotFoundError       a required setting of `load_settings` has no value
     ├── PolicyDenied(rule, subject)    policy refused
     ├── NotFound(kind, name)           unknown or hidden: the two are never told apart
     ├── Collision(name, first, second) two sources claim one exposed name
@@ -46,6 +47,10 @@ class ConfigError(GatewayError):
     def __init__(self, message: str, *, path: str = "") -> None:
         super().__init__(message)
         self.path = path
+
+
+class SettingNotFoundError(ConfigError):
+    """A required setting has no value, or more than one of those that exclude each other has."""
 
 
 class PolicyDenied(GatewayError):

@@ -137,9 +137,7 @@ def _mapping(node: Any, path: str) -> JsonObject:
         if type(key_node).__name__ != "ScalarNode":
             raise DocumentError(f"Line {line}: a key must be plain text.", code="yaml-syntax", line=line, path=path)
         if key_node.value in result:
-            raise DocumentError(
-                f"Line {line}: key {key_node.value!r} is written twice.", code="yaml-duplicate-key", line=line, path=path
-            )
+            raise DocumentError(f"Line {line}: key {key_node.value!r} is written twice.", code="yaml-duplicate-key", line=line, path=path)
         result[key_node.value] = _value(value_node, path)
     return result
 

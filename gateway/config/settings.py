@@ -1,0 +1,125 @@
+"""`load_settings` and `SecretString`: settings of a program, from its own values, a `.env` file and the environment.
+
+For programs that use Moongate as a library; the gateway's own file is `load`'s. Names are agent-framework's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from gateway.errors import SettingNotFoundError
+
+SettingsT = TypeVar("SettingsT")
+
+_WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False, "": False}
+
+
+class SecretString(str):
+    """A string that hides itself where objects are shown: `repr` gives stars. It is a plain string otherwise."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "SecretString('**********')"
+
+    def get_secret_value(self) -> str:
+        """The string itself, plain."""
+        return str.__str__(self)
+
+
+def load_settings(
+    settings_type: type[SettingsT],
+    *,
+    env_prefix: str = "",
+    env_file_path: str | os.PathLike[str] | None = None,
+    env_file_encoding: str | None = None,
+    required_fields: Sequence[str | tuple[str, ...]] | None = None,
+    **overrides: object,
+) -> SettingsT:
+    """Fill the `TypedDict` `settings_type`; each field from the first place that has it.
+
+    The places: `overrides` (`None` counts as not given), the `.env` file, the environment variable
+    `<env_prefix><FIELD>`; else `None`. Text is read as the field's type: `int`, `float`, `bool`, `SecretString`.
+    Of `required_fields` a name must have a value, and of a tuple of names exactly one.
+
+    Raises:
+        FileNotFoundError: `env_file_path` was given and there is no such file.
+        SettingNotFoundError: A required field has no value, or more than one of a tuple has.
+        ValueError: A value is not of the field's type; the text names the field or variable.
+    """
+    file = _read_env_file(Path(env_file_path), env_file_encoding or "utf-8") if env_file_path is not None else {}
+    hints = get_type_hints(settings_type)
+    settings: dict[str, object] = {}
+    for name, hint in hints.items():
+        variable = f"{env_prefix}{name.upper()}"
+        given = overrides.get(name)
+        text = file.get(variable, os.environ.get(variable))
+        if given is not None:
+            settings[name] = _checked(given, hint, name)
+        elif text is not None:
+            settings[name] = _read(text, hint, variable)
+        else:
+            settings[name] = None
+    _check_required(required_fields or (), settings, env_prefix)
+    return cast("SettingsT", settings)
+
+
+def _read_env_file(path: Path, encoding: str) -> dict[str, str]:
+    if not path.exists():
+        raise FileNotFoundError(str(path))
+    from dotenv import dotenv_values  # loaded only by who reads such a file
+
+    return {name: value for name, value in dotenv_values(path, encoding=encoding).items() if value is not None}
+
+
+def _kinds(hint: object) -> list[object]:
+    """The types a field may have, `None` left out."""
+    return [arm for arm in get_args(hint) if arm is not NoneType] if get_origin(hint) in (Union, UnionType) else [hint]
+
+
+def _read(text: str, hint: object, variable: str) -> object:
+    """Text from outside, as the first of the field's types that can read it."""
+    problem = ""
+    for kind in _kinds(hint):
+        try:
+            if isinstance(kind, type) and issubclass(kind, SecretString):
+                return kind(text)
+            if kind is bool:
+                return _WORDS[text.strip().lower()]
+            if kind is int or kind is float:
+                return cast("Callable[[str], object]", kind)(text)
+            return text
+        except (ValueError, KeyError):
+            problem = f"{variable} is {text!r}, which is no {getattr(kind, '__name__', kind)}."
+    raise ValueError(problem)
+
+
+def _checked(value: object, hint: object, name: str) -> object:
+    """A value of the program's own; strings become secrets where the field wants them, callables are let through."""
+    kinds = _kinds(hint)
+    classes = tuple(kind for kind in kinds if isinstance(kind, type))
+    if isinstance(value, str) and any(issubclass(kind, SecretString) for kind in classes):
+        return value if isinstance(value, SecretString) else SecretString(value)
+    if callable(value) or len(classes) < len(kinds) or isinstance(value, classes):
+        return value
+    if isinstance(value, int) and float in classes:
+        return value
+    allowed = " or ".join(kind.__name__ for kind in classes)
+    raise ValueError(f"Setting {name!r} must be {allowed}, not {type(value).__name__}.")
+
+
+def _check_required(required: Sequence[str | tuple[str, ...]], settings: Mapping[str, Any], env_prefix: str) -> None:
+    for entry in required:
+        names = (entry,) if isinstance(entry, str) else entry
+        present = [name for name in names if settings.get(name) is not None]
+        if isinstance(entry, str) and not present:
+            text = f"Setting {entry!r} is required: pass {entry}=, or set the environment variable {env_prefix}{entry.upper()}."
+            raise SettingNotFoundError(text, path=entry)
+        if len(present) != 1:
+            among = ", ".join(repr(name) for name in names)
+            which = f"; set are {', '.join(present)}" if present else "; none is set"
+            raise SettingNotFoundError(f"Exactly one of {among} must be set{which}.", path=names[0])

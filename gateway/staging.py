@@ -1,0 +1,153 @@
+"""Stages of features that are not settled: `experimental` and `release_candidate` mark classes and functions.
+
+Using something experimental warns once per feature and process; a release candidate only says so in its documentation.
+The marks `__feature_stage__` and `__feature_id__` are for looking, not for relying on: they go when a feature is settled.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import warnings
+from collections.abc import Callable
+from enum import Enum, StrEnum
+from types import FrameType
+from typing import Any, Literal, TypeVar, cast
+
+StagedT = TypeVar("StagedT", bound=Callable[..., Any])
+FeatureStageName = Literal["experimental", "release_candidate"]
+
+
+class ExperimentalFeature(StrEnum):
+    """Features that may change in any release (requirements FS2: a list of our own)."""
+
+    EVALS = "EVALS"
+    """`moongate eval` and its cases."""
+    LIFECYCLE_HOOKS = "LIFECYCLE_HOOKS"
+    """`LifecycleMiddleware` and its hooks."""
+    SECURITY = "SECURITY"
+    """`gateway.security`: labels on tool results."""
+
+
+class ReleaseCandidateFeature(StrEnum):
+    """Features that only small corrections still change; none now."""
+
+
+class FeatureStageWarning(FutureWarning):
+    """Base of the warnings about stages."""
+
+
+class ExperimentalWarning(FeatureStageWarning):
+    """Something experimental is used."""
+
+
+_EXPERIMENTAL_NOTE = "\n\nExperimental: may change or go in any release."
+_CANDIDATE_NOTE = "\n\nRelease candidate: only small corrections are to be expected."
+
+_told: set[tuple[type[Warning], str]] = set()
+"""What this process has warned of; the one state that must be the process's, because the rule is."""
+
+
+def experimental(*, feature_id: ExperimentalFeature | str) -> Callable[[StagedT], StagedT]:
+    """Mark a class or function as experimental: its first use warns, unless it is a protocol."""
+    return _stage("experimental", feature_id, _EXPERIMENTAL_NOTE, ExperimentalWarning)
+
+
+def release_candidate(*, feature_id: ReleaseCandidateFeature | str) -> Callable[[StagedT], StagedT]:
+    """Mark a class or function as almost settled; it does not warn."""
+    return _stage("release_candidate", feature_id, _CANDIDATE_NOTE, None)
+
+
+def _stage(stage: FeatureStageName, feature: Enum | str, note: str, category: type[Warning] | None) -> Callable[[StagedT], StagedT]:
+    feature_id = str(feature.value if isinstance(feature, Enum) else feature)
+
+    def mark(given: StagedT) -> StagedT:
+        thing = cast("Any", given)
+        wrapper = cast("Any", type(thing)) if type(thing) in (staticmethod, classmethod) else None
+        target: Any = thing.__func__ if wrapper is not None else thing
+        if not callable(target):
+            raise TypeError(f"{stage} marks classes and functions, not {given!r}.")
+        is_protocol = isinstance(target, type) and bool(getattr(target, "_is_protocol", False))
+        marked: Any = target
+        if category is not None and not is_protocol:
+            name = str(getattr(target, "__qualname__", target))
+            text = f"[{feature_id}] {name} is experimental and may change or be removed in future versions without notice."
+            warn = functools.partial(_warn_once, category, feature_id, text)
+            marked = _class_that_warns(cast("type[Any]", target), warn) if isinstance(target, type) else _function_that_warns(target, warn)
+        if marked.__doc__:
+            marked.__doc__ = inspect.cleandoc(marked.__doc__) + note
+        if not is_protocol:  # an attribute would become a member that implementations must have
+            marked.__feature_stage__ = stage
+            marked.__feature_id__ = feature_id
+        return cast("StagedT", wrapper(marked) if wrapper is not None else marked)
+
+    return mark
+
+
+def _class_that_warns(kind: type[Any], warn: Callable[[], None]) -> type[Any]:
+    """`kind`, warning when it is instantiated itself or subclassed; instances of subclasses are the subclass's affair."""
+    new: Any = kind.__new__
+    init_subclass: Any = kind.__init_subclass__
+
+    @functools.wraps(new)
+    def __new__(cls: type[Any], /, *args: Any, **kwargs: Any) -> Any:
+        if cls is kind:
+            warn()
+        if new is not object.__new__:
+            return new(cls, *args, **kwargs)
+        if cls.__init__ is object.__init__ and (args or kwargs):
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        return new(cls)
+
+    @functools.wraps(getattr(init_subclass, "__func__", init_subclass))
+    def __init_subclass__(cls: type[Any], /, **kwargs: Any) -> None:
+        warn()
+        inherited = getattr(init_subclass, "__func__", None)
+        if inherited is not None:
+            inherited(cls, **kwargs)
+        else:
+            super(kind, cls).__init_subclass__(**kwargs)
+
+    vars_of: Any = kind  # the constructors of a class cannot be typed from outside
+    vars_of.__new__ = staticmethod(__new__)
+    vars_of.__init_subclass__ = classmethod(__init_subclass__)
+    return kind
+
+
+def _function_that_warns(function: Callable[..., Any], warn: Callable[[], None]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def asynchronous(*args: Any, **kwargs: Any) -> Any:
+            warn()
+            return await function(*args, **kwargs)
+
+        return asynchronous
+
+    @functools.wraps(function)
+    def synchronous(*args: Any, **kwargs: Any) -> Any:
+        warn()
+        return function(*args, **kwargs)
+
+    return synchronous
+
+
+def _warn_once(category: type[Warning], feature_id: str, text: str) -> None:
+    if (category, feature_id) in _told:
+        return
+    frame = _first_frame_outside()
+    if frame is None:
+        warnings.warn(text, category, stacklevel=3)
+    else:
+        module = str(frame.f_globals.get("__name__", "<unknown>"))
+        warnings.warn_explicit(text, category, frame.f_code.co_filename, frame.f_lineno, module)
+    _told.add((category, feature_id))
+
+
+def _first_frame_outside() -> FrameType | None:
+    """The frame that used the feature: below ours and those of the standard library's class machinery."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # there is no public way without the source lines
+    while frame is not None and (frame.f_code.co_filename == __file__ or frame.f_globals.get("__name__") in ("abc", "functools", "typing")):
+        frame = frame.f_back
+    return frame

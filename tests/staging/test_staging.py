@@ -1,0 +1,95 @@
+"""Stages of features: who is warned, how often, and what carries the marks."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Protocol, runtime_checkable
+
+import pytest
+
+import gateway
+from gateway.staging import ExperimentalWarning, experimental, release_candidate
+
+
+def warned(record: list[warnings.WarningMessage]) -> list[str]:
+    return [str(warning.message).split(" is ")[0] for warning in record]
+
+
+@pytest.mark.requirement("FS1")
+async def test_the_first_use_of_an_experimental_feature_warns_once_where_it_is_used() -> None:
+    @experimental(feature_id="STAGE_A")
+    class Thing:
+        """A thing."""
+
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+    @experimental(feature_id="STAGE_A")
+    def make() -> int:
+        return 1
+
+    @experimental(feature_id="STAGE_B")
+    async def fetch() -> int:
+        return 2
+
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        assert (Thing(3).value, Thing(4).value, make(), await fetch(), await fetch()) == (3, 4, 1, 2, 2)
+
+    assert [text.split("]")[0] for text in warned(record)] == ["[STAGE_A", "[STAGE_B"]
+    assert {warning.category for warning in record} == {ExperimentalWarning}
+    assert {warning.filename for warning in record} == {__file__}
+    assert "Experimental" in (Thing.__doc__ or "")
+    assert inspect.iscoroutinefunction(fetch)
+
+
+@pytest.mark.requirement("FS1")
+def test_a_subclass_warns_when_it_is_defined_and_keeps_what_its_parents_do() -> None:
+    seen: list[str] = []
+
+    class Base:
+        def __init_subclass__(cls, mark: str = "") -> None:
+            seen.append(f"{cls.__name__}{mark}")
+
+    @experimental(feature_id="STAGE_C")
+    class Staged(Base):
+        pass
+
+    with pytest.warns(ExperimentalWarning, match="STAGE_C"):
+
+        class Mine(Staged, mark="!"):
+            pass
+
+    assert seen == ["Staged", "Mine!"]
+    Mine()
+    with pytest.raises(TypeError):
+        Mine(1)  # pyright: ignore[reportCallIssue]  # that is the point
+
+
+@pytest.mark.requirement("FS1")
+def test_protocols_and_release_candidates_stay_silent() -> None:
+    @experimental(feature_id="STAGE_D")
+    @runtime_checkable
+    class Runs(Protocol):
+        def run(self) -> None: ...
+
+    @release_candidate(feature_id="STAGE_E")
+    def almost() -> str:
+        """Nearly there."""
+        return "done"
+
+    class Runner:
+        def run(self) -> None: ...
+
+    assert isinstance(Runner(), Runs)
+    assert not hasattr(Runs, "__feature_id__")
+    assert almost() == "done"
+    assert "Release candidate" in (almost.__doc__ or "")
+    assert getattr(almost, "__feature_stage__", None) == "release_candidate"
+
+
+@pytest.mark.requirement("FS2")
+def test_the_lists_of_features_are_public_and_each_id_is_its_name() -> None:
+    assert all(feature.value == feature.name for feature in gateway.ExperimentalFeature)
+    assert list(gateway.ReleaseCandidateFeature) == []
