@@ -20,6 +20,9 @@ T = TypeVar("T")
 API_KEY_VARIABLE = "MOONGATE_API_KEY"
 """Environment variable with the API key that client commands send to a running gateway."""
 
+CHARS_PER_TOKEN = 4
+"""Characters that make a token, about: the tokenizers differ by model."""
+
 config_option = click.option(
     "--config", "config_path", metavar="FILE", help="Configuration file. Default: $MOONGATE_CONFIG, ./gateway.json, ./config/gateway.json."
 )

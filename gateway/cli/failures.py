@@ -21,7 +21,9 @@ from gateway.errors import (
 )
 from gateway.json_types import JsonObject
 
-Code = Literal["usage", "config-invalid", "needs-auth", "unreachable", "tool-error", "lock-differs", "denied", "not-found"]
+Code = Literal[
+    "usage", "config-invalid", "needs-auth", "unreachable", "tool-error", "lock-differs", "skills-rejected", "denied", "not-found"
+]
 
 EXIT_CODES: dict[Code, int] = {
     "usage": 1,
@@ -31,6 +33,7 @@ EXIT_CODES: dict[Code, int] = {
     "unreachable": 4,
     "tool-error": 5,
     "lock-differs": 5,
+    "skills-rejected": 5,
     "denied": 6,
 }
 """The stable exit code of every kind of failure."""

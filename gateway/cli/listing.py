@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import click
 
-from gateway.cli.common import api_key_option, config_option, json_option, load, run_async, standalone_option, url_option
+from gateway.cli.common import CHARS_PER_TOKEN, api_key_option, config_option, json_option, load, run_async, standalone_option, url_option
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 ListKind = Literal["sources", "servers", "tools", "agents", "skills", "workflows", "prompts", "resources"]
 KINDS = cast("tuple[ListKind, ...]", get_args(ListKind))
-
-CHARS_PER_TOKEN = 4
-"""Characters of JSON that make a token, about."""
 
 _OF_FILES: dict[ListKind, str] = {"agents": "agent", "workflows": "workflow"}
 """Kinds that come from files only: no server is started or asked for them."""
@@ -118,7 +115,9 @@ async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> list[J
     from gateway.cli.output import camel_keys, say
 
     if kind == "skills":
-        return await _skills(loaded)
+        from gateway.cli.skills import read_skills
+
+        return read_skills(loaded.config.expose.skills)
     if kind in _OF_FILES:
         async with open_own(without_servers(loaded)) as own:
             return [{**tool.wire, "source": tool.source} for tool in await own.tools() if tool.source == _OF_FILES[kind]]
@@ -136,22 +135,6 @@ async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> list[J
 async def _resources(hub: Hub) -> list[JsonObject]:
     """Resources, then templates."""
     return [*await hub.listing("resources"), *await hub.listing("templates")]
-
-
-async def _skills(loaded: LoadedConfig) -> list[JsonObject]:
-    from pathlib import Path
-
-    if not loaded.config.expose.skills:
-        return []
-    from gateway.skills.source import SkillSource
-
-    async with SkillSource([Path(folder) for folder in loaded.config.expose.skills]) as source:
-        return [_skill(entry) for entry in source.entries]
-
-
-def _skill(entry: JsonMapping) -> JsonObject:
-    frontmatter = cast("JsonMapping", entry["frontmatter"])
-    return {"name": frontmatter.get("name"), "description": frontmatter.get("description"), "uri": entry["uri"]}
 
 
 def without_servers(loaded: LoadedConfig) -> LoadedConfig:

@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "call": "gateway.cli.call:call",
     "add": "gateway.cli.servers:add",
     "remove": "gateway.cli.servers:remove",
+    "skills": "gateway.cli.skills:skills",
     "doctor": "gateway.cli.doctor:doctor",
     "schema": "gateway.cli.schemas:schema",
     "policy": "gateway.cli.policy:policy",

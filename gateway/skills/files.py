@@ -76,7 +76,11 @@ def stamp_of(status: os.stat_result) -> Stamp:
 # -- finding skills ------------------------------------------------------------------------------------------------
 
 
-def find_skills(root: str, roots: tuple[str, ...], problems: list[Diagnostic]) -> Iterator[tuple[str, tuple[str, ...]]]:
+Problems = list[tuple[str, Diagnostic]]
+"""Findings about folders that are no skills, each with the path it is about."""
+
+
+def find_skills(root: str, roots: tuple[str, ...], problems: Problems) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Folders with a `SKILL.md`, in path order, as `(root, segments)`; does not look inside a skill.
 
     A linked folder counts where it really is, so its root may be another one of `roots`; one that is in none of
@@ -88,30 +92,37 @@ def find_skills(root: str, roots: tuple[str, ...], problems: list[Diagnostic]) -
         segments = stack.pop()
         looked += 1
         if looked > MAX_SEARCH_FOLDERS:
-            problems.append(Diagnostic("too-many-folders", "warning", f"More than {MAX_SEARCH_FOLDERS} folders; the rest is not searched."))
+            text = f"More than {MAX_SEARCH_FOLDERS} folders; the rest is not searched."
+            problems.append((root, Diagnostic("too-many-folders", "warning", text)))
             return
         folders: list[tuple[str, ...]] = []
         is_skill = False
-        for entry in _entries(os.path.join(root, *segments)):
+        place = os.path.join(root, *segments)
+        entries = _entries(place)
+        if entries is None:
+            text = "The folder cannot be read; not searched. Correct its rights."
+            problems.append((place, Diagnostic("folder-unreadable", "warning", text)))
+            continue
+        for entry in entries:
             if _UNNAMEABLE.search(entry.name):
                 text = f"{entry.name!r} has characters that no client can name; not searched."
-                problems.append(Diagnostic("file-name", "warning", text))
+                problems.append((place, Diagnostic("file-name", "warning", text)))
             elif entry.is_symlink():
                 linked = None if is_junk(entry.name) else _linked_skill(entry.path, roots, problems)
                 if linked is not None:
                     yield linked
                 is_skill = is_skill or entry.name == MANIFEST
+            elif entry.name.lower() == MANIFEST.lower() and (entry.name == MANIFEST or not entry.is_dir(follow_symlinks=False)):
+                is_skill = True
             elif entry.is_dir(follow_symlinks=False):
                 folders.append((*segments, entry.name))
-            elif entry.name.lower() == MANIFEST.lower():
-                is_skill = True
         if is_skill:
             yield root, segments
         elif len(segments) < MAX_SEARCH_DEPTH:
             stack.extend(f for f in reversed(folders) if not f[-1].startswith(".") and not is_junk(f[-1]))
 
 
-def _linked_skill(path: str, roots: tuple[str, ...], problems: list[Diagnostic]) -> tuple[str, tuple[str, ...]] | None:
+def _linked_skill(path: str, roots: tuple[str, ...], problems: Problems) -> tuple[str, tuple[str, ...]] | None:
     try:
         real = os.path.realpath(path, strict=True)
         if not os.path.isdir(real) or not any(name.lower() == MANIFEST.lower() for name in os.listdir(real)):
@@ -122,10 +133,8 @@ def _linked_skill(path: str, roots: tuple[str, ...], problems: list[Diagnostic])
         segments = _inside(root, real)
         if segments is not None:
             return root, segments
-    name = os.path.basename(path)
-    problems.append(
-        Diagnostic("link-outside-roots", "error", f"{name!r} links to a skill outside the configured folders; add its folder as well.")
-    )
+    text = f"{os.path.basename(path)!r} links to a skill outside the configured folders; add its folder as well."
+    problems.append((path, Diagnostic("link-outside-roots", "error", text)))
     return None
 
 
@@ -137,12 +146,15 @@ def _inside(folder: str, path: str) -> tuple[str, ...] | None:
     return tuple(path[len(prefix) :].split(os.sep)) if path.startswith(prefix) else None
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
+def _entries(folder: str) -> list[os.DirEntry[str]] | None:
+    """Entries by name; `None` for a folder that cannot be read, an empty list for one that is gone."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda e: e.name)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError:
+        return None
 
 
 # -- listing one skill ---------------------------------------------------------------------------------------------
@@ -163,7 +175,10 @@ class _Walk:
             self.problem("too-deep", "warning", f"{path!r} is deeper than {MAX_DEPTH} folders; left out.")
             return
         spellings: dict[str, str] = {}
-        for entry in _entries(os.path.join(self.root, *segments)):
+        entries = _entries(os.path.join(self.root, *segments))
+        if entries is None:
+            self.problem("unreadable", "warning", f"{path or 'The folder'!r} cannot be read; left out. Correct its rights.")
+        for entry in entries or ():
             if is_junk(entry.name):
                 continue
             self.seen += 1
@@ -192,6 +207,8 @@ class _Walk:
             self.listing.manifest_name = entry.name
         if stat.S_ISLNK(status.st_mode):
             self.link(entry.path, path, parents)
+        elif path == MANIFEST and not stat.S_ISREG(status.st_mode):
+            self.problem("special-file", "error", f"{MANIFEST} is not a regular file; put the file itself there.")
         elif stat.S_ISDIR(status.st_mode):
             self.folder(path, segments, (*parents, segments))
         elif stat.S_ISREG(status.st_mode):

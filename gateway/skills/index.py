@@ -18,7 +18,7 @@ from typing import cast
 from urllib.parse import quote
 
 from gateway.json_types import JsonObject
-from gateway.skills.files import Changed, Found, Listing, find_skills, list_files, read_file
+from gateway.skills.files import Changed, Found, Listing, Problems, find_skills, list_files, read_file
 from gateway.skills.mime import SCRIPT_SUFFIXES, mime_type_of, suffix_of
 from gateway.skills.models import (
     MANIFEST,
@@ -169,16 +169,17 @@ def _read_all(roots: Sequence[str], known: Mapping[Key, Candidate], trouble: lis
     order = {real: position for position, real in enumerate(dict.fromkeys(real_roots.values()))}
     found: dict[str, tuple[int, tuple[str, ...], str]] = {}
     for root, real in real_roots.items():
-        problems: list[Diagnostic] = []
+        problems: Problems = []
         if not os.path.isdir(real):
-            problems.append(Diagnostic("root-missing", "error", f"There is no folder {root!r}; create it or correct `expose.skills`."))
+            problems.append((real, Diagnostic("root-missing", "error", f"There is no folder {root!r}; create it or correct the path.")))
         for home, segments in find_skills(real, tuple(order), problems):
             folder = os.path.join(home, *segments)
             place = (order[home], segments, home)
             found[folder] = min(found.get(folder, place), place)
-        if problems:
-            verdict: Verdict = "rejected" if any(p.level == "error" for p in problems) else "accepted_with_warning"
-            trouble.append(SkillReport(root, "", verdict, False, tuple(problems)))
+        for path in dict.fromkeys(path for path, _ in problems):
+            found_here = tuple(finding for place, finding in problems if place == path)
+            verdict: Verdict = "rejected" if any(p.level == "error" for p in found_here) else "accepted_with_warning"
+            trouble.append(SkillReport(path, "", verdict, False, found_here))
     for _, segments, home in sorted(found.values()):
         yield from _read_tree((home, "/".join(segments)), segments, known, is_nested=False)
 
@@ -374,7 +375,7 @@ def _report(candidate: Candidate, skill: Skill | None, strict: bool) -> SkillRep
         verdict = "accepted_with_warning" if any(d.level == "warning" for d in diagnostics) else "accepted"
     return SkillReport(
         path=os.path.join(candidate.key[0], *candidate.segments),
-        name=skill.id if skill else candidate.document.name,
+        name=skill.name if skill else candidate.document.name,
         verdict=verdict,
         listed=skill is not None and skill.is_listed,
         diagnostics=diagnostics,

@@ -48,6 +48,18 @@ _COMMAND = re.compile(r"!`[^`\n]+`")
 _TOP_LEVEL = re.compile(r"(?P<key>[A-Za-z0-9_][A-Za-z0-9_ .-]*?)[ \t]*:(?:[ \t]+(?P<value>.*))?$")
 _LINE_PREFIX = re.compile(r"^Line \d+: ")
 
+_CAUSES = {
+    "mapping values are not allowed in this context": "a `: ` inside a value that is not in quotes",
+    "did not find expected key": "a line that is no `key: value`, or text after a closing quote or bracket",
+    "could not find expected ':'": "a line that is no `key: value`",
+    "did not find expected ',' or ']'": "a `[` that is not closed, or a value that starts with one and needs quotes",
+    "did not find expected ',' or '}'": "a `{` that is not closed, or a value that starts with one and needs quotes",
+    "found character that cannot start any token": "a tab before a key, or a value that starts with `@` or a backtick and needs quotes",
+    "found unexpected end of stream": "a quote that is not closed",
+    "found unknown escape character": "a backslash inside double quotes; use single quotes",
+}
+"""What YAML's own messages come down to in frontmatter."""
+
 
 def parse_skill(data: bytes, *, directory: str, file_name: str = MANIFEST) -> SkillDocument:
     """Parse the bytes of a `SKILL.md`; never raises, the diagnostics say what is wrong.
@@ -202,8 +214,11 @@ def _check_optional(frontmatter: JsonMapping, parts: Frontmatter) -> list[Diagno
     metadata = frontmatter.get("metadata", {})
     if not isinstance(metadata, dict):
         found.append(_warning("metadata-type", "`metadata` must map names to texts.", line))
-    elif not all(isinstance(v, str) for v in cast("JsonObject", metadata).values()):
-        found.append(_warning("metadata-type", "Every value of `metadata` must be text; put it in quotes.", line))
+    else:
+        odd = [key for key, value in cast("JsonObject", metadata).items() if not isinstance(value, str)]
+        if odd:
+            names = ", ".join(f"{key[:40]!r}" for key in odd[:3]) + (", …" if len(odd) > 3 else "")
+            found.append(_warning("metadata-type", f"`metadata` may hold texts only: put {names} in quotes or elsewhere.", line))
     found += [
         _warning(f"{key}-type", f"`{key}` must be one text.", _key_line(parts.header, key))
         for key in ("allowed-tools", "license")
@@ -244,6 +259,7 @@ def _line_of(text: str, position: int) -> int:
 def _from_document(error: DocumentError, code: str = "", level: Level = "error") -> Diagnostic:
     """A diagnostic whose line counts from the top of the file, not of the frontmatter."""
     message = " ".join(_LINE_PREFIX.sub("", str(error)).split())
+    message = _CAUSES.get(message, message)
     if code == "yaml-repaired":
         message = f"Not valid YAML ({message}); read line by line, served by tools only. Quote the value."
     elif error.code == "yaml-syntax":

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.skills.files import MAX_DEPTH, Changed, find_skills, list_files, read_file
-from gateway.skills.models import Diagnostic
+from gateway.skills.files import MAX_DEPTH, Changed, Problems, find_skills, list_files, read_file
 from tests.skills.on_disk import write_skill
 
 
@@ -22,7 +21,7 @@ def problems(root: Path, *segments: str) -> set[tuple[str, str]]:
 
 
 def found(root: Path) -> list[str]:
-    said: list[Diagnostic] = []
+    said: Problems = []
     return ["/".join(segments) for _, segments in find_skills(str(root), (str(root),), said)]
 
 
@@ -55,9 +54,9 @@ def test_junk_and_secrets_are_never_part_of_a_skill(tmp_path: Path) -> None:
 def test_a_skill_folder_that_no_client_could_name_is_skipped_and_reported(tmp_path: Path) -> None:
     write_skill(tmp_path / "a\nb", name="a")
     write_skill(tmp_path / "good")
-    said: list[Diagnostic] = []
+    said: Problems = []
     assert [s for _, s in find_skills(str(tmp_path), (str(tmp_path),), said)] == [("good",)]
-    assert [d.code for d in said] == ["file-name"]
+    assert [d.code for _, d in said] == ["file-name"]
 
 
 def test_a_link_to_a_file_of_the_same_skill_is_listed_as_a_copy(tmp_path: Path) -> None:
@@ -122,7 +121,7 @@ def test_a_linked_skill_folder_counts_where_it_really_is(tmp_path: Path) -> None
     write_skill(tmp_path / "store" / "s")
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "s").symlink_to("../store/s")
-    said: list[Diagnostic] = []
+    said: Problems = []
     roots = (str(tmp_path / "root"), str(tmp_path / "store"))
     assert list(find_skills(roots[0], roots, said)) == [(roots[1], ("s",))]
     assert said == []
@@ -132,9 +131,9 @@ def test_a_linked_skill_folder_outside_every_root_is_refused(tmp_path: Path) -> 
     write_skill(tmp_path / "store" / "s")
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "s").symlink_to("../store/s")
-    said: list[Diagnostic] = []
+    said: Problems = []
     assert list(find_skills(str(tmp_path / "root"), (str(tmp_path / "root"),), said)) == []
-    assert [d.code for d in said] == ["link-outside-roots"]
+    assert [d.code for _, d in said] == ["link-outside-roots"]
 
 
 def test_a_folder_linked_into_a_circle_is_searched_once(tmp_path: Path) -> None:

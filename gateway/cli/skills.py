@@ -1,0 +1,123 @@
+"""`moongate skills`: judging skill folders, and what is served with what it costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.common import CHARS_PER_TOKEN, config_option, json_option, load
+from gateway.json_types import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from gateway.skills.models import SkillReport
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def skills() -> None:
+    """Skill folders: check them, and list what is served."""
+
+
+@skills.command("check")
+@click.argument("paths", nargs=-1, metavar="PATH…")
+@click.option("--strict", is_flag=True, help="Reject what would be served with a warning.")
+@json_option
+def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
+    """Judge the skills below each PATH: a folder of skills, a skill's folder or its SKILL.md. Default: here.
+
+    Exit code 5 when one is rejected.
+    """
+    from gateway.cli.failures import CommandFailed
+    from gateway.cli.output import print_json, say
+    from gateway.skills.checking import check_skills
+
+    reports = check_skills(paths or (".",), strict=strict)
+    if as_json:
+        print_json([report.to_json() for report in reports])
+    else:
+        for report in reports:
+            _print_report(report)
+        say(_summary(reports))
+    rejected = sum(report.verdict == "rejected" for report in reports)
+    if rejected:
+        raise CommandFailed(f"{rejected} of {len(reports)} skills rejected.", code="skills-rejected")
+
+
+def _print_report(report: SkillReport) -> None:
+    """A line per warning and error, in the form that editors and CI read: `file:line: level: message [code]`."""
+    import os
+
+    from gateway.cli.output import clean
+    from gateway.skills.models import MANIFEST
+
+    for found in report.diagnostics:
+        if found.level != "info":
+            place = f"{os.path.join(report.path, MANIFEST)}:{found.line}" if found.line else report.path
+            click.echo(clean(f"{place}: {found.level}: {' '.join(found.message.split())} [{found.code}]"))
+
+
+def _summary(reports: list[SkillReport]) -> str:
+    verdicts = Counter(report.verdict for report in reports)
+    hidden = sum(report.verdict != "rejected" and not report.listed for report in reports)
+    parts = [f"{verdicts['accepted']} accepted", f"{verdicts['accepted_with_warning']} with warnings", f"{verdicts['rejected']} rejected"]
+    return ", ".join(parts) + (f"; {hidden} of them for tools only" if hidden else "") + "."
+
+
+@skills.command("list")
+@click.option("--tokens", is_flag=True, help="What skills cost of a model's context (estimated), most first.")
+@config_option
+@json_option
+def list_skills(tokens: bool, config_path: str | None, as_json: bool) -> None:
+    """List the configured skills, also those that only the tools serve."""
+    from gateway.cli.output import first_line, print_json, print_table, say
+
+    loaded = load(config_path)
+    rows = read_skills(loaded.config.expose.skills, tokens=tokens)
+    if tokens:
+        rows.sort(key=lambda row: (-int(row["tokens"]["loaded"]), str(row["name"])))
+    totals = {key: sum(int(row["tokens"][key]) for row in rows) for key in ("advertised", "loaded")} if tokens else {}
+    if as_json:
+        print_json({"skills": list[JsonMapping](rows), **({"total": totals, "estimate": "characters / 4"} if tokens else {})})
+    elif tokens:
+        cells = [[str(row["name"]), str(row["tokens"]["advertised"]), str(row["tokens"]["loaded"])] for row in rows]
+        total = ["total (estimate)", str(totals["advertised"]), str(totals["loaded"])]
+        print_table(("name", "advertised", "loaded"), [*cells, total])
+        say("advertised: name and description, in every prompt that names all skills; loaded: the instructions, once a skill is used.")
+    else:
+        print_table(
+            ("name", "listed", "origin", "description"),
+            [[str(r["name"]), "yes" if r["listed"] else "tools", str(r["origin"]), first_line(r["description"])] for r in rows],
+        )
+
+
+def read_skills(folders: list[str], *, tokens: bool = False) -> list[JsonObject]:
+    """The skills below `folders` as `list` prints them, sorted by id. `name` is what the tools take."""
+    if not folders:
+        return []
+    from gateway.skills.index import build_index
+    from gateway.skills.render import one_line
+
+    index = build_index(tuple(folders))
+    rows: list[JsonObject] = []
+    for skill in index.skills:
+        row: JsonObject = {
+            "name": skill.id,
+            "description": one_line(skill.document.description),
+            "uri": skill.uri,
+            "listed": skill.is_listed,
+            "origin": skill.origin,
+            "files": len(skill.files),
+            "bytes": sum(file.size for file in skill.files.values()),
+        }
+        if tokens:
+            row["tokens"] = {
+                "advertised": _tokens(f"{skill.id}{row['description']}"),
+                "loaded": _tokens(skill.document.body),
+            }
+        rows.append(row)
+    return rows
+
+
+def _tokens(text: str) -> int:
+    return -(-len(text) // CHARS_PER_TOKEN)

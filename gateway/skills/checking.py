@@ -1,0 +1,49 @@
+"""`check_skills`: the verdict on skill folders named by hand, for `moongate skills check`.
+
+The same index that serves skills judges them here; only what is named differs: a folder of skills, one skill's folder
+or its `SKILL.md`. Blocking, prints nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gateway.skills.index import build_index
+from gateway.skills.models import MANIFEST, Diagnostic, SkillReport
+
+
+def check_skills(paths: Sequence[str], *, strict: bool = False) -> list[SkillReport]:
+    """One report per skill below `paths`, sorted by path, and one per path that is no skill and holds none.
+
+    Reports spell paths the way they were given. With `strict` a warning is a rejection.
+    """
+    roots = {_folder_of(path): path for path in reversed(paths)}
+    index = build_index(tuple(dict.fromkeys(_folder_of(path) for path in paths)), strict=strict)
+    reports = [*index.trouble, *index.reports]
+    if strict:
+        reports = [r if r.verdict != "accepted_with_warning" else replace(r, verdict="rejected", listed=False) for r in reports]
+    seen = [r.path for r in reports]
+    for folder in roots:
+        real = os.path.realpath(folder)
+        if not any(path == real or path.startswith(real.rstrip(os.sep) + os.sep) for path in seen):
+            reports.append(SkillReport(real, "", "rejected", False, (Diagnostic("no-skill", "error", f"There is no {MANIFEST} here."),)))
+    spelled = {os.path.realpath(folder): folder for folder in roots}
+    return sorted((replace(r, path=_as_given(r.path, spelled)) for r in reports), key=lambda r: (r.path, r.name))
+
+
+def _folder_of(path: str) -> str:
+    """The folder that a path means: a `SKILL.md` stands for the skill around it."""
+    is_manifest = os.path.basename(path).casefold() == MANIFEST.casefold() and not os.path.isdir(path)
+    return (os.path.dirname(path) or os.curdir) if is_manifest else path
+
+
+def _as_given(path: str, spelled: dict[str, str]) -> str:
+    """`path` below the longest given folder that holds it."""
+    for real in sorted(spelled, key=len, reverse=True):
+        if path == real:
+            return spelled[real]
+        if path.startswith(real.rstrip(os.sep) + os.sep):
+            return os.path.join(spelled[real], os.path.relpath(path, real))
+    return path
