@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from gateway.agents.files.disk import FileSystemAgentFileStore
     from gateway.agents.files.search import FileSearchMatch, FileSearchResult
     from gateway.agents.files.store import AgentFileStore, InMemoryAgentFileStore
+    from gateway.agents.providers.mode import DEFAULT_MODE_SOURCE_ID, AgentModeProvider, get_agent_mode, set_agent_mode
+    from gateway.agents.providers.todo import DEFAULT_TODO_SOURCE_ID, TodoProvider
+    from gateway.agents.providers.todo_store import TodoFileStore, TodoInput, TodoItem, TodoSessionStore, TodoStore
     from gateway.chat.base import BaseChatClient
     from gateway.chat.completions import OpenAIChatCompletionClient
     from gateway.chat.responses import OpenAIChatClient
@@ -42,8 +45,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DEFAULT_MODE_SOURCE_ID",
+    "DEFAULT_TODO_SOURCE_ID",
     "Agent",
     "AgentFileStore",
+    "AgentModeProvider",
     "AgentResponse",
     "AgentResponseUpdate",
     "AgentSession",
@@ -80,19 +86,28 @@ __all__ = [
     "SecretString",
     "SessionContext",
     "SupportsAgentRun",
+    "TodoFileStore",
+    "TodoInput",
+    "TodoItem",
+    "TodoProvider",
+    "TodoSessionStore",
+    "TodoStore",
     "Workflow",
     "WorkflowBuilder",
     "WorkflowContext",
     "__version__",
+    "get_agent_mode",
     "handler",
     "load_settings",
     "register_state_type",
+    "set_agent_mode",
     "tool",
 ]
 
 _HOMES = {
     "Agent": "agents.agent",
     "AgentFileStore": "agents.files.store",
+    "AgentModeProvider": "agents.providers.mode",
     "AgentResponse": "types.responses",
     "AgentResponseUpdate": "types.responses",
     "AgentSession": "sessions.session",
@@ -103,6 +118,8 @@ _HOMES = {
     "ChatResponseUpdate": "types.responses",
     "Content": "types.content",
     "ContextProvider": "sessions.context",
+    "DEFAULT_MODE_SOURCE_ID": "agents.providers.mode",
+    "DEFAULT_TODO_SOURCE_ID": "agents.providers.todo",
     "Executor": "workflows.executor",
     "ExperimentalFeature": "staging",
     "FileHistoryProvider": "sessions.files",
@@ -129,12 +146,20 @@ _HOMES = {
     "SecretString": "config.settings",
     "SessionContext": "sessions.context",
     "SupportsAgentRun": "sessions.session",
+    "TodoFileStore": "agents.providers.todo_store",
+    "TodoInput": "agents.providers.todo_store",
+    "TodoItem": "agents.providers.todo_store",
+    "TodoProvider": "agents.providers.todo",
+    "TodoSessionStore": "agents.providers.todo_store",
+    "TodoStore": "agents.providers.todo_store",
     "Workflow": "workflows.workflow",
     "WorkflowBuilder": "workflows.builder",
     "WorkflowContext": "workflows.executor",
+    "get_agent_mode": "agents.providers.mode",
     "handler": "workflows.executor",
     "load_settings": "config.settings",
     "register_state_type": "sessions.session",
+    "set_agent_mode": "agents.providers.mode",
     "tool": "tools.function",
 }
 """Where each public name lives, below `gateway`."""

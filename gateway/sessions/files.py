@@ -6,9 +6,7 @@ File names are agent-framework's, so that a folder can be taken over.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, cast
@@ -19,13 +17,8 @@ from gateway.errors import StorageError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.sessions.history import HistoryProvider, included
 from gateway.storage.lines import LineFile
+from gateway.storage.names import file_stem
 from gateway.types.messages import Message
-
-MAX_STEM_CHARS = 180
-"""Longer file names do not fit every file system; the ids behind them are named by a digest."""
-
-_RESERVED = frozenset({"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))})
-"""File names that mean devices on Windows."""
 
 
 class FileHistoryProvider(HistoryProvider):
@@ -118,7 +111,7 @@ class FileHistoryProvider(HistoryProvider):
 
     def _path_of(self, session_id: str | None) -> Path:
         root = self.storage_path.resolve()
-        path = root / f"{_stem(session_id or self.DEFAULT_SESSION_FILE_STEM)}{self.FILE_EXTENSION}"
+        path = root / f"{file_stem(session_id or self.DEFAULT_SESSION_FILE_STEM, prefix='~session-')}{self.FILE_EXTENSION}"
         if path.parent != root:
             raise ValueError(f"the session id {session_id!r} leads out of the history folder")
         return path
@@ -126,16 +119,3 @@ class FileHistoryProvider(HistoryProvider):
 
 def _dumps(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _stem(session_id: str) -> str:
-    """A file name for a session: the id where that is safe on every system, else the id encoded."""
-    safe = (
-        all(character.isalnum() or character in "._-" for character in session_id)
-        and not session_id.startswith(".")
-        and not session_id.endswith(".")
-        and session_id.partition(".")[0].upper() not in _RESERVED
-    )
-    raw = session_id.encode("utf-8", "surrogatepass")
-    stem = session_id if safe else f"~session-{urlsafe_b64encode(raw).decode().rstrip('=')}"
-    return stem if len(stem.encode()) <= MAX_STEM_CHARS else f"~session-sha256-{hashlib.sha256(raw).hexdigest()}"

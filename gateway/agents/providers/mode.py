@@ -1,0 +1,164 @@
+"""`AgentModeProvider`: ways of working that an agent switches between, such as `plan` and `execute`. Names are agent-framework's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+from gateway.json_types import JsonObject
+from gateway.sessions.context import ContextProvider, SessionContext
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.tools.function import FunctionTool
+from gateway.types.messages import Message
+
+DEFAULT_MODE_SOURCE_ID = "agent_mode"
+
+DEFAULT_MODE_DESCRIPTIONS: Mapping[str, str] = {
+    "plan": (
+        "Work out with the user what is to be done.\n"
+        "1. Read what you need to understand the request; change nothing.\n"
+        "2. Ask what is unclear, one question at a time, with the choices you see.\n"
+        "3. Write the plan down, as todo items where you have a list, and show it.\n"
+        "4. When the user agrees, switch to execute mode with `mode_set` and carry it out."
+    ),
+    "execute": (
+        "Carry out what was agreed, on your own.\n"
+        "1. Without a plan, make one first from the request.\n"
+        "2. Do not stop to ask: where something is open, choose what is most sensible, note the choice and go on.\n"
+        "3. Tick off what is done, and go on until the whole result is there."
+    ),
+}
+"""The modes an agent has where none are given."""
+
+DEFAULT_MODE_INSTRUCTIONS = """\
+## Mode
+
+You work in one of several modes, and each has its own rules. You are now in the {current_mode} mode.
+The user may switch it between two messages, so go by the current one. Switch with `mode_set` only where the user asked for it
+or the mode's own rules say so; `mode_get` tells which one it is.
+
+{available_modes}"""
+
+DEFAULT_MODE_CHANGE_NOTIFICATION = (
+    "[The mode was switched from {previous_mode} to {current_mode}. Work by the rules of {current_mode} from now on.]"
+)
+
+_CURRENT = "current_mode"
+_PREVIOUS = "previous_mode_for_notification"
+
+
+def get_agent_mode(
+    session: AgentSession,
+    *,
+    source_id: str = DEFAULT_MODE_SOURCE_ID,
+    default_mode: str | None = None,
+    available_modes: Sequence[str] | None = None,
+) -> str:
+    """The session's mode; where it has none, or one that is gone, it is set to the default, else to the first.
+
+    Raises:
+        ValueError: `default_mode` is none of the modes, or two modes have one name.
+    """
+    modes = _by_name(available_modes or tuple(DEFAULT_MODE_DESCRIPTIONS))
+    default = next(iter(modes)) if default_mode is None else _known(default_mode, modes)
+    state = _state(session, source_id)
+    current = state.get(_CURRENT)
+    if not isinstance(current, str) or current.strip().lower() not in modes:
+        state[_CURRENT] = default
+        return default
+    return current.strip().lower()
+
+
+def set_agent_mode(
+    session: AgentSession, mode: str, *, source_id: str = DEFAULT_MODE_SOURCE_ID, available_modes: Sequence[str] | None = None
+) -> str:
+    """Switch the session's mode from outside; the agent is told in its next run. Returns the mode's name.
+
+    Raises:
+        ValueError: There is no such mode.
+    """
+    chosen = _known(mode, _by_name(available_modes or tuple(DEFAULT_MODE_DESCRIPTIONS)))
+    state = _state(session, source_id)
+    previous = state.get(_CURRENT)
+    state[_CURRENT] = chosen
+    if isinstance(previous, str) and previous != chosen:
+        state[_PREVIOUS] = previous
+    return chosen
+
+
+class AgentModeProvider(ContextProvider):
+    """Tells an agent its mode, and gives it tools to see and switch it."""
+
+    def __init__(
+        self,
+        source_id: str = DEFAULT_MODE_SOURCE_ID,
+        *,
+        default_mode: str | None = None,
+        mode_descriptions: Mapping[str, str] | None = None,
+        instructions: str | None = None,
+    ) -> None:
+        """`instructions` may have `{available_modes}` and `{current_mode}`.
+
+        Raises:
+            ValueError: There are no modes, two have one name, or the default is none of them.
+        """
+        super().__init__(source_id)
+        given = DEFAULT_MODE_DESCRIPTIONS if mode_descriptions is None else mode_descriptions
+        if not given:
+            raise ValueError("mode_descriptions must have at least one mode.")
+        self._shown = _by_name(given)
+        self.mode_descriptions = {name.strip().lower(): text for name, text in given.items()}
+        self.available_modes = tuple(self._shown)
+        self.default_mode = self.available_modes[0] if default_mode is None else _known(default_mode, self._shown)
+        self.instructions = instructions
+
+    async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Add instructions and tools, and word of a switch from outside."""
+        current = self._current(session)
+        previous = _state(session, self.source_id).pop(_PREVIOUS, None)
+
+        async def mode_set(mode: str) -> str:
+            """Switch to another mode."""
+            chosen = _known(mode, self._shown)
+            _state(session, self.source_id)[_CURRENT] = chosen
+            return json.dumps({"mode": chosen, "message": f"Mode changed to '{chosen}'."})
+
+        async def mode_get() -> str:
+            """The mode you are in."""
+            return json.dumps({"mode": self._current(session)})
+
+        rules = "".join(f"### {self._shown[name]}\n\n{text}\n\n" for name, text in self.mode_descriptions.items())
+        text = (self.instructions or DEFAULT_MODE_INSTRUCTIONS).replace("{available_modes}", rules).replace("{current_mode}", current)
+        context.extend_instructions(self.source_id, [text])
+        context.extend_tools(self.source_id, [FunctionTool(mode_set), FunctionTool(mode_get)])
+        if isinstance(previous, str) and previous != current:
+            names = {"previous_mode": self._shown.get(previous, previous), "current_mode": self._shown[current]}
+            context.extend_messages(self, [Message("user", [DEFAULT_MODE_CHANGE_NOTIFICATION.format(**names)])])
+
+    def _current(self, session: AgentSession) -> str:
+        return get_agent_mode(session, source_id=self.source_id, default_mode=self.default_mode, available_modes=self.available_modes)
+
+
+def _state(session: AgentSession, source_id: str) -> JsonObject:
+    state: object = session.state.setdefault(source_id, {})
+    if not isinstance(state, dict):
+        raise TypeError(f"session.state[{source_id!r}] must be a dict, not {type(state).__name__}.")
+    return cast("JsonObject", state)
+
+
+def _by_name(modes: Iterable[str]) -> dict[str, str]:
+    """Names in lower case, with how they are shown."""
+    found: dict[str, str] = {}
+    for mode in modes:
+        if mode.strip().lower() in found:
+            raise ValueError(f"Two modes are called {mode!r}.")
+        found[mode.strip().lower()] = mode.strip()
+    return found
+
+
+def _known(mode: str, modes: Mapping[str, str]) -> str:
+    name = mode.strip().lower()
+    if name not in modes:
+        raise ValueError(f"Unknown mode {mode!r}; there are {', '.join(repr(shown) for shown in modes.values())}.")
+    return name

@@ -1,0 +1,141 @@
+"""`TodoProvider`: a todo list that an agent keeps for a session. Names and tools are agent-framework's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NotRequired
+from weakref import WeakKeyDictionary
+
+import anyio
+from typing_extensions import TypedDict
+
+from gateway.agents.providers.todo_store import TodoCompleteInput, TodoInput, TodoItem, TodoSessionStore, TodoStore
+from gateway.json_types import JsonObject
+from gateway.sessions.context import ContextProvider, SessionContext
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.tools.function import FunctionTool
+from gateway.types.messages import Message
+
+DEFAULT_TODO_SOURCE_ID = "todo"
+
+DEFAULT_TODO_INSTRUCTIONS = """\
+## Todo list
+
+You keep a todo list for this conversation. It survives from turn to turn.
+- Before work of more than one step, write the steps down with `todos_add`; one call takes several.
+- When a step is done, tick it off with `todos_complete` and say how it was done.
+- When the user changes course, add what is new and take out what no longer applies with `todos_remove`.
+- `todos_get_remaining` shows what is open, `todos_get_all` the whole list."""
+
+
+class TodoEntry(TypedDict):
+    """One item to add."""
+
+    title: str
+    description: NotRequired[str]
+
+
+class CompletedEntry(TypedDict):
+    """One item that is done."""
+
+    id: int
+    reason: str
+
+
+class TodoProvider(ContextProvider):
+    """Gives an agent the tools of a todo list, and shows it the list before each run."""
+
+    def __init__(self, source_id: str = DEFAULT_TODO_SOURCE_ID, *, instructions: str | None = None, store: TodoStore | None = None) -> None:
+        """The list is kept in the session's state unless a `store` keeps it elsewhere."""
+        super().__init__(source_id)
+        self.instructions = instructions or DEFAULT_TODO_INSTRUCTIONS
+        self.store = store or TodoSessionStore()
+        self._locks: WeakKeyDictionary[AgentSession, anyio.Lock] = WeakKeyDictionary()
+
+    async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Add instructions, tools and the current list."""
+        tools = _TodoTools(self.store, session, self.source_id, self._locks.setdefault(session, anyio.Lock()))
+        context.extend_instructions(self.source_id, [self.instructions])
+        context.extend_tools(self.source_id, tools.as_tools())
+        items = await self.store.load_items(session, source_id=self.source_id)
+        lines = [_line(item) for item in items] or ["- none yet"]
+        context.extend_messages(self.source_id, [Message("user", ["### Current todo list\n" + "\n".join(lines)])])
+
+
+class _TodoTools:
+    """The tools for one session; changes are made one at a time."""
+
+    def __init__(self, store: TodoStore, session: AgentSession, source_id: str, lock: anyio.Lock) -> None:
+        self._store = store
+        self._session = session
+        self._source_id = source_id
+        self._lock = lock
+
+    def as_tools(self) -> list[FunctionTool[..., Any]]:
+        functions: Mapping[str, Callable[..., Any]] = {
+            "todos_add": self.add,
+            "todos_complete": self.complete,
+            "todos_remove": self.remove,
+            "todos_get_remaining": self.remaining,
+            "todos_get_all": self.everything,
+        }
+        return [FunctionTool[..., Any](function, name=name) for name, function in functions.items()]
+
+    async def add(self, todos: list[TodoEntry]) -> str:
+        """Add one or more items to the todo list."""
+        wanted = [TodoInput.from_dict(todo) for todo in _some(todos, "todos")]
+        async with self._lock:
+            items, next_id = await self._store.load_state(self._session, source_id=self._source_id)
+            added = [TodoItem(next_id + n, todo.title, (todo.description or "").strip() or None) for n, todo in enumerate(wanted)]
+            await self._save([*items, *added], next_id + len(added))
+        return _dump(added)
+
+    async def complete(self, items: list[CompletedEntry]) -> str:
+        """Tick off one or more items; each entry has the item's id and the reason, how it was done."""
+        done = {TodoCompleteInput.from_dict(entry).id for entry in _some(items, "items")}
+        async with self._lock:
+            known, next_id = await self._store.load_state(self._session, source_id=self._source_id)
+            ticked = [item for item in known if item.id in done and not item.is_complete]
+            for item in ticked:
+                item.is_complete = True
+            if ticked:
+                await self._save(known, next_id)
+        return json.dumps({"completed": len(ticked)})
+
+    async def remove(self, ids: list[int]) -> str:
+        """Take one or more items off the list."""
+        gone = set(_some(ids, "ids"))
+        async with self._lock:
+            known, next_id = await self._store.load_state(self._session, source_id=self._source_id)
+            kept = [item for item in known if item.id not in gone]
+            if len(kept) < len(known):
+                await self._save(kept, next_id)
+        return json.dumps({"removed": len(known) - len(kept)})
+
+    async def remaining(self) -> str:
+        """The items that are still open."""
+        items = await self._store.load_items(self._session, source_id=self._source_id)
+        return _dump([item for item in items if not item.is_complete])
+
+    async def everything(self) -> str:
+        """All items, done ones too."""
+        return _dump(await self._store.load_items(self._session, source_id=self._source_id))
+
+    async def _save(self, items: list[TodoItem], next_id: int) -> None:
+        await self._store.save_state(self._session, items, next_id=next_id, source_id=self._source_id)
+
+
+def _some(given: Sequence[Any], name: str) -> Sequence[Any]:
+    if not given:
+        raise ValueError(f"{name} must have at least one entry.")
+    return given
+
+
+def _dump(items: Sequence[TodoItem]) -> str:
+    return json.dumps([item.to_dict(exclude_none=False) for item in items], ensure_ascii=False)
+
+
+def _line(item: TodoItem) -> str:
+    detail = f": {item.description}" if item.description else ""
+    return f"- {item.id} [{'done' if item.is_complete else 'open'}] {item.title}{detail}"
