@@ -22,6 +22,7 @@ from mcp_types import (
     CallToolRequestParams,
     CompleteRequestParams,
     GetPromptRequestParams,
+    NotificationParams,
     PaginatedRequestParams,
     ReadResourceRequestParams,
     ServerCapabilities,
@@ -154,6 +155,7 @@ class GatewayServer:
         add("completion/complete", CompleteRequestParams, reads.complete)
         add("logging/setLevel", SetLevelRequestParams, reads.set_level)
         add("subscriptions/listen", SubscriptionsListenRequestParams, self._changes.listen)
+        self.mcp.add_notification_handler("notifications/initialized", NotificationParams, self._arrived)
 
     async def __aenter__(self) -> GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
@@ -179,6 +181,11 @@ class GatewayServer:
             return await self._catalog.pass_gate(source_id, ctx.method, name, facts, lambda _: work())
 
         return gate
+
+    async def _arrived(self, ctx: RequestContext, params: NotificationParams) -> None:
+        """A 2025 client is here, and hears of changes from now on, whatever it asks for."""
+        if not is_modern(ctx):
+            self._clients.session_of(ctx)
 
     async def _released(self, session: LegacySession) -> None:
         await self._reads.release(session)

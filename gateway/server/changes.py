@@ -1,16 +1,18 @@
 """Tells clients what changed: legacy sessions by notification, modern ones on their `subscriptions/listen` streams.
 
 Bursts are coalesced: however often a list changes, a client hears of it at once and then at most once a second, and of the
-last change always.
+last change always. Each client is told in its own time: one that does not read delays nobody.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar, cast
 
 import anyio
+import anyio.abc
 from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
     ListenHandler,
@@ -51,7 +53,7 @@ SEND_SECONDS = 5.0
 """A client that does not take a notification within this time is skipped."""
 
 MAX_PENDING_UPDATES = 10_000
-"""Changed resources waiting to be told; further ones are dropped, as the spec allows."""
+"""Changed resources waiting to be told, of all and of one client; further ones are dropped, as the spec allows."""
 
 _LISTENERS = ""
 """The scope of all clients of the modern era together: who of them loaded tools cannot be told apart on a stream."""
@@ -96,6 +98,14 @@ class _Paced(Generic[_Key]):
         return ready
 
 
+@dataclass(slots=True)
+class _News:
+    """What one legacy session has yet to be told."""
+
+    lists: set[ChangeKind] = field(default_factory=lambda: cast("set[ChangeKind]", set()))
+    updates: dict[str, None] = field(default_factory=lambda: cast("dict[str, None]", {}))
+
+
 class Changes:
     """Follows the catalog and tells the clients; `run` must be going."""
 
@@ -107,6 +117,8 @@ class Changes:
         self._lists: _Paced[ChangeKind] = _Paced()
         self._updates: dict[str, None] = {}
         self._scopes: _Paced[str] = _Paced()
+        self._telling: dict[LegacySession, _News] = {}
+        """The sessions being told something right now, with what they are told after it."""
         self._wake = anyio.Event()
         if catalog.disclosure is not None:
             catalog.disclosure.subscribe(self._listing_changed)
@@ -130,34 +142,51 @@ class Changes:
 
     async def run(self) -> None:
         """Send until cancelled."""
-        while True:
-            with anyio.CancelScope(deadline=min(self._lists.due(), self._scopes.due())):
-                await self._wake.wait()
-            await anyio.sleep(COALESCE_SECONDS)
-            self._wake = anyio.Event()
-            updates, self._updates = self._updates, {}
-            own = {scope_of(session.profile.session_id, ""): session for session in self._clients.all()}
-            lists, scopes = self._lists.take(), self._scopes.take()
-            if _LISTENERS in scopes and "tools" not in lists:
-                await self._bus.publish(_EVENTS["tools"])
-            for kind in sorted(lists):
-                await self._bus.publish(_EVENTS[kind])
-            for uri in updates:
-                await self._bus.publish(ResourceUpdated(uri=uri))
-            async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as tasks:
+            while True:
+                with anyio.CancelScope(deadline=min(self._lists.due(), self._scopes.due())):
+                    await self._wake.wait()
+                await anyio.sleep(COALESCE_SECONDS)
+                self._wake = anyio.Event()
+                updates, self._updates = self._updates, {}
+                own = {scope_of(session.profile.session_id, ""): session for session in self._clients.all()}
+                lists, scopes = self._lists.take(), self._scopes.take()
+                if _LISTENERS in scopes and "tools" not in lists:
+                    await self._bus.publish(_EVENTS["tools"])
+                for kind in sorted(lists):
+                    await self._bus.publish(_EVENTS[kind])
+                for uri in updates:
+                    await self._bus.publish(ResourceUpdated(uri=uri))
                 for scope, session in own.items():
                     told: set[ChangeKind] = {*lists, "tools"} if scope in scopes else lists
-                    tasks.start_soon(self._tell, session, sorted(told), [u for u in updates if session.watched[u]])
+                    self._tell(session, told, [u for u in updates if session.watched[u]], tasks)
 
-    async def _tell(self, session: LegacySession, lists: list[ChangeKind], updates: list[str]) -> None:
-        with anyio.move_on_after(SEND_SECONDS):
-            try:
-                for kind in lists:
-                    await session.channel.send_notification(_NOTIFICATIONS[kind])
-                for uri in updates:
-                    await session.channel.send_resource_updated(uri)
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                logger.debug("a client left while it was told of changes")
+    def _tell(self, session: LegacySession, lists: set[ChangeKind], updates: list[str], tasks: anyio.abc.TaskGroup) -> None:
+        """Have a session told, after what it is being told already: one task for a session at a time."""
+        if not lists and not updates:
+            return
+        news = self._telling.get(session)
+        if news is None:
+            news = self._telling[session] = _News()
+            tasks.start_soon(self._tell_all, session, news)
+        news.lists |= lists
+        for uri in updates[: MAX_PENDING_UPDATES - len(news.updates)]:
+            news.updates[uri] = None
+
+    async def _tell_all(self, session: LegacySession, news: _News) -> None:
+        try:
+            while news.lists or news.updates:
+                lists, news.lists = sorted(news.lists), set()
+                updates, news.updates = news.updates, {}
+                with anyio.move_on_after(SEND_SECONDS):
+                    for kind in lists:
+                        await session.channel.send_notification(_NOTIFICATIONS[kind])
+                    for uri in updates:
+                        await session.channel.send_resource_updated(uri)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            logger.debug("a client left while it was told of changes")
+        finally:
+            del self._telling[session]
 
     async def listen(self, ctx: RequestContext, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
         """`subscriptions/listen` (modern): watch the named resources as long as the stream is open."""
@@ -166,14 +195,19 @@ class Changes:
             raise MCPError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")
         facts = self._clients.context(ctx, WireCaller(ctx))
         watched: list[str] = []
+
+        async def watch(uri: str) -> None:
+            try:
+                await self._catalog.watch(uri, facts)
+                watched.append(uri)
+            except GatewayError as error:
+                logger.debug("%r cannot be watched: %s", uri, error)
+
         try:
-            for uri in uris:
-                with anyio.move_on_after(SEND_SECONDS):
-                    try:
-                        await self._catalog.watch(uri, facts)
-                        watched.append(uri)
-                    except GatewayError as error:
-                        logger.debug("%r cannot be watched: %s", uri, error)
+            with anyio.move_on_after(SEND_SECONDS):
+                async with anyio.create_task_group() as tasks:
+                    for uri in uris:
+                        tasks.start_soon(watch, uri)
             return await self._listen(ctx, params)
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(SEND_SECONDS):

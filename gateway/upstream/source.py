@@ -510,7 +510,7 @@ class UpstreamSource:
 
     async def unwatch(self, uri: str) -> None:
         """Undo one `watch`."""
-        await self._watcher.unwatch(uri, self._connection)
+        self._watcher.unwatch(uri)
 
 
 def _task_options(policy: TaskPolicy) -> MCPTaskOptions:

@@ -2,7 +2,7 @@
 
 A modern server is listened to on one `subscriptions/listen` stream, re-opened when it ends or when the set of
 watched resources changes; a legacy one is sent `resources/subscribe` and pushes. Says only *that* something
-changed; `source` reads the lists again.
+changed; `source` reads the lists again. A client that stops watching waits for no server: `run` tells it.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Watcher:
         self._on_change = on_change
         self.on_update: Callable[[str], None] = lambda _: None
         self._watched: Counter[str] = Counter()
+        self._unwanted: dict[str, None] = {}
+        """No longer watched, and a legacy server has yet to be told."""
         self._subscribed_on: Session | None = None
         self._relisten = anyio.Event()
         self._missed = False
@@ -97,20 +99,14 @@ class Watcher:
             self._watched.pop(uri, None)
             raise
 
-    async def unwatch(self, uri: str, connection: Connection) -> None:
-        """Undo one watch; the last one reaches the server."""
-        if not self._watched[uri]:
-            del self._watched[uri]
+    def unwatch(self, uri: str) -> None:
+        """Undo one watch; the server is told of the last one as soon as it listens."""
+        if self._watched[uri] > 1:
+            self._watched[uri] -= 1
             return
-        self._watched[uri] -= 1
-        if self._watched[uri]:
-            return
-        del self._watched[uri]
-        session = await _session(connection)
-        if session.is_modern:
+        if self._watched.pop(uri, 0):
+            self._unwanted[uri] = None
             self._relisten.set()
-        else:
-            await self._ask(session, "resources/unsubscribe", uri)
 
     async def _ask(self, session: Session, method: str, uri: str) -> None:
         """One request about a subscription, with a deadline of its own: it runs inside no call."""
@@ -130,7 +126,7 @@ class Watcher:
                     await self._listen(session)
                 else:
                     await self._resubscribe(session)
-                    await session.closed.wait()
+                    await self._unsubscribe(session)
             except UpstreamError as error:
                 logger.debug("%s: cannot listen: %s", self._server, error)
             if self._relisten.is_set():
@@ -145,6 +141,7 @@ class Watcher:
 
     async def _listen(self, session: Session) -> None:
         """Hold one stream until it breaks or must be re-opened; sleeps likewise where the server has nothing to tell."""
+        self._unwanted.clear()
         wanted = self._filter(session.negotiated.capabilities)
         async with anyio.create_task_group() as tasks:
 
@@ -177,9 +174,39 @@ class Watcher:
     async def _resubscribe(self, session: Session) -> None:
         """Tell a reconnected legacy server again what is watched."""
         if (self._subscribed_on is not None or self._inherits) and self._subscribed_on is not session:
+            self._unwanted.clear()
             for uri in list(self._watched):
-                await self._ask(session, "resources/subscribe", uri)
+                try:
+                    await self._ask(session, "resources/subscribe", uri)
+                except UpstreamRefused as error:  # gone meanwhile, perhaps; no reason to miss the others
+                    logger.info("%s: %r could not be subscribed to again: %s", self._server, uri, error)
         self._subscribed_on = session
+
+    async def _unsubscribe(self, session: Session) -> None:
+        """Tell a legacy server what is no longer watched, until its session ends."""
+        async with anyio.create_task_group() as tasks:
+
+            async def end() -> None:
+                await session.closed.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(end)
+            while True:
+                await self._relisten.wait()
+                self._relisten = anyio.Event()
+                while self._unwanted:
+                    uri = next(iter(self._unwanted))
+                    del self._unwanted[uri]
+                    if uri not in self._watched:
+                        await self._tell_unwatched(session, uri)
+
+    async def _tell_unwatched(self, session: Session, uri: str) -> None:
+        try:
+            await self._ask(session, "resources/unsubscribe", uri)
+            if uri in self._watched:  # wanted again meanwhile; the two requests may have overtaken each other
+                await self._ask(session, "resources/subscribe", uri)
+        except UpstreamError as error:
+            logger.debug("%s: %r could not be unsubscribed from: %s", self._server, uri, error)
 
 
 async def _session(connection: Connection) -> Session:

@@ -30,6 +30,8 @@ class Far:
         """Every request that arrived: method and monotonic time."""
         self.runs: list[str] = []
         """Argument `id` of every call that was run."""
+        self.said: list[tuple[str, str]] = []
+        """Every (un)subscription that was taken: method and URI."""
         self.sessions: set[str] = set()
         self._made = 0
 
@@ -53,7 +55,7 @@ class Far:
         lists: dict[str, Any] = {
             "tools/list": {"tools": [TOOL]},
             "prompts/list": {"prompts": [{"name": "ask", "arguments": [{"name": "city"}]}]},
-            "resources/list": {"resources": [{"name": "page", "uri": "page://one"}]},
+            "resources/list": {"resources": [{"name": name, "uri": f"page://{name}"} for name in ("one", "two", "three")]},
             "resources/templates/list": {"resourceTemplates": []},
         }
         if method in lists:
@@ -62,8 +64,10 @@ class Far:
             return {"supportedVersions": ["2026-07-28"], "capabilities": can, "ttlMs": 0, "cacheScope": "private"}
         if method == "initialize" and not self.modern:
             return {"protocolVersion": "2025-11-25", "capabilities": can, "serverInfo": {"name": "far", "version": "1"}}
-        if method in ("completion/complete", "resources/subscribe", "tools/call"):
+        if method in ("completion/complete", "resources/subscribe", "resources/unsubscribe", "tools/call"):
             self.gate.wait(30)
+        if method in ("resources/subscribe", "resources/unsubscribe"):
+            self.said.append((method, params["uri"]))
         if method == "tools/call":
             self.runs.append(params["arguments"]["id"])
             return {"content": [{"type": "text", "text": "done"}]}

@@ -205,3 +205,19 @@ async def test_one_call_tries_a_failing_server_and_the_others_fail_at_once_meanw
             assert not (await do(client, "after")).is_error
     assert not [run for run in far.runs if run.startswith("other")]
     assert far.runs[-1] == "after"
+
+
+async def test_what_a_client_watched_is_given_back_when_it_leaves_however_slow_the_server_is(tmp_path: Path) -> None:
+    uris = ["page://one", "page://two", "page://three"]
+    with far_server(modern=False) as far, gateway_http(tmp_path, config_of(far.url)) as url:
+        async with connected(LEGACY, url) as (client, _):
+            for uri in uris:
+                await client.subscribe_resource(f"far+{uri}")  # pyright: ignore[reportDeprecated]  # the legacy wire is what is tested
+            far.gate.clear()
+            with anyio.fail_after(2):
+                await client.unsubscribe_resource(f"far+{uris[0]}")  # pyright: ignore[reportDeprecated]
+        far.gate.set()
+        with anyio.fail_after(10):
+            while len(far.said) < 2 * len(uris):
+                await anyio.sleep(0.02)
+    assert sorted(far.said) == sorted((f"resources/{verb}", uri) for verb in ("subscribe", "unsubscribe") for uri in uris)

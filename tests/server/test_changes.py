@@ -1,0 +1,100 @@
+"""Who is told of changes, and when: what one client does is no other one's affair."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import mcp_types as t
+from mcp.client.client import Client
+from mcp.shared.memory import create_client_server_memory_streams
+from mcp.shared.message import SessionMessage
+
+from gateway.catalog import Catalog
+from gateway.server.build import GatewayServer
+from gateway.server.changes import SEND_SECONDS, SPACING_SECONDS
+from gateway.telemetry.events import EventStream
+from gateway.tools.base import ChangeKind
+
+
+class ToldCatalog(Catalog):
+    """A catalog whose lists change when the test says so."""
+
+    def change(self, kind: ChangeKind) -> None:
+        self._tell(kind)
+
+
+async def settled() -> None:
+    """Nothing starts here."""
+
+
+@asynccontextmanager
+async def serving(catalog: Catalog) -> AsyncGenerator[GatewayServer]:
+    """A server over that catalog."""
+    server = GatewayServer(
+        catalog,
+        name="t",
+        version="1",
+        own_id="me",
+        page_size=10,
+        instructions=lambda: "",
+        ask_timeout_seconds=60,
+        state_key=bytes(32),
+    )
+    async with server:
+        yield server
+
+
+def said(method: str, params: dict[str, Any], id_: int | None = None) -> SessionMessage:
+    """As a client writes it."""
+    body: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params, **({} if id_ is None else {"id": id_})}
+    return SessionMessage(t.jsonrpc_message_adapter.validate_python(body))
+
+
+@asynccontextmanager
+async def client_that_reads_nothing_more(server: GatewayServer) -> AsyncGenerator[None]:
+    """A 2025 client that makes its handshake and then takes nothing from its connection."""
+    async with create_client_server_memory_streams() as (ours, theirs), anyio.create_task_group() as tasks:
+        read, write = ours
+        tasks.start_soon(server.mcp.run, theirs[0], theirs[1], server.mcp.create_initialization_options())
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "deaf", "version": "1"}}
+        await write.send(said("initialize", hello, 1))
+        await read.receive()
+        await write.send(said("notifications/initialized", {}))
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_client_that_only_connected_is_told_of_changes() -> None:
+    catalog = ToldCatalog([], EventStream(), name_budget=64, settled=settled)
+    heard: list[Any] = []
+
+    async def hear(message: Any) -> None:
+        heard.append(message)
+
+    async with serving(catalog) as server, Client(server.mcp, mode="legacy", message_handler=hear):
+        catalog.change("tools")
+        with anyio.fail_after(5):
+            while not heard:
+                await anyio.sleep(0.01)
+    assert [type(what) for what in heard] == [t.ToolListChangedNotification]
+
+
+async def test_a_client_that_reads_nothing_does_not_delay_what_others_are_told() -> None:
+    catalog = ToldCatalog([], EventStream(), name_budget=64, settled=settled)
+    heard: list[tuple[float, Any]] = []
+
+    async def hear(message: Any) -> None:
+        heard.append((anyio.current_time(), message))
+
+    async with serving(catalog) as server, client_that_reads_nothing_more(server):
+        async with Client(server.mcp, mode="legacy", message_handler=hear):
+            began = anyio.current_time()
+            with anyio.fail_after(SEND_SECONDS + 10):
+                while len(heard) < 3:
+                    catalog.change("tools")
+                    await anyio.sleep(0.02)
+    assert {type(what) for _, what in heard} == {t.ToolListChangedNotification}
+    assert heard[2][0] - began < 3 * SPACING_SECONDS + 1 < SEND_SECONDS
