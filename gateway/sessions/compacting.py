@@ -1,0 +1,111 @@
+"""When compaction runs: around a run on its history (`CompactionProvider`), and inside one before each model call.
+
+Inside a run it works on copies: what a model no longer sees stays in the history as it was said. It needs a history that is
+ours: where a model's provider keeps the conversation, there is nothing to take out (requirements SE22).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import cast
+
+from gateway.json_types import JsonObject
+from gateway.sessions.compaction import CompactionStrategy
+from gateway.sessions.context import ContextProvider, SessionContext
+from gateway.sessions.grouping import TokenizerProtocol, annotate_message_groups, groups_of, included_messages
+from gateway.sessions.history import EXCLUDED_KEY
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.types.messages import Message
+
+COMPACTION_STATE_KEY = "_compaction_messages"
+
+
+async def apply_compaction(
+    messages: list[Message], *, strategy: CompactionStrategy | None, tokenizer: TokenizerProtocol | None = None
+) -> list[Message]:
+    """Let a strategy mark `messages`; what a model is to see of them.
+
+    The newest group stays in any case: a model that is shown nothing has nothing to answer.
+    """
+    if strategy is None:
+        return messages
+    annotate_message_groups(messages, tokenizer=tokenizer)
+    await strategy(messages)
+    shown = included_messages(messages)
+    if messages and not any(message.role != "system" for message in shown):
+        last = max(groups_of(messages), key=lambda group: (group.kind != "system", group.start))
+        for message in last.messages:
+            message.additional_properties[EXCLUDED_KEY] = False
+        shown = included_messages(messages)
+    return shown
+
+
+class RunCompaction:
+    """Compaction inside one run. Made for the run; what was taken out once stays out, and each message is counted once."""
+
+    def __init__(self, strategy: CompactionStrategy, tokenizer: TokenizerProtocol | None = None) -> None:
+        self._strategy = strategy
+        self._tokenizer = tokenizer
+        self._taken: list[Message] = []
+        self._working: list[Message] = []
+
+    async def project(self, messages: Sequence[Message]) -> list[Message]:
+        """What the next model call is to see of the run's conversation so far, which stays as it is."""
+        known = len(self._taken)
+        if len(messages) < known or any(a is not b for a, b in zip(self._taken, messages, strict=False)):
+            known, self._taken, self._working = 0, [], []  # somebody rewrote the conversation
+        for message in messages[known:]:
+            own = copy.copy(message)
+            own.additional_properties = dict(message.additional_properties)
+            self._taken.append(message)
+            self._working.append(own)
+        return await apply_compaction(self._working, strategy=self._strategy, tokenizer=self._tokenizer)
+
+
+class CompactionProvider(ContextProvider):
+    """Compacts what a history loaded (`before_strategy`), and what it stored in the session's state (`after_strategy`).
+
+    Put it after the history. Stored messages are only marked; a history with `skip_excluded` does not load them again.
+    """
+
+    def __init__(
+        self,
+        *,
+        before_strategy: CompactionStrategy | None = None,
+        after_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
+        source_id: str = "compaction",
+        history_source_id: str = "in_memory",
+    ) -> None:
+        """`history_source_id` names the history whose messages `after_strategy` is for."""
+        super().__init__(source_id)
+        self.before_strategy = before_strategy
+        self.after_strategy = after_strategy
+        self.tokenizer = tokenizer
+        self.history_source_id = history_source_id
+
+    async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Leave out of the context what the strategy takes out; a summary goes where what it sums up was."""
+        messages = context.get_messages()
+        if self.before_strategy is None or not messages:
+            return
+        source_of = {id(message): source for source, added in context.context_messages.items() for message in added}
+        annotate_message_groups(messages, tokenizer=self.tokenizer)
+        await self.before_strategy(messages)
+        kept: dict[str, list[Message]] = {source: [] for source in context.context_messages}
+        source = next(reversed(kept))
+        for message in reversed(messages):
+            source = source_of.get(id(message), source)
+            if not message.additional_properties.get(EXCLUDED_KEY):
+                kept[source].insert(0, message)
+        context.context_messages.update(kept)
+
+    async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Mark what is stored in the session's state."""
+        stored = session.state.get(self.history_source_id)
+        messages = cast("list[Message] | None", cast("JsonObject", stored).get("messages")) if isinstance(stored, dict) else None
+        if self.after_strategy is None or not messages:
+            return
+        annotate_message_groups(messages, tokenizer=self.tokenizer)
+        await self.after_strategy(messages)

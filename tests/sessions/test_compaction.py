@@ -1,0 +1,329 @@
+"""Compaction: what a model no longer sees, that calls and results stay together, and when it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gateway import (
+    Agent,
+    CharacterEstimatorTokenizer,
+    CompactionProvider,
+    CompactionStrategy,
+    Content,
+    ContextWindowCompactionStrategy,
+    InMemoryHistoryProvider,
+    Message,
+    ScriptedChatClient,
+    SelectiveToolCallCompactionStrategy,
+    SlidingWindowStrategy,
+    SummarizationStrategy,
+    TokenBudgetComposedStrategy,
+    TokenizerProtocol,
+    ToolResultCompactionStrategy,
+    TruncationStrategy,
+    annotate_message_groups,
+    apply_compaction,
+    included_messages,
+    included_token_count,
+)
+from gateway.errors import ModelError
+from gateway.sessions.compacting import RunCompaction
+from gateway.sessions.compaction import MAX_RESULT_CHARS
+
+cp1 = pytest.mark.requirement("CP1")
+
+
+class Words:
+    """A tokenizer of one's own: a hundred tokens per message."""
+
+    def count_tokens(self, text: str) -> int:
+        return 100
+
+
+class Everything:
+    """A strategy that goes too far."""
+
+    async def __call__(self, messages: list[Message]) -> bool:
+        for message in messages:
+            message.additional_properties["_excluded"] = True
+        return True
+
+
+def user(text: str) -> Message:
+    return Message("user", [text])
+
+
+def said(text: str) -> Message:
+    return Message("assistant", [text])
+
+
+def round_of(name: str, result: str, call_id: str) -> list[Message]:
+    """A tool call and its result."""
+    call = Content.from_function_call(call_id, name, {"q": name})
+    return [Message("assistant", [call]), Message("tool", [Content.from_function_result(call_id, result=result)])]
+
+
+def conversation() -> list[Message]:
+    """A system message, three turns, two of them with a tool."""
+    return [
+        Message("system", ["Be brief."]), user("one"), *round_of("weather", "sunny", "c1"), said("It is sunny."),
+        user("two"), *round_of("time", "noon", "c2"), said("It is noon."), user("three"), said("Yes."),
+    ]  # fmt: skip
+
+
+def brief(messages: Sequence[Message]) -> list[str]:
+    """The messages as short words: text, `weather()` for a call, `=sunny` for a result."""
+
+    def of(content: Content) -> str:
+        if content.type == "function_call":
+            return f"{content.name}()"
+        return f"={content.result}" if content.type == "function_result" else content.text or content.type
+
+    return ["".join(of(content) for content in message.contents) for message in messages]
+
+
+def assert_whole(messages: Sequence[Message]) -> None:
+    """Every call has its result after it, and every result its call before it."""
+    open_calls: set[str | None] = set()
+    for message in messages:
+        for content in message.contents:
+            if content.type == "function_call":
+                open_calls.add(content.call_id)
+            elif content.type == "function_result":
+                assert content.call_id in open_calls
+                open_calls.remove(content.call_id)
+    assert not open_calls
+
+
+@cp1
+async def test_truncation_drops_the_oldest_groups_whole_and_keeps_system_messages() -> None:
+    messages = conversation()
+    assert not await TruncationStrategy(max_n=11, compact_to=5)(messages)
+    assert await TruncationStrategy(max_n=10, compact_to=8)(messages)
+    assert brief(included_messages(messages)) == ["Be brief.", "It is sunny.", "two", "time()", "=noon", "It is noon.", "three", "Yes."]
+    assert len(messages) == 11
+    with_tokens = conversation()
+    assert await TruncationStrategy(max_n=1000, compact_to=350, tokenizer=Words())(with_tokens)
+    assert brief(included_messages(with_tokens)) == ["Be brief.", "three", "Yes."]
+    without = conversation()
+    assert await TruncationStrategy(max_n=3, compact_to=1, preserve_system=False)(without)
+    assert brief(included_messages(without)) == ["Yes."]
+
+
+@cp1
+async def test_a_sliding_window_keeps_the_newest_groups() -> None:
+    messages = conversation()
+    assert await SlidingWindowStrategy(keep_last_groups=4)(messages)
+    assert brief(included_messages(messages)) == ["Be brief.", "time()", "=noon", "It is noon.", "three", "Yes."]
+    assert not await SlidingWindowStrategy(keep_last_groups=4)(messages)
+
+
+@cp1
+async def test_tool_calls_can_go_alone_call_and_result_together() -> None:
+    messages = conversation()
+    assert await SelectiveToolCallCompactionStrategy()(messages)
+    assert brief(included_messages(messages)) == [
+        "Be brief.", "one", "It is sunny.", "two", "time()", "=noon", "It is noon.", "three", "Yes."
+    ]  # fmt: skip
+    assert await SelectiveToolCallCompactionStrategy(keep_last_tool_call_groups=0)(messages)
+    assert not [text for text in brief(included_messages(messages)) if "(" in text or "=" in text]
+
+
+@cp1
+async def test_tool_results_can_be_collapsed_to_one_line_that_points_to_what_it_stands_for() -> None:
+    messages = conversation()
+    messages[3].contents[0] = Content.from_function_result("c1", result="x" * 10_000)
+    assert await ToolResultCompactionStrategy()(messages)
+    shown = included_messages(messages)
+    assert brief(shown)[2].startswith("[Tool results: weather: xxx") and len(brief(shown)[2]) < MAX_RESULT_CHARS + 50
+    assert brief(shown)[5:7] == ["time()", "=noon"]
+    summary = shown[2]
+    originals = messages[3:5]
+    assert summary.additional_properties["_group"]["_summary_of_message_ids"] == [m.message_id for m in originals]
+    assert {m.additional_properties["_group"]["_summarized_by_summary_id"] for m in originals} == {summary.message_id}
+    assert not await ToolResultCompactionStrategy()(messages)
+
+
+@cp1
+async def test_a_model_summarises_the_older_part_once_there_are_more_than_six_messages() -> None:
+    client = ScriptedChatClient(["They talked of weather and time."])
+    messages = conversation()
+    few = messages[:7]
+    assert not await SummarizationStrategy(client=client)(few)
+    assert await SummarizationStrategy(client=client)(messages)
+    summary = "They talked of weather and time."
+    assert brief(included_messages(messages)) == ["Be brief.", summary, "time()", "=noon", "It is noon.", "three", "Yes."]
+    [(asked, _)] = client.requests
+    assert "[user] one" in asked[1].text and "sunny" in asked[1].text and "noon" not in asked[1].text
+
+
+@cp1
+async def test_a_summary_that_fails_leaves_the_conversation_whole(caplog: pytest.LogCaptureFixture) -> None:
+    client = ScriptedChatClient([ModelError("out of credit"), "   "])
+    messages = conversation()
+    for _ in range(2):
+        assert not await SummarizationStrategy(client=client)(messages)
+    assert included_messages(messages) == messages and "out of credit" in caplog.text
+
+
+@cp1
+async def test_a_token_budget_runs_its_strategies_until_it_is_met() -> None:
+    messages = conversation()
+    tools, window = SelectiveToolCallCompactionStrategy(keep_last_tool_call_groups=0), SlidingWindowStrategy(keep_last_groups=1)
+    assert not await TokenBudgetComposedStrategy(token_budget=1100, tokenizer=Words(), strategies=[tools, window])(messages)
+    assert await TokenBudgetComposedStrategy(token_budget=700, tokenizer=Words(), strategies=[tools, window])(messages)
+    assert brief(included_messages(messages)) == ["Be brief.", "one", "It is sunny.", "two", "It is noon.", "three", "Yes."]
+    late = conversation()
+    budget = TokenBudgetComposedStrategy(token_budget=700, tokenizer=Words(), strategies=[tools, window], early_stop=False)
+    assert await budget(late) and brief(included_messages(late)) == ["Be brief.", "Yes."]
+    strict = conversation()
+    assert await TokenBudgetComposedStrategy(token_budget=200, tokenizer=Words(), strategies=[])(strict)
+    assert brief(included_messages(strict)) == ["Be brief.", "Yes."]
+    assert included_token_count(strict) == 200
+
+
+@cp1
+async def test_a_context_window_first_collapses_tool_results_and_then_truncates() -> None:
+    messages = [user("start")]
+    for number in range(8):
+        messages += round_of("look", f"{number}", f"c{number}")
+    strategy = ContextWindowCompactionStrategy(max_context_window_tokens=3000, max_output_tokens=0, tokenizer=Words())
+    assert (strategy.tool_eviction_threshold, strategy.truncation_threshold, strategy.input_budget_tokens) == (0.5, 0.8, 3000)
+    assert await strategy(messages)
+    shown = brief(included_messages(messages))
+    assert shown[1:5] == [f"[Tool results: look: {number}]" for number in range(4)] and shown.count("look()") == 4
+    small = ContextWindowCompactionStrategy(max_context_window_tokens=1000, max_output_tokens=0, tokenizer=Words())
+    assert await small(messages)
+    assert included_token_count(messages) <= 500
+    assert_whole(included_messages(messages))
+
+
+@cp1
+def test_four_characters_are_a_token_and_a_tokenizer_needs_one_method() -> None:
+    estimate = CharacterEstimatorTokenizer()
+    assert [estimate.count_tokens(text) for text in ("", "abc", "abcdefgh")] == [1, 1, 2]
+    assert isinstance(estimate, TokenizerProtocol) and isinstance(Words(), TokenizerProtocol)
+    assert isinstance(TruncationStrategy(max_n=2, compact_to=1), CompactionStrategy)
+
+
+@cp1
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (TruncationStrategy, {"max_n": 0, "compact_to": 1}),
+        (TruncationStrategy, {"max_n": 1, "compact_to": 2}),
+        (SlidingWindowStrategy, {"keep_last_groups": 0}),
+        (SelectiveToolCallCompactionStrategy, {"keep_last_tool_call_groups": -1}),
+        (ToolResultCompactionStrategy, {"keep_last_tool_call_groups": -1}),
+        (SummarizationStrategy, {"client": None, "target_count": 0}),
+        (SummarizationStrategy, {"client": None, "threshold": -1}),
+        (ContextWindowCompactionStrategy, {"max_context_window_tokens": 10, "max_output_tokens": 10}),
+        (ContextWindowCompactionStrategy, {"max_context_window_tokens": 10, "max_output_tokens": 0, "truncation_threshold": 0.1}),
+        (ContextWindowCompactionStrategy, {"max_context_window_tokens": 10, "max_output_tokens": 0, "tool_eviction_threshold": 0}),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(kind: Any, values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be"):
+        kind(**values)
+
+
+@cp1
+async def test_reasoning_approvals_and_late_results_belong_to_their_call() -> None:
+    call = Content.from_function_call("c1", "pay", {})
+    late = Message("tool", [Content.from_function_result("c1", result="paid")])
+    thinking = Message("assistant", [Content.from_text_reasoning(text="hm")])
+    messages = [user("go"), thinking, Message("assistant", [call]), user("please wait"), late, said("done"), user("next")]
+    ids = annotate_message_groups(messages)
+    kinds = [message.additional_properties["_group"]["kind"] for message in messages]
+    assert kinds == ["user", "tool_call", "tool_call", "user", "tool_call", "assistant_text", "user"] and len(ids) == 5
+    assert await SlidingWindowStrategy(keep_last_groups=3)(messages)
+    assert brief(included_messages(messages)) == ["please wait", "done", "next"]
+
+
+@cp1
+async def test_no_strategy_tears_a_call_from_its_result_whatever_the_size() -> None:
+    for size in range(1, 12):
+        for strategy in (
+            TruncationStrategy(max_n=size, compact_to=size),
+            SlidingWindowStrategy(keep_last_groups=size),
+            TokenBudgetComposedStrategy(token_budget=size * 100, tokenizer=Words(), strategies=[ToolResultCompactionStrategy()]),
+            SummarizationStrategy(client=ScriptedChatClient(["summary"]), target_count=size, threshold=0),
+        ):
+            shown = await apply_compaction(conversation(), strategy=strategy)
+            assert_whole(shown)
+            assert shown and shown[-1].text == "Yes."
+
+
+@cp1
+async def test_a_model_is_always_shown_the_newest_turn() -> None:
+    for strategy in (
+        TokenBudgetComposedStrategy(token_budget=10, tokenizer=Words(), strategies=[]),
+        TruncationStrategy(max_n=1, compact_to=1),
+        Everything(),
+    ):
+        assert brief(await apply_compaction([user("a"), user("b")], strategy=strategy)) == ["b"]
+    messages = conversation()
+    assert await apply_compaction(messages, strategy=None) is messages
+
+
+@pytest.mark.requirement("CP1", "SE22")
+async def test_before_a_run_the_loaded_history_is_compacted_and_the_stored_one_stays() -> None:
+    client = ScriptedChatClient([f"answer {number}" for number in range(4)])
+    compaction = CompactionProvider(before_strategy=SlidingWindowStrategy(keep_last_groups=2))
+    agent = Agent(client, context_providers=[InMemoryHistoryProvider(), compaction])
+    session = agent.create_session()
+    for number in range(4):
+        await agent.run(f"ask {number}", session=session)
+    assert brief(client.requests[3][0]) == ["ask 2", "answer 2", "ask 3"]
+    assert len(session.state["in_memory"]["messages"]) == 8
+
+
+@cp1
+async def test_a_summary_of_the_loaded_history_goes_where_it_was() -> None:
+    client = ScriptedChatClient(["a0", "a1", "a2"])
+    summarise = SummarizationStrategy(client=ScriptedChatClient(["short"]), target_count=1, threshold=1)
+    compaction = CompactionProvider(before_strategy=summarise)
+    agent = Agent(client, context_providers=[InMemoryHistoryProvider(), compaction])
+    session = agent.create_session()
+    for number in range(3):
+        await agent.run(f"q{number}", session=session)
+    assert brief(client.requests[2][0]) == ["short", "a1", "q2"]
+
+
+@cp1
+async def test_after_a_run_the_stored_history_is_marked_and_a_history_may_skip_what_is() -> None:
+    client = ScriptedChatClient([f"answer {number}" for number in range(4)])
+    history = InMemoryHistoryProvider(skip_excluded=True)
+    compaction = CompactionProvider(after_strategy=SlidingWindowStrategy(keep_last_groups=1), history_source_id=history.source_id)
+    agent = Agent(client, context_providers=[history, compaction])
+    session = agent.create_session()
+    for number in range(3):
+        await agent.run(f"ask {number}", session=session)
+    stored = json.loads(json.dumps(session.to_dict()))["state"]["in_memory"]["messages"]
+    assert [message["additional_properties"].get("_excluded") for message in stored[:2]] == [True, True]
+    assert brief(client.requests[2][0]) == ["answer 0", "ask 1", "answer 1", "ask 2"]
+
+
+@cp1
+async def test_inside_a_run_each_call_sees_less_and_the_conversation_stays_as_it_is() -> None:
+    counted: list[str] = []
+
+    class Counting(Words):
+        def count_tokens(self, text: str) -> int:
+            counted.append(text)
+            return 100
+
+    compaction = RunCompaction(ToolResultCompactionStrategy(keep_last_tool_call_groups=1), Counting())
+    messages = [user("go")]
+    shown: list[Message] = []
+    for number in range(3):
+        messages += round_of("look", str(number), f"c{number}")
+        shown = await compaction.project(messages)
+    assert brief(shown) == ["go", "[Tool results: look: 0]", "[Tool results: look: 1]", "look()", "=2"]
+    assert all(message.additional_properties == {} and message.message_id is None for message in messages)
+    assert len(counted) == len(set(counted))
+    assert brief(await compaction.project(messages[:1])) == ["go"]
