@@ -45,6 +45,7 @@ def local_checks(loaded: LoadedConfig) -> list[Check]:
         *[Check("warn" if "does not exist" in note or "no source" in note else "ok", "note", note, "") for note in loaded.notes],
         *[_disabled(server.json_path, server.reason, server.hint) for server in loaded.disabled],
         *_programs(loaded),
+        *_pins(loaded),
         *_state_and_bind(loaded),
         *_models(loaded),
     ]
@@ -69,6 +70,26 @@ def _programs(loaded: LoadedConfig) -> list[Check]:
             else:
                 checks.append(Check("ok", subject, found, ""))
     return checks
+
+
+def _pins(loaded: LoadedConfig) -> list[Check]:
+    """The lock file, where there is one: whether it can be read, and which servers it leaves out."""
+    from gateway.upstream.pins import lock_path, read_pins
+
+    path = lock_path(loaded)
+    if path is None or not path.exists():
+        return []
+    try:
+        pins = read_pins(path)
+    except ConfigError as error:
+        return [Check("fail", "lock file", str(error), "")]
+    config = loaded.config
+    left_out = [name for name in config.mcp_servers if name not in pins.servers and config.policy(name).pins != "off"]
+    checks = [
+        Check("warn", f"lock file {path.name}", f"server {name!r} is not in it, so whatever it lists is served", f"`moongate lock {name}`.")
+        for name in left_out
+    ]
+    return checks or [Check("ok", f"lock file {path.name}", f"pins {len(pins.servers)} server{'' if len(pins.servers) == 1 else 's'}", "")]
 
 
 def _which(entry: StdioServer, base_dir: Path) -> str | None:

@@ -153,6 +153,7 @@ class Connection:
         """Passive health: a call could not be delivered although the session stands (stateless servers)."""
         if self._session is None:
             return
+        self._session.forget_tools()
         wait = error.retry_after_seconds if isinstance(error, UpstreamBusy) else RETRY_SPACING_SECONDS
         # A call that was under way already must not shorten what the server asked for.
         self._retry_at = max(self._retry_at, anyio.current_time() + wait)

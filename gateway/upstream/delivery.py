@@ -44,6 +44,15 @@ class Owner(SessionHooks, Protocol):
         """Client capabilities declared on the connection that callers share."""
         ...
 
+    async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
+        """Refuse a request that must not reach the server behind `session`; asked right before each sending.
+
+        Raises:
+            PolicyDenied: It must not.
+            UpstreamUnavailable: It cannot be told.
+        """
+        ...
+
 
 class Delivery:
     """Sends for one server. `start` it with the owner's task group, which outlives the callers' sessions."""
@@ -158,13 +167,16 @@ class Delivery:
 
                 async def work(own: Session) -> JsonObject:
                     await own.want_level(envelope.log_level)
+                    await self._owner.admit(own, method, params)
                     return await own.request(method, params, envelope)
 
                 return await self._callers.run(ctx, askable, work)
             await session.want_level(envelope.log_level)
             if self._turns is not None:
                 async with self._turns.turn(ctx):
+                    await self._owner.admit(session, method, params)
                     return await session.request(method, params, envelope)
+        await self._owner.admit(session, method, params)
         return await session.request(method, params, envelope)
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:

@@ -156,6 +156,19 @@ class Session:
         self._running: dict[int, CallContext] = {}
         self._listens = 0
         self._level: LogLevel | None = None
+        self.listed_tools: Mapping[str, str] | None = None
+        """Digests of the tools as last listed on this session (`note_tools`); `None` once they may be others."""
+        self.tool_changes = 0
+        """How often the tools became others, or may have."""
+
+    def note_tools(self, digests: Mapping[str, str], *, as_of: int) -> None:
+        """Keep what a listing said that began at `tool_changes` `as_of`; a change in between makes it worthless."""
+        self.listed_tools = digests if as_of == self.tool_changes else None
+
+    def forget_tools(self) -> None:
+        """The server says that its tools changed, or may have been started anew unseen."""
+        self.tool_changes += 1
+        self.listed_tools = None
 
     @property
     def is_modern(self) -> bool:
@@ -339,6 +352,8 @@ class Session:
     async def _on_notify(self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> None:
         if method in ("notifications/progress", "notifications/cancelled"):
             return
+        if method == "notifications/tools/list_changed":
+            self.forget_tools()
         await self._hooks.notified(method, params or {}, _calling.get() or self._only_caller())
 
     def _only_caller(self) -> CallContext | None:

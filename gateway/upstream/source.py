@@ -17,9 +17,17 @@ import anyio
 
 from gateway.config.models import HttpServer, ServerEntry, SseServer
 from gateway.config.policies import SourcePolicy, TaskPolicy
-from gateway.errors import AskExpired, AskUnavailable, NotFound, PolicyDenied, UpstreamError, UpstreamRefused, UpstreamUnavailable
+from gateway.errors import (
+    AskExpired,
+    AskUnavailable,
+    NotFound,
+    SessionGone,
+    UpstreamError,
+    UpstreamLost,
+    UpstreamRefused,
+    UpstreamUnavailable,
+)
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.policy.pins import PinFinding, judge_pins, pin_digest, pinned_form
 from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, OnChange, SourceStatus, Tool
 from gateway.tools.context import CallContext, ClientProfile, LogLevel
 from gateway.tools.drive import keyed
@@ -31,6 +39,7 @@ from gateway.upstream.hop import VIA_KEY, without_loops, without_owned_meta
 from gateway.upstream.http import OwnedCredentials
 from gateway.upstream.inputs import Answered, AskServices, InputGuard, Relayed, to_input_required
 from gateway.upstream.listing import Listing, list_all, to_listed
+from gateway.upstream.pinning import Pinning
 from gateway.upstream.refusals import begin_again, explain
 from gateway.upstream.remembered import Memory, Remembered
 from gateway.upstream.session import Envelope, Negotiated, Session
@@ -91,13 +100,13 @@ class UpstreamSource:
         self._own_id = own_id
         self._lists: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
         self._tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
-        self._pinned: Mapping[str, str] | None = None
-        self._pin_findings: dict[str, PinFinding] = {}
+        self._pins = Pinning(server, policy.pins)
         self._built_modern = False
         self._agreed: Negotiated | None = None
         self._rereads: list[anyio.Event] = []
         """Set when a reading of the tools that has not begun yet, or is going on, has ended."""
-        self._is_stale = False
+        self._shared: Session | None = None
+        """The session whose listing is the catalog's."""
         self._memory: Memory | None = None
         self._recalled: Remembered | None = None
         self._to_keep: Remembered | None = None
@@ -162,7 +171,7 @@ class UpstreamSource:
             tools=len(self._tools),
             milliseconds=connection.milliseconds,
             error=connection.last_error or None,
-            quarantined=self._quarantined(),
+            quarantined=self._pins.quarantined(),
             since=_iso(connection.down_since),
         )
 
@@ -199,6 +208,7 @@ class UpstreamSource:
     async def _load(self, session: Session) -> None:
         """Read every list of a server that just became ready."""
         await self._read_lists(session, ("tools", "resources", "prompts"), announced=False)
+        self._shared = session
 
     async def _read_lists(self, session: Session, kinds: Sequence[ChangeKind], *, announced: bool) -> None:
         """Read lists and say which changed; one the server `announced` as changed is passed on as that in any case."""
@@ -206,6 +216,7 @@ class UpstreamSource:
         capabilities = session.negotiated.capabilities
         for change in kinds:
             differs = False
+            as_of = session.tool_changes
             for kind in _KINDS_OF[change]:
                 listing = await list_all(session, kind, envelope) if _CAPABILITY_OF[kind] in capabilities else Listing([])
                 fresh = without_loops(listing.entries, self._own_id)
@@ -215,11 +226,12 @@ class UpstreamSource:
                     self._lists[kind] = fresh
                     differs = True
             if change == "tools":
-                self._is_stale = False
                 known, self._agreed = self._agreed, session.negotiated
                 tasks_differ = (known is not None and known.has_tasks) != session.negotiated.has_tasks
                 if differs or tasks_differ or session.is_modern != self._built_modern:
                     self._rebuild_tools(modern=session.is_modern)
+                if self._pins.guards:
+                    session.note_tools(self._pins.digests(self._lists["tools"]), as_of=as_of)
             if differs or announced:
                 self._on_change(change)
         if self._memory is not None:
@@ -233,7 +245,7 @@ class UpstreamSource:
         has_tasks = agreed is not None and agreed.has_tasks
         may_ask = self._guard.asks_midway(is_modern=modern and not has_tasks)
         keeps_era, self._built_modern = modern == self._built_modern, modern
-        held = self._judge_pins()
+        held = self._pins.judge(self._lists["tools"])
         tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
         for wire in self._lists["tools"]:
             name = str(wire["name"])
@@ -252,12 +264,11 @@ class UpstreamSource:
                 tools[name] = (wire, RemoteTool(listed, self))
         self._tools = tools
 
-    # -- pins --------------------------------------------------------------------------------------------------
+    # -- pins and what is kept of lists ------------------------------------------------------------------------
 
     def pin(self, pinned: Mapping[str, str] | None) -> None:
         """Take the server's pinned digests by tool, at the start or anew; `None` where it is not pinned."""
-        if pinned != self._pinned:
-            self._pinned = pinned
+        if self._pins.take(pinned):
             self._rebuild_tools(modern=self._built_modern)
             self._on_change("tools")
 
@@ -300,64 +311,52 @@ class UpstreamSource:
         return self._lists["tools"]
 
     def pin_remarks(self) -> list[str]:
-        """What the lock file holds that is not there, or does not hold although there is one."""
-        again = f"`moongate lock {self._server}` writes its entry anew."
-        return [
-            f"{self._server}: tool {name!r} is in the lock file, but the server lists it no more; {again}"
-            for name, finding in self._pin_findings.items()
-            if finding.change == "removed"
-        ]
+        """What the lock file holds that is not there."""
+        return self._pins.remarks()
 
-    def _judge_pins(self) -> set[str]:
-        """Judge the listing by the pins; returns what may not be served, and says what is new about it."""
-        listed: dict[str, str] = {}
-        if self._pinned is not None:
-            for wire in self._lists["tools"]:
-                listed.setdefault(str(wire["name"]), pin_digest(pinned_form(wire)))
-        # Before the first listing nothing is known to be missing.
-        pinned = self._pinned if listed else None
-        found = judge_pins(listed, pinned, self._policy.pins)
-        for name, finding in found.items():
-            if finding != self._pin_findings.get(name) and finding.change != "removed":
-                what = "served" if finding.is_served else "quarantined"
-                accept = f"`moongate lock --diff {self._server}` shows it, `moongate lock --accept {self._server}/{name}` accepts it"
-                logger.warning("%s: tool %r is %s against the lock file, %s: %s", self._server, name, finding.change, what, accept)
-        self._pin_findings = found
-        return {name for name, finding in found.items() if not finding.is_served}
+    async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
+        """Let a call of a pinned server pass only for a tool that is accepted as `session` lists it (`Owner`).
 
-    def _quarantined(self) -> dict[str, str]:
-        return {
-            name: f"{finding.change} against the lock file; `moongate lock --accept {self._server}/{name}` accepts it"
-            for name, finding in self._pin_findings.items()
-            if finding.change != "removed" and not finding.is_served
-        }
-
-    async def _admit(self, name: str) -> None:
-        """Let a call of a pinned server pass only for a tool that it lists now and that is accepted.
-
-        Waits for the connection and for lists it announced as changed, so nothing is called by an outdated listing.
-
-        Raises:
-            UpstreamError: It cannot be reached, or what it lists now cannot be read.
-            PolicyDenied: The tool is not listed, or not accepted.
+        What a session lists is read once, and again when it announced a change; the calls in between cost a look at a table.
         """
-        await self._connection.session()
-        if self._is_stale and not self._rereads:
-            self._mark_changed("tools")
-        if self._rereads:
-            with anyio.move_on_after(LIST_TIMEOUT_SECONDS + REREAD_SPACING_SECONDS):
-                await self._rereads[-1].wait()
-        if self._is_stale:
+        if method != "tools/call" or not self._pins.guards:
+            return
+        listed = session.listed_tools
+        if listed is None:
+            await self._read_before_call(session)
+            listed = session.listed_tools
+        if listed is None:
+            if session.closed.is_set():
+                raise _gone(self._server)
             text = f"Server {self._server!r} changed its tools and they could not be read again; try again in a moment."
             raise UpstreamUnavailable(text, server=self._server)
-        if name not in self._tools:
-            reason = self._quarantined().get(name, "the server does not list it")
-            raise PolicyDenied(f"Tool {name!r} of {self._server!r} is not called: {reason}.", rule="pins", subject=name)
+        self._pins.admit(str(params.get("name")), listed)
+
+    async def _read_before_call(self, session: Session) -> None:
+        """Read the tools of a session that were not read on it, or changed since.
+
+        Raises:
+            UpstreamUnavailable: It cannot be done; the call that waits for it was not sent.
+        """
+        with anyio.move_on_after(LIST_TIMEOUT_SECONDS + REREAD_SPACING_SECONDS):
+            try:
+                if session is not self._shared:
+                    as_of = session.tool_changes
+                    listing = await list_all(session, "tools", Envelope(meta={VIA_KEY: [self._own_id]}))
+                    session.note_tools(self._pins.digests(listing.entries), as_of=as_of)
+                elif self._rereads:
+                    await self._rereads[-1].wait()
+                else:
+                    await self._read_lists(session, ("tools",), announced=False)
+            except UpstreamLost:
+                raise _gone(self._server) from None
 
     def _mark_changed(self, kind: ChangeKind) -> None:
-        if kind == "tools" and "tools" not in self._dirty:
-            self._is_stale = True
-            self._rereads.append(anyio.Event())
+        if kind == "tools":
+            if self._shared is not None:
+                self._shared.forget_tools()
+            if "tools" not in self._dirty:
+                self._rereads.append(anyio.Event())
         self._dirty.add(kind)
         self._changed.set()
 
@@ -445,8 +444,6 @@ class UpstreamSource:
             text = f"Server {self._server!r} was taken out of the configuration, or changed in it; list what there is now."
             raise UpstreamUnavailable(text, server=self._server)
         ctx = begin_again(ctx)
-        if self._pinned is not None and self._policy.pins == "quarantine" and method == "tools/call":
-            await self._admit(str(params.get("name")))
         try:
             return await converse(self._guard, once, ctx)
         except UpstreamRefused as error:
@@ -511,6 +508,10 @@ class UpstreamSource:
     async def unwatch(self, uri: str) -> None:
         """Undo one `watch`."""
         self._watcher.unwatch(uri)
+
+
+def _gone(server: str) -> SessionGone:
+    return SessionGone(f"Server {server!r} went away while its tools were read.", server=server)
 
 
 def _task_options(policy: TaskPolicy) -> MCPTaskOptions:

@@ -120,6 +120,7 @@ class Watcher:
         wait = RELISTEN_SECONDS
         while True:
             started = anyio.current_time()
+            session = None
             try:
                 session = await connection.live()
                 if session.is_modern:
@@ -134,6 +135,8 @@ class Watcher:
                 wait = RELISTEN_SECONDS
                 continue
             self._missed = True
+            if session is not None:
+                session.forget_tools()  # a server that comes back behind the same address may be another one
             if anyio.current_time() - started > MAX_RELISTEN_SECONDS:
                 wait = RELISTEN_SECONDS
             await anyio.sleep(wait)

@@ -96,6 +96,20 @@ def test_a_lock_file_that_cannot_be_read_never_counts_as_an_empty_one(tmp_path: 
     assert moongate("lock", "--check", cwd=tmp_path).code == 0
 
 
+def test_doctor_names_servers_that_the_lock_file_leaves_out(tmp_path: Path) -> None:
+    path = configure(tmp_path, [SEARCH])
+    write_pins(tmp_path / "gateway.lock.json", Pins({"docs": forms_of([SEARCH])}))
+    document = json.loads(path.read_text())
+    document["mcpServers"] |= {"more": document["mcpServers"]["docs"], "free": document["mcpServers"]["docs"]}
+    document["policies"]["free"] = {"pins": "off"}
+    path.write_text(json.dumps(document))
+    checks = moongate("doctor", "--json", cwd=tmp_path).data["checks"]
+    [about] = [check for check in checks if check["subject"].startswith("lock file")]
+    assert about["status"] == "warn"
+    assert "'more'" in about["text"]
+    assert "moongate lock more" in about["fix"]
+
+
 def test_an_edited_lock_file_is_refused(tmp_path: Path) -> None:
     configure(tmp_path, [SEARCH])
     assert moongate("lock", cwd=tmp_path).code == 0

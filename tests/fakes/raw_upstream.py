@@ -1,20 +1,24 @@
 """A remote server that says and lists exactly what a test tells it to, however odd, and shows exactly what reached it.
 
-    python -m tests.fakes.raw_upstream --stdio | --http  [--modern]  '<JSON>'
+    python -m tests.fakes.raw_upstream --stdio | --http [--port PORT]  [--modern]  '<JSON>'
 
 It speaks bare JSON-RPC, so nothing of an SDK tidies up listings or parameters. The JSON object may have `tools`, `resources`,
 `templates`, `prompts` (listings), `instructions`, `results` (tool name → result), `reads` (URI → result of `resources/read`),
 `rendered` (prompt name → result), `says` (notifications sent before the result of each call), `asks` (a request put to the
 client during each call) and `later` (a second tools listing, announced by the tool `change`). A tool without a result answers
 with the parameters it was called with, as text and as structured content `{"got": params}`; over HTTP also `"headers"`.
+With a `folder` it writes a line `PID METHOD NAME` for each request into `FOLDER/requests`, lists `later` once `FOLDER/later`
+exists, and leaves without an answer at the first call after `FOLDER/leave` came, which then is `FOLDER/later`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 
@@ -24,7 +28,23 @@ class Raw:
     def __init__(self, told: dict[str, Any], *, modern: bool) -> None:
         self.told = told
         self.modern = modern
-        self.changed = False
+        self.folder = Path(told["folder"]) if "folder" in told else None
+        self.is_later = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether the second listing counts."""
+        return self.is_later or (self.folder is not None and (self.folder / "later").exists())
+
+    def note(self, method: str, params: dict[str, Any]) -> None:
+        """Write a request down, and leave with it where the test wants that."""
+        if self.folder is None:
+            return
+        with (self.folder / "requests").open("a") as file:
+            file.write(f"{os.getpid()} {method} {params.get('name', '')}\n")
+        if method == "tools/call" and (self.folder / "leave").exists():
+            (self.folder / "leave").rename(self.folder / "later")
+            os._exit(3)
 
     def answer(self, method: str, params: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
         """The `result` or `error` of one request."""
@@ -50,7 +70,7 @@ class Raw:
 
     def call(self, params: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
         """The told result of a tool, or what it was called with."""
-        self.changed = self.changed or params["name"] == "change"
+        self.is_later = self.is_later or params["name"] == "change"
         seen = {"got": params, **({"headers": headers} if headers else {})}
         told: dict[str, Any] | None = self.told.get("results", {}).get(params["name"])
         return told or {"content": [{"type": "text", "text": json.dumps(params)}], "structuredContent": seen}
@@ -79,6 +99,7 @@ def over_stdio(raw: Raw) -> None:
         params: dict[str, Any] = message.get("params") or {}
         if "id" not in message or method is None:
             continue
+        raw.note(method, params)
         if method == "tools/call":
             for said in raw.told.get("says", []):
                 send(_tokened(said, params))
@@ -103,7 +124,7 @@ def _tokened(said: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
     return {**said, "params": {**said["params"], "progressToken": meta.get("progressToken")}}
 
 
-def over_http(raw: Raw) -> None:
+def over_http(raw: Raw, port: int) -> None:
     """One request, one JSON answer."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -114,6 +135,7 @@ def over_http(raw: Raw) -> None:
             if "id" not in message:
                 self.reply(202, b"")
                 return
+            raw.note(message["method"], message.get("params") or {})
             headers = {k.lower(): v for k, v in self.headers.items() if k.lower().startswith("mcp-")}
             answer = {"jsonrpc": "2.0", "id": message["id"], **raw.answer(message["method"], message.get("params") or {}, headers)}
             self.reply(200, json.dumps(answer).encode())
@@ -134,7 +156,7 @@ def over_http(raw: Raw) -> None:
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing: stderr is the test's."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     sys.stdout.write(f"http://127.0.0.1:{server.server_address[1]}/mcp\n")
     sys.stdout.flush()
     server.serve_forever()
@@ -144,11 +166,15 @@ def main() -> None:
     cli = argparse.ArgumentParser()
     cli.add_argument("--stdio", action="store_true")
     cli.add_argument("--http", action="store_true")
+    cli.add_argument("--port", type=int, default=0)
     cli.add_argument("--modern", action="store_true")
     cli.add_argument("told")
     options = cli.parse_args()
     raw = Raw(json.loads(options.told), modern=options.modern)
-    (over_stdio if options.stdio else over_http)(raw)
+    if options.stdio:
+        over_stdio(raw)
+    else:
+        over_http(raw, options.port)
 
 
 if __name__ == "__main__":
