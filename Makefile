@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup run test check lint types layers schemas bench conformance accept faults clean
+.PHONY: setup run test check lint types layers schemas bench conformance accept faults postgres clean
 
 setup: $(STAMP)
 
@@ -48,6 +48,10 @@ conformance: $(STAMP)
 accept: $(STAMP)
 	@bash tests/accept/setup.sh
 	@$(BIN)/python -m pytest -q -n auto -m "interop or browser" $(ARGS)
+
+postgres: $(STAMP)
+	@bash tests/install_postgres.sh
+	@$(BIN)/python -m pytest -q -m postgres $(ARGS)
 
 clean:
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     )
     from gateway.sessions.history import EXCLUDED_KEY, HistoryProvider, InMemoryHistoryProvider
     from gateway.sessions.session import AgentSession, SupportsAgentRun, register_state_type
+    from gateway.sessions.sql import SqlHistoryProvider
     from gateway.staging import ExperimentalFeature, ReleaseCandidateFeature
     from gateway.tools.context import CallContext
     from gateway.tools.function import FunctionTool, tool
@@ -131,6 +132,7 @@ __all__ = [
     "SelectiveToolCallCompactionStrategy",
     "SessionContext",
     "SlidingWindowStrategy",
+    "SqlHistoryProvider",
     "SummarizationStrategy",
     "SupportsAgentRun",
     "TodoFileStore",
@@ -218,6 +220,7 @@ _HOMES = {
     "SelectiveToolCallCompactionStrategy": "sessions.compaction",
     "SessionContext": "sessions.context",
     "SlidingWindowStrategy": "sessions.compaction",
+    "SqlHistoryProvider": "sessions.sql",
     "SummarizationStrategy": "sessions.compaction",
     "SupportsAgentRun": "sessions.session",
     "TodoFileStore": "agents.providers.todo_store",

@@ -170,7 +170,7 @@ class Gateway:
     def _asking(self, state: StateFolder) -> AskServices:
         """What judging asks needs: the records, opened on first use, and a model of ours where policy lets one answer."""
         config = self.loaded.config
-        records = Records(state, audit_days=config.storage.audit_days)
+        records = Records(state, audit_days=config.storage.audit_days, url=config.storage.url)
         self._stack.push_async_callback(records.aclose)
         self._stack.callback(self.events.subscribe(lambda event: records.note(_to_audit(event)), kinds=AUDITED))
         return AskServices(self.events, records, Approvals(records, self.events), self._wanted_models(config))

@@ -192,7 +192,8 @@ def _with_records(config_path: str | None, work: Callable[[Records], Awaitable[T
     storage = load(config_path).config.storage
 
     async def inner() -> T:
-        records = Records(StateFolder(Path(storage.dir) if storage.dir else default_state_dir()), audit_days=storage.audit_days)
+        state = StateFolder(Path(storage.dir) if storage.dir else default_state_dir())
+        records = Records(state, audit_days=storage.audit_days, url=storage.url)
         try:
             return await work(records)
         finally:

@@ -126,6 +126,7 @@ def _load(document: JsonObject, path: Path, environ: Mapping[str, str]) -> Loade
             continue
         policies = {**policies, name: {**cast("JsonObject", policies[name]), "auth": auth}}
         notes += remarks
+    root = _with_storage_url(root, expander)
     for section in SETTINGS_SECTIONS:
         _refuse_references(root.get(section), section)
     try:
@@ -135,6 +136,14 @@ def _load(document: JsonObject, path: Path, environ: Mapping[str, str]) -> Loade
         raise ConfigError("\n".join(problem.line() for problem in problems), path=problems[0].path) from None
     notes += _idle_policies(config, {*servers, *(server.name for server in disabled)})
     return LoadedConfig(_absolute(config, base_dir, notes), path, base_dir, disabled, notes, frozenset(expander.secrets))
+
+
+def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
+    """`storage.url` with its references replaced: it is the one setting with a password in it."""
+    storage = root.get("storage")
+    if not isinstance(storage, dict) or not isinstance(url := cast("JsonObject", storage).get("url"), str):
+        return root
+    return {**root, "storage": {**cast("JsonObject", storage), "url": expander.secret(url, path="storage.url")}}
 
 
 def _own_root(document: JsonObject, notes: list[str]) -> JsonObject:

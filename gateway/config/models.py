@@ -128,6 +128,8 @@ class StorageSettings(Model):
 
     dir: str | None = None
     """Folder; left out means the user state directory."""
+    url: str | None = None
+    """Database server instead of `gateway.db` in the folder: `postgresql://user:${PASSWORD}@host/database`."""
     result_ttl_seconds: float = Field(default=3600, gt=0)
     """How long the whole of a shortened result can be read."""
     max_result_bytes_per_caller: int = Field(default=268_435_456, ge=1024)

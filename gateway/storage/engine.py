@@ -1,8 +1,9 @@
 """`Database`: the gateway's own database, opened once and brought to the newest schema.
 
-SQLite in the state folder (`gateway.db`), in WAL mode, so that several processes of one user share it. Importing this module
-imports SQLAlchemy (Core, async; MIT, the most used SQL layer of Python; with aiosqlite as the driver), which takes a third of a
-second: only `records` imports it, on first use and in a thread. Statements here and in the repositories are portable Core, so
+SQLite in the state folder (`gateway.db`), in WAL mode, so that several processes of one user share it; or a PostgreSQL server by
+URL. Importing this module imports SQLAlchemy (Core, async; MIT, the most used SQL layer of Python; with aiosqlite as the driver,
+and psycopg, LGPL, the reference driver, as the extra `postgres`), which takes a third of a second: only `records` and the SQL
+providers of `sessions` import it, on first use and in a thread. Statements here and in the repositories are portable Core, so
 that PostgreSQL is another URL and not another store.
 """
 
@@ -18,8 +19,10 @@ from typing import Any
 import anyio
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 
 from gateway.errors import StorageError
 from gateway.storage.files import locked
@@ -36,13 +39,21 @@ WORK_SECONDS = 15.0
 POOL_SIZE = 4
 """Connections of one process: SQLite has one writer at a time, readers are short."""
 
+CONNECT_SECONDS = 5
+"""How long a PostgreSQL server may take to accept a connection."""
+
+MIGRATION_LOCK = 0x6D6F6F6E67617465
+"""Advisory lock on a PostgreSQL server under which the schema is changed: eight letters of our name."""
+
 
 class Database:
-    """An open database. Made by `open_database`; whoever opened it calls `aclose`."""
+    """An open database. Made by `open_database` or `open_url`; whoever opened it calls `aclose`."""
 
-    def __init__(self, engine: AsyncEngine, shown: str) -> None:
+    def __init__(self, engine: AsyncEngine, shown: str, hint: str) -> None:
+        """`shown` names it in errors, without a password; `hint` is what to check."""
         self._engine = engine
         self._shown = shown
+        self._hint = hint
 
     @asynccontextmanager
     async def begin(self) -> AsyncGenerator[AsyncConnection, None]:
@@ -61,7 +72,7 @@ class Database:
         except TimeoutError:
             raise StorageError(f"{self._shown} did not answer within {WORK_SECONDS:g} s.") from None
         except SQLAlchemyError as error:
-            raise StorageError(f"{self._shown} cannot be used: {_reason(error)}. Check the state folder's permissions and space.") from None
+            raise StorageError(f"{self._shown} cannot be used: {_reason(error)}. {self._hint}") from None
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -75,26 +86,74 @@ def open_database(folder: Path) -> Database:
     Raises:
         StorageError: It cannot be used, or a newer Moongate made it.
     """
-    path = folder / FILE_NAME
-    shown = f"The database {str(path)!r}"
+    return _open_file(folder / FILE_NAME, {"pool_size": POOL_SIZE, "max_overflow": 0, "pool_timeout": WORK_SECONDS})
+
+
+def open_url(url: str, *, pooled: bool = True) -> Database:
+    """Open a database by URL: `postgresql://…`, or `sqlite:///path` for a file. Blocks: call it in a thread.
+
+    Without `pooled` each transaction has a connection of its own, so that nothing is left to close, and several event loops may
+    use it one after the other.
+
+    Raises:
+        StorageError: The URL means nothing, the database cannot be used, or a newer Moongate made it.
+    """
+    pool: dict[str, Any] = {"pool_size": POOL_SIZE, "max_overflow": 0, "pool_timeout": WORK_SECONDS} if pooled else {"poolclass": NullPool}
+    try:
+        made = make_url(url)
+    except ArgumentError:
+        made = None
+    kind = made.get_backend_name() if made is not None else ""
+    if made is None or kind not in ("sqlite", "postgresql", "postgres"):
+        raise StorageError("A database URL begins with `postgresql://` or `sqlite:///`; this one does not.")
+    if kind == "sqlite":
+        if made.database in (None, "", ":memory:"):
+            raise StorageError("`sqlite://` needs a file: write `sqlite:///relative/path.db` or `sqlite:////absolute/path.db`.")
+        return _open_file(Path(made.database), pool)
+    return _open_server(made.set(drivername="postgresql+psycopg"), pool)
+
+
+def _open_file(path: Path, pool: dict[str, Any]) -> Database:
+    shown, hint = f"The database {str(path)!r}", "Check the state folder's permissions and space."
     try:
         # One process at a time: changing the journal mode and the schema do not wait for each other by themselves.
         with locked(path):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as raw:
                 raw.execute("PRAGMA journal_mode=WAL")
-            engine = sa.create_engine(f"sqlite:///{path}")
+            engine = sa.create_engine(URL.create("sqlite", database=str(path)))
             _own_transactions(engine)
-            try:
-                with engine.begin() as connection:
-                    migrate(connection)
-            finally:
-                engine.dispose()
+            _migrate(engine)
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
-        raise StorageError(f"{shown} cannot be used: {_reason(error)}. Check the state folder's permissions and space.") from None
-    made = create_async_engine(f"sqlite+aiosqlite:///{path}", pool_size=POOL_SIZE, max_overflow=0, pool_timeout=WORK_SECONDS)
+        raise StorageError(f"{shown} cannot be used: {_reason(error)}. {hint}") from None
+    made = create_async_engine(URL.create("sqlite+aiosqlite", database=str(path)), **pool)
     _own_transactions(made.sync_engine)
-    return Database(made, shown)
+    return Database(made, shown, hint)
+
+
+def _open_server(url: URL, pool: dict[str, Any]) -> Database:
+    """A PostgreSQL server. Connections that it closed meanwhile are noticed before they are used."""
+    shown = f"The database {url.set(drivername='postgresql', query={}).render_as_string(hide_password=True)}"
+    hint = "Check that the server runs and that the account may use the database and create tables in it."
+    options: dict[str, Any] = {"connect_args": {"connect_timeout": CONNECT_SECONDS, "application_name": "moongate"}}
+    try:
+        engine = sa.create_engine(url, poolclass=NullPool, **options)
+        _migrate(engine)
+    except ImportError:
+        raise StorageError(f"{shown} needs the PostgreSQL driver; install `moongate[postgres]`.") from None
+    except SQLAlchemyError as error:
+        raise StorageError(f"{shown} cannot be used: {_reason(error)}. {hint}") from None
+    return Database(create_async_engine(url, pool_pre_ping="pool_size" in pool, **pool, **options), shown, hint)
+
+
+def _migrate(engine: sa.Engine) -> None:
+    try:
+        with engine.begin() as connection:
+            if engine.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+            migrate(connection)
+    finally:
+        engine.dispose()
 
 
 def _own_transactions(engine: sa.Engine) -> None:

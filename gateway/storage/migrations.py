@@ -27,12 +27,25 @@ CREATE TABLE asks (id TEXT PRIMARY KEY, kind TEXT NOT NULL, source TEXT NOT NULL
 CREATE INDEX asks_principal ON asks (principal, state);
 """
 
-STEPS: tuple[str, ...] = (_FIRST,)
-"""Step n takes a database from version n - 1 to n. `{serial}` and `{float}` are the dialect's words."""
+_SESSIONS = """
+CREATE TABLE sessions (id TEXT PRIMARY KEY, principal TEXT NOT NULL, agent TEXT NOT NULL, state TEXT NOT NULL, turns INTEGER NOT NULL,
+    bytes INTEGER NOT NULL, created_at {float} NOT NULL, used_at {float} NOT NULL, expires_at {float} NOT NULL,
+    holder TEXT NOT NULL, held_until {float} NOT NULL);
+CREATE INDEX sessions_principal ON sessions (principal, used_at);
+CREATE INDEX sessions_expiry ON sessions (expires_at);
+CREATE TABLE history (id {serial}, owner TEXT NOT NULL, session TEXT NOT NULL, messages TEXT NOT NULL, at {float} NOT NULL);
+CREATE INDEX history_session ON history (owner, session, id);
+CREATE TABLE memories (id {serial}, owner TEXT NOT NULL, collection TEXT NOT NULL, text TEXT NOT NULL, vector {bytes} NOT NULL,
+    fields TEXT NOT NULL, at {float} NOT NULL);
+CREATE INDEX memories_owner ON memories (owner, collection, id);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SESSIONS)
+"""Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
 
 _WORDS = {
-    "sqlite": {"serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "float": "FLOAT"},
-    "postgresql": {"serial": "INTEGER GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "float": "DOUBLE PRECISION"},
+    "sqlite": {"serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "float": "FLOAT", "bytes": "BLOB"},
+    "postgresql": {"serial": "INTEGER GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "float": "DOUBLE PRECISION", "bytes": "BYTEA"},
 }
 
 

@@ -54,9 +54,10 @@ class _Opened:
 class Records:
     """The gateway's records. `run` it in a task group of the owner; `aclose` it at the end."""
 
-    def __init__(self, state: StateFolder, *, audit_days: int) -> None:
-        """No side effects."""
+    def __init__(self, state: StateFolder, *, audit_days: int, url: str | None = None) -> None:
+        """No side effects. With a `url` the database is on a server instead of in the state folder."""
         self._state = state
+        self._url = url
         self._audit_days = audit_days
         self._opened: _Opened | None = None
         self._opening = anyio.Lock()
@@ -107,9 +108,10 @@ class Records:
         from gateway.storage.asks import Asks
         from gateway.storage.audit import AuditLog
         from gateway.storage.budget import SamplingUse
-        from gateway.storage.engine import open_database
+        from gateway.storage.engine import open_database, open_url
 
-        database = open_database(self._state.ensure())
+        folder = self._state.ensure()
+        database = open_url(self._url) if self._url is not None else open_database(folder)
         return _Opened(database, AuditLog(database, self._state.key("audit")), Asks(database), SamplingUse(database))
 
     # -- the audit log's writing side --------------------------------------------------------------------------

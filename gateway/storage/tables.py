@@ -62,3 +62,48 @@ asks = sa.Table(
     sa.Index("asks_principal", "principal", "state"),
 )
 """Questions for a person whose client cannot ask them."""
+
+sessions = sa.Table(
+    "sessions",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("turns", sa.Integer, nullable=False),
+    sa.Column("bytes", sa.Integer, nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("used_at", sa.Float, nullable=False),
+    sa.Column("expires_at", sa.Float, nullable=False),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("held_until", sa.Float, nullable=False),
+    sa.Index("sessions_principal", "principal", "used_at"),
+    sa.Index("sessions_expiry", "expires_at"),
+)
+"""Conversations that callers have with agents. `state` is JSON; whoever runs one holds it until `held_until`, and renews that."""
+
+history = sa.Table(
+    "history",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("session", sa.Text, nullable=False),
+    sa.Column("messages", sa.Text, nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Index("history_session", "owner", "session", "id"),
+)
+"""What was said, a row per run: a JSON list of messages, so that what belongs together is never mixed with another run's."""
+
+memories = sa.Table(
+    "memories",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("collection", sa.Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("vector", sa.LargeBinary, nullable=False),
+    sa.Column("fields", sa.Text, nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Index("memories_owner", "owner", "collection", "id"),
+)
+"""Texts with their embeddings: 32-bit floats, little-endian, of length 1."""

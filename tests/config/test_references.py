@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.config.load import LoadedConfig, load_config
+from gateway.errors import ConfigError
 
 SECRET = "canary-5f2c-secret"
 
@@ -219,3 +220,12 @@ def test_references_are_refused_in_the_programs_themselves(tmp_path: Path) -> No
 
     with pytest.raises(ConfigError, match=r"secrets\.docs\.command\[0\]: `\$\{…\}` is read inside server entries only"):
         load(tmp_path, {"secrets": {"docs": {"command": ["${HOME}/x"]}}})
+
+
+def test_the_password_of_the_database_server_is_a_reference_and_never_shown(tmp_path: Path) -> None:
+    document = {"storage": {"url": "postgresql://ada:${DB_PASSWORD}@db.example.com/moongate"}}
+    loaded = load(tmp_path, document, {"DB_PASSWORD": SECRET})
+    assert loaded.config.storage.url == f"postgresql://ada:{SECRET}@db.example.com/moongate"
+    assert SECRET in loaded.secrets
+    with pytest.raises(ConfigError, match="DB_PASSWORD"):
+        load(tmp_path, document)

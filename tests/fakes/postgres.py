@@ -1,0 +1,85 @@
+"""A PostgreSQL server for tests: a cluster of its own in a temporary folder, ended with everything it started."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.fakes.running import free_port
+
+START_SECONDS = 30.0
+
+
+def program(name: str) -> str:
+    """The path of one of PostgreSQL's programs: on PATH, or where Debian has them."""
+    found = shutil.which(name) or next((str(path) for path in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))), None)
+    assert found, f"{name} is missing; run tests/install_postgres.sh"
+    return found
+
+
+class Postgres:
+    """A running server. `url` names its database `test`; stop and start it to see what its clients make of that."""
+
+    def __init__(self, folder: Path, port: int, user: str | None) -> None:
+        self._folder = folder
+        self._port = port
+        self._user = user
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"postgresql://moongate@127.0.0.1:{port}/test"
+
+    def start(self) -> None:
+        """Start it and wait until it takes connections."""
+        options = ["-p", str(self._port), "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self._folder}"]
+        argv = [program("postgres"), "-D", str(self._folder / "data"), *options, "-c", "fsync=off"]
+        self._process = subprocess.Popen(argv, user=self._user, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/")
+        deadline = time.monotonic() + START_SECONDS
+        while self._psql("postgres", "select 1") != 0:
+            assert time.monotonic() < deadline and self._process.poll() is None, "PostgreSQL did not start"
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Stop it at once, as a crash would."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(10)
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def database(self, name: str) -> str:
+        """The URL of a new, empty database."""
+        assert self._psql("postgres", f"create database {name}") == 0
+        return self.url.replace("/test", f"/{name}")
+
+    def _psql(self, database: str, statement: str) -> int:
+        argv = [program("psql"), "-qX", "-h", "127.0.0.1", "-p", str(self._port), "-U", "moongate", "-d", database, "-c", statement]
+        return subprocess.run(argv, capture_output=True, check=False, timeout=20).returncode
+
+
+@contextmanager
+def postgres() -> Generator[Postgres]:
+    """A fresh server, trusting every local connection. PostgreSQL refuses to run as root, so root lends it another user."""
+    user = None
+    if os.geteuid() == 0:
+        user = next(name for name in ("postgres", "nobody") if any(entry.pw_name == name for entry in pwd.getpwall()))
+    folder = Path(tempfile.mkdtemp(prefix="moongate-pg-"))
+    server = Postgres(folder, free_port(), user)
+    try:
+        if user is not None:
+            shutil.chown(folder, user)
+        init = [program("initdb"), "-D", str(folder / "data"), "-U", "moongate", "-A", "trust", "-E", "UTF8", "--no-sync"]
+        subprocess.run(init, user=user, check=True, capture_output=True, cwd="/", timeout=60)
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,70 @@
+"""The gateway's records on a PostgreSQL server: the same as in a file (`make postgres`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from gateway.storage.entries import AuditEntry, PendingAsk
+from gateway.storage.records import Records
+from gateway.storage.state import StateFolder
+from tests.fakes.postgres import Postgres, postgres
+
+pytestmark = [pytest.mark.postgres]
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Postgres]:
+    with postgres() as running:
+        yield running
+
+
+def entry(name: str, at: float) -> AuditEntry:
+    return AuditEntry(at, "ask.judged", "docs", name, "local", {"outcome": "allowed"})
+
+
+async def test_the_audit_log_budgets_and_questions_are_shared_by_gateways(server: Postgres, tmp_path: Path) -> None:
+    url = server.database("shared")
+    gateways = [Records(StateFolder(tmp_path), audit_days=30, url=url) for _ in range(2)]
+    try:
+        for number in range(10):
+            gateways[number % 2].note(entry(str(number), time.time()))
+            await gateways[number % 2].flush()
+        log = await gateways[0].audit()
+        assert [found.name for found in await log.read()] == [str(number) for number in range(10)]
+        report = await log.verify()
+        assert (report.entries, report.problem) == (10, "")
+        used: list[int] = []
+
+        async def count(records: Records) -> None:
+            for _ in range(4):
+                used.append(await (await records.budget()).count("docs", "local", limit=5, window_seconds=60))  # noqa: PERF401  # counts of both, as they come
+
+        async with anyio.create_task_group() as tasks:
+            for records in gateways:
+                tasks.start_soon(count, records)
+        assert sorted(used) == [0, 1, 2, 3, 4, 5, 5, 5]
+        now = time.time()
+        await (await gateways[0].asks()).add(PendingAsk("a", "call", "docs", "read", "local", "may I?", "open", now, now + 60))
+        assert await (await gateways[1].asks()).move("a", "open", "approved")
+        assert await (await gateways[0].asks()).state("a") == "approved"
+    finally:
+        for records in gateways:
+            await records.aclose()
+
+
+async def test_gateways_that_start_at_once_make_the_tables_once(server: Postgres, tmp_path: Path) -> None:
+    url = server.database("fresh")
+    gateways = [Records(StateFolder(tmp_path), audit_days=30, url=url) for _ in range(4)]
+
+    async def use(records: Records) -> None:
+        await (await records.budget()).count("docs", "local", limit=9, window_seconds=60)
+        await records.aclose()
+
+    async with anyio.create_task_group() as tasks:
+        for records in gateways:
+            tasks.start_soon(use, records)
