@@ -21,7 +21,10 @@
     ├── AgentError                     an agent definition or run is unusable
     ├── WorkflowError
     │   ├── WorkflowInvalid            the graph cannot be built
-    │   └── WorkflowFailed             an executor failed while running
+    │   │   └── WorkflowValidationError  … which check refused it (`validation_type`): edges twice, types, reachability
+    │   ├── WorkflowFailed             an executor failed while running
+    │   ├── WorkflowConvergenceException  a run did not come to rest
+    │   └── WorkflowCheckpointException   a checkpoint cannot be kept, read, or used with this graph
     ├── TaskError                      long-running work failed
     ├── SkillError                     a skill cannot be read
     └── StorageError                   the gateway's own state cannot be read or written
@@ -172,6 +175,14 @@ class WorkflowFailed(WorkflowError):
     def __init__(self, message: str, *, executor: str) -> None:
         super().__init__(message)
         self.executor = executor
+
+
+class WorkflowConvergenceException(WorkflowError):
+    """A run did not come to rest within its rounds."""
+
+
+class WorkflowCheckpointException(WorkflowError):
+    """A checkpoint cannot be kept or read, or belongs to another graph."""
 
 
 class TaskError(GatewayError):

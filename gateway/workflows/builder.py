@@ -1,101 +1,204 @@
 """`WorkflowBuilder`: puts executors and edges together and refuses graphs that cannot work.
 
-Names are agent-framework's. Used by people's code and by `steps`, which compiles workflow files.
+Names are agent-framework's. Used by people's code, by orchestrations and by `plan`, which compiles workflow files.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
-from typing import Literal, Self
+from itertools import pairwise
+from typing import Any, Literal, Self
 
-from gateway.config.suggest import did_you_mean
-from gateway.errors import WorkflowInvalid
+from gateway.workflows.agent_executor import AgentExecutor, is_agent
+from gateway.workflows.checkpoints import CheckpointStorage
+from gateway.workflows.edges import (
+    Case,
+    Default,
+    EdgeCondition,
+    EdgeGroup,
+    FanInEdgeGroup,
+    FanOutEdgeGroup,
+    Selection,
+    SingleEdgeGroup,
+    SwitchCaseEdgeGroup,
+    SwitchCaseEdgeGroupCase,
+    SwitchCaseEdgeGroupDefault,
+)
 from gateway.workflows.executor import Executor
-from gateway.workflows.graph import Edge, EdgeCondition, Graph, reachable, repeated
 from gateway.workflows.runner import MAX_ITERATIONS
-from gateway.workflows.workflow import Workflow
+from gateway.workflows.validation import (
+    GraphConnectivityError,
+    ValidationTypeEnum,
+    WorkflowValidationError,
+    check_graph,
+    check_outputs,
+    raise_all,
+    unknown_id,
+)
+from gateway.workflows.workflow import OutputDesignation, Workflow
 
-Selection = Literal["all"] | Sequence[Executor | str]
+Node = Any
+"""An executor, an agent (wrapped once, whatever number of edges names it), or the id of an executor given elsewhere."""
+
+OutputSelection = Literal["all"] | Sequence[Node]
+IntermediateSelection = Literal["all", "all_other"] | Sequence[Node]
 
 
 class WorkflowBuilder:
-    """Collects a graph; everything is checked in `build`."""
+    """Collects a graph; its shape is checked in `build`."""
 
     def __init__(
         self,
-        *,
-        start_executor: Executor | str | None = None,
-        name: str = "",
-        description: str = "",
         max_iterations: int = MAX_ITERATIONS,
-        output_from: Selection | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        start_executor: Node = None,
+        checkpoint_storage: CheckpointStorage | None = None,
+        output_from: OutputSelection | None = None,
+        intermediate_output_from: IntermediateSelection | None = None,
     ) -> None:
-        """`start_executor` gets the run's message. `output_from` selects whose outputs count; left out, all do."""
-        self._name = name
+        """`start_executor` gets the run's message. `checkpoint_storage` keeps a checkpoint of every round.
+
+        `output_from` selects whose outputs count, `intermediate_output_from` whose are reported on the way; with both
+        left out everything counts, with one of them the rest is hidden.
+
+        Raises:
+            ValueError: A selection is a text other than those allowed.
+        """
+        self._name = name or f"WorkflowBuilder-{uuid.uuid4()}"
         self._description = description
         self._max_iterations = max_iterations
+        self._storage = checkpoint_storage
         self._executors: dict[str, Executor] = {}
-        self._edges: list[Edge] = []
-        self._clashes: list[str] = []
-        self._start = self._note(start_executor) if start_executor is not None else None
+        self._groups: list[EdgeGroup] = []
+        self._wrapped: dict[int, AgentExecutor] = {}
+        for word, selection, texts in (
+            ("output_from", output_from, ("all",)),
+            ("intermediate_output_from", intermediate_output_from, ("all", "all_other")),
+        ):
+            if isinstance(selection, str) and selection not in texts:
+                raise ValueError(f"{word} is {selection!r}; give a list of executors, or {' or '.join(map(repr, texts))}.")
         self._output_from = output_from
+        self._intermediate_output_from = intermediate_output_from
+        self._start = self._note(start_executor) if start_executor is not None else None
 
-    def add_edge(
-        self, source: Executor | str, target: Executor | str, condition: EdgeCondition | None = None, *, max_traversals: int | None = None
-    ) -> Self:
-        """Carry messages of `source` to `target`, where `condition` holds and at most `max_traversals` times a run.
+    def add_edge(self, source: Node, target: Node, condition: EdgeCondition | None = None, *, max_traversals: int | None = None) -> Self:
+        """Carry messages of `source` to `target`, where `condition` holds and at most `max_traversals` times a run."""
+        self._groups.append(SingleEdgeGroup(self._note(source), self._note(target), condition, max_traversals=max_traversals))
+        return self
 
-        A string names an executor given as an object elsewhere. The order of calls is the order of messages.
+    def add_fan_out_edges(self, source: Node, targets: Sequence[Node]) -> Self:
+        """Carry every message of `source` to all `targets`."""
+        self._groups.append(FanOutEdgeGroup(self._note(source), [self._note(target) for target in targets]))
+        return self
+
+    def add_switch_case_edge_group(self, source: Node, cases: Sequence[Case | Default]) -> Self:
+        """Carry every message of `source` to the target of the first case that holds."""
+        made = [
+            SwitchCaseEdgeGroupDefault(self._note(case.target))
+            if isinstance(case, Default)
+            else SwitchCaseEdgeGroupCase(case.condition, self._note(case.target))
+            for case in cases
+        ]
+        self._groups.append(SwitchCaseEdgeGroup(self._note(source), made))
+        return self
+
+    def add_multi_selection_edge_group(self, source: Node, targets: Sequence[Node], selection_func: Selection) -> Self:
+        """Carry every message of `source` to those of `targets` that `selection_func(message, ids)` picks."""
+        self._groups.append(FanOutEdgeGroup(self._note(source), [self._note(target) for target in targets], selection_func))
+        return self
+
+    def add_fan_in_edges(self, sources: Sequence[Node], target: Node) -> Self:
+        """Collect messages until every source has sent one, then hand them to `target` as a list, in the order of `sources`."""
+        self._groups.append(FanInEdgeGroup([self._note(source) for source in sources], self._note(target)))
+        return self
+
+    def add_chain(self, executors: Sequence[Node]) -> Self:
+        """An edge from each to the next.
+
+        Raises:
+            ValueError: There are fewer than two.
         """
-        self._edges.append(Edge(self._note(source), self._note(target), condition, max_traversals))
+        if len(executors) < 2:
+            raise ValueError("At least two executors are required to form a chain.")
+        for source, target in pairwise(executors):
+            self.add_edge(source, target)
         return self
 
     def build(self) -> Workflow:
         """The workflow.
 
         Raises:
-            WorkflowInvalid: All that is wrong, one line each.
+            ValueError: There is no start.
+            WorkflowValidationError: All that is wrong, one line each; the class is that of the first problem.
         """
-        problems = [f"Two executors have the id {name!r}; ids must be unique." for name in dict.fromkeys(self._clashes)]
         if self._start is None:
-            raise WorkflowInvalid("\n".join([*problems, "There is no start: give WorkflowBuilder a start_executor."]))
-        pairs = [(edge.source_id, edge.target_id) for edge in self._edges]
-        named = [self._start, *(name for pair in pairs for name in pair)]
-        problems += [self._unknown(name) for name in dict.fromkeys(named) if name not in self._executors]
-        for index in repeated(pairs):
-            problems.append(f"There are two edges from {pairs[index][0]!r} to {pairs[index][1]!r}; join their conditions.")
-        problems += [
-            f"Edge {e.source_id!r} → {e.target_id!r}: max_traversals must be at least 1."
-            for e in self._edges
-            if e.max_traversals is not None and e.max_traversals < 1
+            raise WorkflowValidationError(
+                "There is no start: give WorkflowBuilder a start_executor.", ValidationTypeEnum.GRAPH_CONNECTIVITY
+            )
+        named = [self._start, *(name for group in self._groups for edge in group.edges for name in (edge.source_id, edge.target_id))]
+        raise_all(
+            [GraphConnectivityError(unknown_id(name, self._executors)) for name in dict.fromkeys(named) if name not in self._executors]
+        )
+        limits = [
+            WorkflowValidationError(f"Edge {edge.id}: max_traversals must be at least 1.", ValidationTypeEnum.GRAPH_CONNECTIVITY)
+            for group in self._groups
+            for edge in group.edges
+            if edge.max_traversals is not None and edge.max_traversals < 1
         ]
-        reached = reachable(self._start, pairs)
-        problems += [f"Executor {name!r} cannot be reached from {self._start!r}." for name in self._executors if name not in reached]
-        outputs = self._outputs(problems)
-        if problems:
-            raise WorkflowInvalid("\n".join(problems))
-        graph = Graph(self._start, dict(self._executors), tuple(self._edges), outputs)
-        return Workflow(graph, name=self._name, description=self._description, max_iterations=self._max_iterations)
+        outputs, intermediates = self._selections()
+        problems = [
+            *check_graph(self._start, self._executors, self._groups),
+            *limits,
+            *check_outputs(self._executors, outputs, intermediates),
+        ]
+        raise_all(problems)
+        is_open = outputs is None and intermediates is None
+        return Workflow(
+            self._groups,
+            self._executors,
+            self._executors[self._start],
+            name=self._name,
+            description=self._description,
+            max_iterations=self._max_iterations,
+            designation=OutputDesignation(None if is_open else frozenset(outputs or ()), frozenset(intermediates or ())),
+            checkpoint_storage=self._storage,
+        )
 
-    def _outputs(self, problems: list[str]) -> frozenset[str] | None:
-        if self._output_from is None or self._output_from == "all":
-            return None
-        if isinstance(self._output_from, str):
-            problems.append(f"output_from is {self._output_from!r}; give a list of executors, or 'all'.")
-            return None
-        ids = [item if isinstance(item, str) else item.id for item in self._output_from]
-        problems += [f"output_from: {self._unknown(name)}" for name in dict.fromkeys(ids) if name not in self._executors]
-        problems += [f"output_from names {name!r} twice." for name in dict.fromkeys(ids) if ids.count(name) > 1]
-        if not ids:
-            problems.append("output_from is empty, so nothing would be output; leave it out to output everything.")
-        return frozenset(ids)
+    def _selections(self) -> tuple[list[str] | None, list[str] | None]:
+        outputs = self._selected(self._output_from)
+        if self._intermediate_output_from == "all_other":
+            chosen = outputs or []
+            return outputs, [name for name in self._executors if name not in chosen]
+        return outputs, self._selected(self._intermediate_output_from)
 
-    def _note(self, item: Executor | str) -> str:
+    def _selected(self, selection: OutputSelection | IntermediateSelection | None) -> list[str] | None:
+        if selection is None:
+            return None
+        if isinstance(selection, str):
+            return [name for name, item in self._executors.items() if item.workflow_output_types] or list(self._executors)
+        return [item if isinstance(item, str) else self._id_of(item) for item in selection]
+
+    def _id_of(self, item: Node) -> str:
+        if isinstance(item, Executor):
+            return item.id
+        wrapper = self._wrapped.get(id(item))
+        return wrapper.id if wrapper is not None else str(getattr(item, "name", None) or getattr(item, "id", item))
+
+    def _note(self, item: Node) -> str:
         if isinstance(item, str):
             return item
+        if not isinstance(item, Executor):
+            item = self._wrap(item)
         if self._executors.setdefault(item.id, item) is not item:
-            self._clashes.append(item.id)
+            raise ValueError(f"Duplicate executor ID {item.id!r} detected in workflow: two executors must not share an id.")
         return item.id
 
-    def _unknown(self, name: str) -> str:
-        return f"No executor has the id {name!r}. {did_you_mean(name, self._executors)}".rstrip()
+    def _wrap(self, agent: Any) -> Executor:
+        if not is_agent(agent):
+            raise TypeError(f"WorkflowBuilder expected an Executor or an agent; got {type(agent).__name__}.")
+        if id(agent) not in self._wrapped:
+            self._wrapped[id(agent)] = AgentExecutor(agent)
+        return self._wrapped[id(agent)]

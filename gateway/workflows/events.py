@@ -7,11 +7,16 @@ agent-framework's.
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, cast
+from typing import Any, Generic, Literal
 
-from gateway.json_types import JsonMapping, JsonObject
+from typing_extensions import TypeVar
+
+from gateway.json_types import JsonObject
+
+DataT = TypeVar("DataT", default=Any)
 
 
 class WorkflowRunState(StrEnum):
@@ -26,11 +31,20 @@ class WorkflowRunState(StrEnum):
     CANCELLED = "CANCELLED"
 
 
+class WorkflowEventSource(StrEnum):
+    """Whether the engine or an executor's code made an event."""
+
+    FRAMEWORK = "FRAMEWORK"
+    EXECUTOR = "EXECUTOR"
+
+
 WorkflowEventType = Literal[
     "started",
     "status",
     "failed",
     "output",
+    "intermediate",
+    "request_info",
     "warning",
     "error",
     "superstep_started",
@@ -38,8 +52,18 @@ WorkflowEventType = Literal[
     "executor_invoked",
     "executor_completed",
     "executor_failed",
+    "executor_bypassed",
+    "group_chat",
+    "handoff_sent",
+    "magentic_orchestrator",
 ]
-"""Kinds of events. `warning` and `error` come from executors through `WorkflowContext.add_event`."""
+"""Kinds of events. `warning` and `error` come from executors, the last three from orchestrations."""
+
+RESERVED_TYPES = frozenset({"started", "status", "failed", "output", "intermediate", "request_info"})
+"""Kinds that only the engine makes; executors have `yield_output` and `request_info` instead."""
+
+CROSSING_TYPES = frozenset({"output", "intermediate", "request_info"})
+"""Kinds that leave a workflow which is used as an agent (WF14)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +82,14 @@ class WorkflowErrorDetails:
         return cls(type(exc).__name__, str(exc), "".join(traceback.format_exception(exc)), executor_id, extra)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowEvent:
+@dataclass(slots=True, eq=False)
+class WorkflowEvent(Generic[DataT]):
     """One thing that happened in a run. Which fields are set depends on `type`."""
 
     type: WorkflowEventType
-    data: Any = None
-    """Payload of `output`, `warning` and `error`; the message of `executor_invoked`."""
+    data: DataT = None  # pyright: ignore[reportAssignmentType]  # None stands for "no payload" whatever the type
+    """Payload of `output`, `intermediate`, `warning` and `error`; the request of `request_info`; the message of
+    `executor_invoked`; what was sent and yielded of `executor_completed`."""
     executor_id: str | None = None
     state: WorkflowRunState | None = None
     """New state, of `status`."""
@@ -72,27 +97,144 @@ class WorkflowEvent:
     """Of `failed` and `executor_failed`."""
     iteration: int | None = None
     """1-based round, of the superstep events."""
+    origin: WorkflowEventSource = WorkflowEventSource.EXECUTOR
+    asked: RequestFacts | None = None
+    """Of `request_info`; read it through the properties."""
+
+    @classmethod
+    def started(cls, data: DataT = None) -> WorkflowEvent[DataT]:
+        """A run began."""
+        return cls("started", data, origin=WorkflowEventSource.FRAMEWORK)
+
+    @classmethod
+    def status(cls, state: WorkflowRunState) -> WorkflowEvent[Any]:
+        """The run's state changed."""
+        return WorkflowEvent("status", state=state, origin=WorkflowEventSource.FRAMEWORK)
+
+    @classmethod
+    def failed(cls, details: WorkflowErrorDetails) -> WorkflowEvent[Any]:
+        """The run ended with an error."""
+        return WorkflowEvent("failed", details=details, origin=WorkflowEventSource.FRAMEWORK)
+
+    @classmethod
+    def warning(cls, message: str) -> WorkflowEvent[str]:
+        """A warning of an executor."""
+        return WorkflowEvent("warning", message)
+
+    @classmethod
+    def error(cls, exception: Exception) -> WorkflowEvent[Exception]:
+        """An error of an executor that does not end the run."""
+        return WorkflowEvent("error", exception)
+
+    @classmethod
+    def request_info(cls, request_id: str, source_executor_id: str, request_data: DataT, response_type: Any) -> WorkflowEvent[DataT]:
+        """An executor waits for information from outside."""
+        facts = RequestFacts(request_id, source_executor_id, type(request_data), response_type)
+        return cls("request_info", request_data, origin=WorkflowEventSource.FRAMEWORK, asked=facts)
+
+    @classmethod
+    def superstep_started(cls, iteration: int) -> WorkflowEvent[Any]:
+        """A round began."""
+        return WorkflowEvent("superstep_started", iteration=iteration, origin=WorkflowEventSource.FRAMEWORK)
+
+    @classmethod
+    def superstep_completed(cls, iteration: int) -> WorkflowEvent[Any]:
+        """A round ended."""
+        return WorkflowEvent("superstep_completed", iteration=iteration, origin=WorkflowEventSource.FRAMEWORK)
+
+    @classmethod
+    def executor_invoked(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
+        """An executor got a message."""
+        return WorkflowEvent("executor_invoked", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
+
+    @classmethod
+    def executor_completed(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
+        """An executor is done with a message."""
+        return WorkflowEvent("executor_completed", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
+
+    @classmethod
+    def executor_failed(cls, executor_id: str, details: WorkflowErrorDetails) -> WorkflowEvent[WorkflowErrorDetails]:
+        """An executor raised."""
+        return WorkflowEvent("executor_failed", details, executor_id, details=details, origin=WorkflowEventSource.FRAMEWORK)
+
+    @classmethod
+    def executor_bypassed(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
+        """A step did not run, because its result is known."""
+        return WorkflowEvent("executor_bypassed", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
+
+    @property
+    def request_id(self) -> str:
+        """Of a `request_info` event."""
+        return self._facts.request_id
+
+    @property
+    def source_executor_id(self) -> str:
+        """Which executor asks, of a `request_info` event."""
+        return self._facts.source_executor_id
+
+    @property
+    def request_type(self) -> Any:
+        """The type of the request, of a `request_info` event."""
+        return self._facts.request_type
+
+    @property
+    def response_type(self) -> Any:
+        """The type of the response, of a `request_info` event."""
+        return self._facts.response_type
+
+    @property
+    def _facts(self) -> RequestFacts:
+        if self.asked is None:
+            raise RuntimeError(f"Only request_info events have this, and the event is {self.type!r}.")
+        return self.asked
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowRunResult:
-    """A finished run."""
+class RequestFacts:
+    """What a `request_info` event says beside its data."""
 
-    events: tuple[WorkflowEvent, ...]
-    """In the order in which they happened."""
-    outputs: tuple[tuple[str, Any], ...]
-    """Executor id and payload of each selected output, in message order whatever finished first."""
-    state: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """Shared state as committed by the last completed round."""
+    request_id: str
+    source_executor_id: str
+    request_type: Any
+    response_type: Any
+
+
+class WorkflowRunResult(list[WorkflowEvent[Any]]):
+    """A run that ended, as the list of its events without `started` and (unless asked for) `status`."""
+
+    def __init__(self, events: Sequence[WorkflowEvent[Any]], status_events: Sequence[WorkflowEvent[Any]] = ()) -> None:
+        """`status_events` are the timeline, oldest first."""
+        super().__init__(events)
+        self._status_events = list(status_events)
+
+    @classmethod
+    def of(cls, events: Sequence[WorkflowEvent[Any]], *, include_status_events: bool = False) -> WorkflowRunResult:
+        """The result of a run that said `events`."""
+        hidden = ("started",) if include_status_events else ("started", "status")
+        return cls([e for e in events if e.type not in hidden], [e for e in events if e.type == "status"])
 
     def get_outputs(self) -> list[Any]:
-        """Payloads of the selected outputs, in message order."""
-        return [payload for _, payload in self.outputs]
+        """Payloads of the outputs."""
+        return [event.data for event in self if event.type == "output"]
+
+    def get_intermediate_outputs(self) -> list[Any]:
+        """Payloads of the intermediate outputs."""
+        return [event.data for event in self if event.type == "intermediate"]
+
+    def get_request_info_events(self) -> list[WorkflowEvent[Any]]:
+        """What was asked in this run."""
+        return [event for event in self if event.type == "request_info"]
 
     def get_final_state(self) -> WorkflowRunState:
-        """The last state reported."""
-        return self.status_timeline()[-1]
+        """The last state reported.
 
-    def status_timeline(self) -> list[WorkflowRunState]:
-        """All states reported, oldest first."""
-        return [event.state for event in self.events if event.state is not None]
+        Raises:
+            RuntimeError: None was.
+        """
+        if not self._status_events or self._status_events[-1].state is None:
+            raise RuntimeError("The run reported no state.")
+        return self._status_events[-1].state
+
+    def status_timeline(self) -> list[WorkflowEvent[Any]]:
+        """All `status` events, oldest first."""
+        return list(self._status_events)

@@ -1,92 +1,47 @@
-"""`Executor`, `handler`, `FunctionExecutor` and `WorkflowContext`: what people write to make a graph.
+"""`Executor`, `handler` and `response_handler`: what people write to make a graph.
 
-An executor handles one message at a time and acts through its context only; when its effects count is `runner`'s
-business. Knows nothing of files, tools or MCP, except that a context carries the `CallContext` of the run.
+An executor handles one message at a time and acts through its context only. Knows nothing of files, tools or MCP,
+except that a context carries the `CallContext` of the run. Functions as executors are `function_executor`'s.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-import types
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Never, Union, get_args, get_origin, get_type_hints, overload
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar, cast, get_args, get_origin, overload
 
-from typing_extensions import TypeVar
+from gateway.errors import WorkflowError
+from gateway.workflows.annotations import hints_of, is_compatible, is_instance_of, members, name_of, resolved
+from gateway.workflows.context import WorkflowContext
+from gateway.workflows.messages import MessageType, WorkflowMessage
 
-from gateway.errors import WorkflowError, WorkflowInvalid
-from gateway.json_types import JsonMapping, JsonObject
-from gateway.tools.context import CallContext
-from gateway.tools.function import run_function
-from gateway.workflows.events import WorkflowEvent
-
-OutT = TypeVar("OutT", default=Any)
-W_OutT = TypeVar("W_OutT", default=Never)
-F = TypeVar("F", bound=Callable[..., Awaitable[None]])
-
-_MARK = "__workflow_handler__"
+HandlerFunction = Callable[..., Awaitable[Any]]
+FunctionT = TypeVar("FunctionT", bound=HandlerFunction)
 
 
-@dataclass(slots=True)
-class Effects:
-    """What one delivery did; applied when its round ends, dropped when the round fails."""
+class Mark(Protocol):
+    """A decorator that leaves the function as it is."""
 
-    sent: list[tuple[Any, str | None]] = field(default_factory=list[tuple[Any, str | None]])
-    """Message and, where the sender chose one, target."""
-    outputs: list[Any] = field(default_factory=list[Any])
-    writes: JsonObject = field(default_factory=dict[str, Any])
+    def __call__(self, function: FunctionT, /) -> FunctionT:
+        """The same function."""
+        ...
 
 
-class WorkflowContext(Generic[OutT, W_OutT]):
-    """One delivery's way to act on its run: `OutT` is what it sends on, `W_OutT` what it yields."""
-
-    def __init__(
-        self,
-        executor_id: str,
-        source_executor_ids: tuple[str, ...],
-        state: JsonMapping,
-        effects: Effects,
-        emit: Callable[[WorkflowEvent], Awaitable[None]],
-        call: CallContext,
-    ) -> None:
-        """Made by the runner. `state` is the committed shared state, `effects` collects what is done."""
-        self.executor_id = executor_id
-        self.source_executor_ids = source_executor_ids
-        """Who sent the message; empty for the first one."""
-        self.call = call
-        """The call this run serves: the way to ask and tell the caller. Derive with `child` for calls of tools."""
-        self._state = state
-        self._effects = effects
-        self._emit = emit
-
-    async def send_message(self, message: OutT, target_id: str | None = None) -> None:
-        """Send along every outgoing edge, or only the one to `target_id`; delivered in the next round."""
-        self._effects.sent.append((message, target_id))
-
-    async def yield_output(self, output: W_OutT) -> None:
-        """Give an output of the workflow. It reaches the caller where the workflow selects this executor."""
-        self._effects.outputs.append(output)
-        await self._emit(WorkflowEvent("output", output, self.executor_id))
-
-    async def add_event(self, event: WorkflowEvent) -> None:
-        """Report a `warning` or `error` of one's own."""
-        await self._emit(event)
-
-    def get_state(self, key: str, default: Any = None) -> Any:
-        """A value of the shared state: this delivery's own write, else what earlier rounds committed."""
-        if key in self._effects.writes:
-            return self._effects.writes[key]
-        return self._state.get(key, default)
-
-    def set_state(self, key: str, value: Any) -> None:
-        """Set a shared value, seen by others from the next round on; later messages win. Keep values JSON-able."""
-        self._effects.writes[key] = value
+_HANDLER = "__workflow_handler__"
+_RESPONSE_HANDLER = "__workflow_response_handler__"
 
 
 @dataclass(frozen=True, slots=True)
-class _Handler:
+class HandlerSpec:
+    """What a handler takes and gives."""
+
     name: str
     message_type: Any
+    """For a response handler the pair of request and response type."""
+    output_types: tuple[Any, ...]
+    workflow_output_types: tuple[Any, ...]
 
 
 class Executor:
@@ -95,139 +50,236 @@ class Executor:
     joins: ClassVar[bool] = False
     """Whether the messages that arrive in one round are handled together, as one list, instead of one by one."""
 
-    def __init__(self, id: str) -> None:
-        """`id` is unique within a workflow.
+    def __init__(self, id: str, *, type: str | None = None, defer_discovery: bool = False) -> None:
+        """`id` is unique within a workflow. `defer_discovery` leaves finding handlers to the subclass.
 
         Raises:
-            WorkflowInvalid: The id is empty, or no method is a handler.
+            ValueError: The id is empty, or no method is a handler.
         """
         if not id:
-            raise WorkflowInvalid(f"{type(self).__name__} needs an id.")
+            raise ValueError(f"{self.__class__.__name__} needs a non-empty id.")
         self.id = id
-        self._handlers = _read_handlers(type(self))
-        if not self._handlers:
-            raise WorkflowInvalid(f"Executor {id!r} handles nothing: mark a method of {type(self).__name__} with @handler.")
+        self.type = type or self.__class__.__name__
+        self._specs: list[HandlerSpec] = []
+        self._handlers: dict[Any, HandlerFunction] = {}
+        self._response_specs: list[HandlerSpec] = []
+        self._response_handlers: dict[tuple[Any, Any], HandlerFunction] = {}
+        if not defer_discovery:
+            self._discover()
+            if not self._handlers:
+                raise ValueError(f"Executor {id!r} has no handlers defined: mark a method of {self.__class__.__name__} with @handler.")
 
     @property
     def input_types(self) -> list[Any]:
         """Message types it handles, in the order in which they are tried."""
-        return [item.message_type for item in self._handlers]
-
-    def can_handle(self, message: object) -> bool:
-        """Whether a handler takes this message."""
-        return any(_fits(message, item.message_type) for item in self._handlers)
-
-    async def execute(self, message: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """Hand the message to the first handler whose type fits.
-
-        Raises:
-            WorkflowError: No handler takes it.
-        """
-        for item in self._handlers:
-            if _fits(message, item.message_type):
-                await getattr(self, item.name)(message, ctx)
-                return
-        known = ", ".join(_name(kind) for kind in self.input_types)
-        raise WorkflowError(f"It takes {known}, not {type(message).__name__}.")
-
-
-def handler(method: F) -> F:
-    """Mark an async method `(self, message, ctx)` as a handler of messages of the annotated type."""
-    setattr(method, _MARK, True)
-    return method
-
-
-class FunctionExecutor(Executor):
-    """A plain function as an executor: `func(message)` or `func(message, ctx)`, sync or async.
-
-    What it returns, unless `None`, is both sent on and yielded; with a context it may also do that itself. A sync
-    function runs in a worker thread.
-    """
-
-    def __init__(self, func: Callable[..., Any], id: str | None = None) -> None:
-        """The id is the function's name where not given.
-
-        Raises:
-            WorkflowInvalid: The function takes no message.
-        """
-        super().__init__(id or getattr(func, "__name__", ""))
-        names = list(inspect.signature(func).parameters)
-        if not names:
-            raise WorkflowInvalid(f"Function of executor {self.id!r} must take the message as its first parameter.")
-        self._func = func
-        self._wants_context = len(names) > 1
-        self._message_type = _hints_of(func).get(names[0], Any)
+        return list(self._handlers)
 
     @property
-    def input_types(self) -> list[Any]:
-        """The annotation of the message parameter."""
-        return [self._message_type]
+    def output_types(self) -> list[Any]:
+        """What it may send on, by its annotations; empty when they do not say."""
+        return list(dict.fromkeys(kind for spec in [*self._specs, *self._response_specs] for kind in spec.output_types))
 
-    def can_handle(self, message: object) -> bool:
-        """Whether the message fits the annotation."""
-        return _fits(message, self._message_type)
+    @property
+    def workflow_output_types(self) -> list[Any]:
+        """What it may yield, by its annotations; empty when they do not say."""
+        return list(dict.fromkeys(kind for spec in [*self._specs, *self._response_specs] for kind in spec.workflow_output_types))
 
-    @handler
-    async def run(self, message: Any, ctx: WorkflowContext[Any, Any]) -> None:
-        """Call the function."""
-        if not _fits(message, self._message_type):
-            raise WorkflowError(f"It takes {_name(self._message_type)}, not {type(message).__name__}.")
-        value = await run_function(self._func, [message, ctx] if self._wants_context else [message], {})
-        if value is not None:
-            await ctx.send_message(value)
-            await ctx.yield_output(value)
+    @property
+    def request_types(self) -> list[tuple[Any, Any]]:
+        """Pairs of request and response type that it can take answers for."""
+        return list(self._response_handlers)
 
+    @property
+    def is_request_response_capable(self) -> bool:
+        """Whether it has a response handler."""
+        return bool(self._response_handlers)
 
-@overload
-def executor(func: Callable[..., Any], /) -> FunctionExecutor: ...
+    def is_request_supported(self, request_type: Any, response_type: Any) -> bool:
+        """Whether a response handler would take that pair."""
+        return any(is_compatible(request_type, one) and is_compatible(response_type, two) for one, two in self._response_handlers)
 
+    def can_handle(self, message: WorkflowMessage) -> bool:
+        """Whether a handler takes this message."""
+        return self._find(message) is not None
 
-@overload
-def executor(*, id: str | None = None) -> Callable[[Callable[..., Any]], FunctionExecutor]: ...
+    def find(self, message: WorkflowMessage) -> HandlerFunction:
+        """What handles the message, called with the message and a context.
 
+        Raises:
+            WorkflowError: Nothing does.
+        """
+        found = self._find(message)
+        if found is None:
+            what = f"message of type {type(message.data).__name__}"
+            if (event := message.original_request_info_event) is not None:
+                what = f"request of type {type(event.data).__name__} and response of type {type(message.data).__name__}"
+            known = ", ".join(name_of(kind) for kind in self.input_types)
+            raise WorkflowError(f"Executor {self.id!r} cannot handle {what}; it takes {known}.")
+        return found
 
-def executor(func: Callable[..., Any] | None = None, /, *, id: str | None = None) -> Any:
-    """Make a function a `FunctionExecutor`: `@executor`, or `@executor(id=…)`."""
-
-    def wrap(wrapped: Callable[..., Any]) -> FunctionExecutor:
-        return FunctionExecutor(wrapped, id)
-
-    return wrap if func is None else wrap(func)
-
-
-def _read_handlers(cls: type[Executor]) -> tuple[_Handler, ...]:
-    found: list[_Handler] = []
-    names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
-    for name in names:
-        method = inspect.getattr_static(cls, name)
-        if not getattr(method, _MARK, False):
-            continue
-        parameters = list(inspect.signature(method).parameters)
-        if len(parameters) != 3 or not inspect.iscoroutinefunction(method):
-            raise WorkflowInvalid(f"Handler {cls.__name__}.{name} must be `async def {name}(self, message, ctx)`.")
-        found.append(_Handler(name, _hints_of(method).get(parameters[1], Any)))
-    return tuple(found)
-
-
-def _hints_of(func: Callable[..., Any]) -> dict[str, Any]:
-    """Resolved annotations; where one cannot be resolved, none: the message then is of any type."""
-    try:
-        return get_type_hints(func if inspect.isroutine(func) else type(func).__call__)
-    except NameError:
+    async def on_checkpoint_save(self) -> dict[str, Any]:
+        """What the executor keeps beside the shared state, for a checkpoint. Override together with `on_checkpoint_restore`."""
         return {}
 
+    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+        """Take back what `on_checkpoint_save` gave."""
 
-def _fits(message: object, annotation: Any) -> bool:
-    if annotation is Any or isinstance(annotation, TypeVar):
-        return True
-    origin = get_origin(annotation)
-    if origin in (Union, types.UnionType):
-        return any(_fits(message, member) for member in get_args(annotation))
-    if annotation is float:
-        return isinstance(message, float | int)
-    kind = origin or annotation
-    return isinstance(message, kind) if isinstance(kind, type) else True
+    def to_dict(self) -> dict[str, Any]:
+        """Id and kind."""
+        return {"id": self.id, "type": self.type}
+
+    def register(self, function: HandlerFunction, spec: HandlerSpec) -> None:
+        """Add a handler to this object; for subclasses that are made from functions.
+
+        Raises:
+            ValueError: There already is one for that type.
+        """
+        if spec.message_type in self._handlers:
+            raise ValueError(f"Duplicate handler for type {name_of(spec.message_type)} in {self.__class__.__name__}.")
+        self._handlers[spec.message_type] = function
+        self._specs.append(spec)
+
+    def _find(self, message: WorkflowMessage) -> HandlerFunction | None:
+        if message.type is MessageType.RESPONSE:
+            event = message.original_request_info_event
+            for (request_type, response_type), found in self._response_handlers.items():
+                if event is not None and is_instance_of(event.data, request_type) and is_instance_of(message.data, response_type):
+                    return functools.partial(found, event.data)
+            return None
+        for message_type, found in self._handlers.items():
+            if is_instance_of(message.data, message_type):
+                return found
+        return None
+
+    def _discover(self) -> None:
+        for name in dict.fromkeys(name for base in reversed(type(self).__mro__) for name in vars(base)):
+            method = inspect.getattr_static(type(self), name)
+            spec = cast("HandlerSpec | None", getattr(method, _HANDLER, None))
+            if spec is not None:
+                self.register(getattr(self, name), spec)
+            spec = cast("HandlerSpec | None", getattr(method, _RESPONSE_HANDLER, None))
+            if spec is not None:
+                if spec.message_type in self._response_handlers:
+                    raise ValueError(f"Duplicate response handler for {spec.message_type} in {type(self).__name__}.")
+                self._response_handlers[spec.message_type] = getattr(self, name)
+                self._response_specs.append(spec)
 
 
-def _name(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) and get_origin(annotation) is None else str(annotation)
+@overload
+def handler(function: FunctionT, /) -> FunctionT: ...
+
+
+@overload
+def handler(*, input: Any = None, output: Any = None, workflow_output: Any = None) -> Mark: ...
+
+
+def handler(function: HandlerFunction | None = None, /, *, input: Any = None, output: Any = None, workflow_output: Any = None) -> Any:
+    """Mark an async method `(self, message, ctx)` as a handler of messages of the annotated type.
+
+    `input`, `output` and `workflow_output` say the types instead of the annotations; text is resolved where the method
+    was written.
+
+    Raises:
+        ValueError: The signature is another, or the message has no type.
+    """
+
+    def mark(method: HandlerFunction) -> HandlerFunction:
+        explicit = any(kind is not None for kind in (input, output, workflow_output))
+        names = _parameters(method, 3, "(self, message: T, ctx: WorkflowContext[U, V])", "Handler")
+        if explicit and input is None:
+            raise ValueError(f"Handler {method.__name__} with explicit type parameters must specify 'input' type.")
+        if explicit:
+            sent, yielded = members(resolved(output, method)), members(resolved(workflow_output, method))
+            kind = resolved(input, method)
+        else:
+            hints = hints_of(method)
+            kind = message_type_of(hints, names[1], method, "Handler")
+            sent, yielded = context_types(hints.get(names[2], Any), f"Handler {method.__name__}")
+        setattr(method, _HANDLER, HandlerSpec(method.__name__, kind, tuple(sent), tuple(yielded)))
+        return method
+
+    return mark if function is None else mark(function)
+
+
+@overload
+def response_handler(function: FunctionT, /) -> FunctionT: ...
+
+
+@overload
+def response_handler(*, request: Any = None, response: Any = None, output: Any = None, workflow_output: Any = None) -> Mark: ...
+
+
+def response_handler(
+    function: HandlerFunction | None = None,
+    /,
+    *,
+    request: Any = None,
+    response: Any = None,
+    output: Any = None,
+    workflow_output: Any = None,
+) -> Any:
+    """Mark an async method `(self, original_request, response, ctx)`: it gets the answers to `request_info`.
+
+    The types of request and response choose the method; give them as annotations or as arguments.
+
+    Raises:
+        ValueError: The signature is another, or a type is missing.
+    """
+
+    def mark(method: HandlerFunction) -> HandlerFunction:
+        words = "(self, original_request: Q, response: R, ctx: WorkflowContext[U, V])"
+        names = _parameters(method, 4, words, "Response handler")
+        if any(kind is not None for kind in (request, response, output, workflow_output)):
+            for word, kind in (("request", request), ("response", response)):
+                if kind is None:
+                    raise ValueError(f"Response handler {method.__name__} with explicit type parameters must specify '{word}' type.")
+            pair = (resolved(request, method), resolved(response, method))
+            sent, yielded = members(resolved(output, method)), members(resolved(workflow_output, method))
+        else:
+            hints = hints_of(method)
+            pair = (
+                message_type_of(hints, names[1], method, "Response handler"),
+                message_type_of(hints, names[2], method, "Response handler"),
+            )
+            sent, yielded = context_types(hints.get(names[3], Any), f"Response handler {method.__name__}")
+        setattr(method, _RESPONSE_HANDLER, HandlerSpec(method.__name__, pair, tuple(sent), tuple(yielded)))
+        return method
+
+    return mark if function is None else mark(function)
+
+
+def message_type_of(hints: dict[str, Any], name: str, function: Callable[..., Any], word: str) -> Any:
+    """The annotated type of a message parameter.
+
+    Raises:
+        ValueError: There is none, or it is a type variable.
+    """
+    if name not in hints:
+        raise ValueError(f"{word} {function.__name__} must have a type annotation for the message parameter {name!r}.")
+    if isinstance(hints[name], TypeVar):
+        raise ValueError(f"{word} {function.__name__} has an unresolved TypeVar {hints[name]} as message type; give concrete types.")
+    return hints[name]
+
+
+def context_types(annotation: Any, who: str) -> tuple[list[Any], list[Any]]:
+    """What a context's annotation says that is sent and yielded.
+
+    Raises:
+        ValueError: It is no `WorkflowContext`.
+    """
+    origin = get_origin(annotation) or annotation
+    if origin is Any or annotation is inspect.Parameter.empty:
+        return [], []
+    if not (isinstance(origin, type) and issubclass(origin, WorkflowContext)):
+        raise ValueError(f"{who} must take its context as WorkflowContext, not {name_of(annotation)}.")
+    args = get_args(annotation)
+    return (members(args[0]) if args else []), (members(args[1]) if len(args) > 1 else [])
+
+
+def _parameters(function: Callable[..., Any], count: int, words: str, what: str) -> list[str]:
+    names = list(inspect.signature(function).parameters)
+    if len(names) != count:
+        raise ValueError(f"{what} {function.__name__} must have {words}. Got {len(names)} parameters.")
+    if not inspect.iscoroutinefunction(function):
+        raise ValueError(f"{what} {function.__name__} must be `async def {function.__name__}{words}`.")
+    return names

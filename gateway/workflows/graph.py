@@ -1,50 +1,11 @@
-"""`Graph` and `Edge`: the built shape of a workflow, and what is wrong with a shape.
+"""What a shape of edges says: which executors are reached, which come before which, which are on a loop.
 
-Pure data and checks, shared by the builder and by workflow files, so both refuse the same graphs.
+Pure functions over pairs of ids, shared by the builder and by workflow files, so both refuse the same graphs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
-from gateway.workflows.executor import Executor
-
-EdgeCondition = Callable[[Any], bool | Awaitable[bool]]
-"""Judges the message; the edge carries it only when true."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """Carries messages of one executor to another."""
-
-    source_id: str
-    target_id: str
-    condition: EdgeCondition | None = None
-    max_traversals: int | None = None
-    """Messages it carries in one run; `None` means no limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """A checked graph."""
-
-    start_id: str
-    executors: Mapping[str, Executor]
-    edges: tuple[Edge, ...]
-    """Their order is the order of messages."""
-    output_ids: frozenset[str] | None = None
-    """Executors whose outputs count; `None` means all."""
-    outgoing: Mapping[str, tuple[tuple[int, Edge], ...]] = field(init=False)
-    """Edges by source, each with its index in `edges`."""
-
-    def __post_init__(self) -> None:
-        outgoing: dict[str, list[tuple[int, Edge]]] = {name: [] for name in self.executors}
-        for index, edge in enumerate(self.edges):
-            outgoing[edge.source_id].append((index, edge))
-        object.__setattr__(self, "outgoing", {name: tuple(edges) for name, edges in outgoing.items()})
-
+from collections.abc import Iterable, Sequence
 
 Pair = tuple[str, str]
 """Source and target of an edge."""

@@ -18,8 +18,8 @@ from gateway.tools.function import FunctionTool, run_function
 from gateway.tools.functions_source import import_object
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.definition import AgentStep, EdgeEntry, PythonStep, ToolStep, WorkflowFile
+from gateway.workflows.edges import EdgeCondition
 from gateway.workflows.executor import Executor
-from gateway.workflows.graph import EdgeCondition
 from gateway.workflows.steps import AskAgent, CallFunction, CallTool
 from gateway.workflows.workflow import Workflow
 

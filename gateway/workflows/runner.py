@@ -1,202 +1,306 @@
-"""`Runner`: one run of a graph, advanced one round (superstep) at a time.
+"""`Runner`: one run of a graph: start, rounds (supersteps) until no messages are left, end.
 
-All messages ready in a round are handled concurrently; what they did counts when the round ends, in message
-order. Does not decide who sees events or results (`workflow`), and keeps nothing between rounds outside
-`RunState`.
+In a round everything that waits is delivered: lanes of one sender, edge group and target in order, lanes side by side.
+Shared state is committed when the round ends, then a checkpoint is taken. Does not decide who hears events (`workflow`,
+`stream`); what lives longer than one run is in `RunState`.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from gateway.errors import GatewayError, WorkflowError, WorkflowFailed
-from gateway.json_types import JsonObject
+from gateway.errors import WorkflowConvergenceException, WorkflowError, only_cause
 from gateway.tools.context import CallContext
-from gateway.workflows.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunResult, WorkflowRunState
-from gateway.workflows.executor import Effects, WorkflowContext
-from gateway.workflows.graph import Edge, Graph
+from gateway.workflows.checkpoints import CheckpointID, CheckpointStorage
+from gateway.workflows.context import Board, WorkflowContext, copied
+from gateway.workflows.edges import EdgeGroup, FanInEdgeGroup, internal_source
+from gateway.workflows.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
+from gateway.workflows.executor import Executor
+from gateway.workflows.messages import MessageType, State, WorkflowMessage
+from gateway.workflows.snapshots import take
+
+if TYPE_CHECKING:
+    from gateway.workflows.workflow import Workflow
+
+logger = logging.getLogger(__name__)
 
 MAX_ITERATIONS = 100
 """Rounds of one run; a graph that is still busy then is taken for an endless loop (WF2)."""
 
-OnEvent = Callable[[WorkflowEvent], Awaitable[None]]
+START_SOURCE = "Workflow"
+"""Who sends the first message."""
+
+OnEvent = Callable[[WorkflowEvent[Any]], Awaitable[None]]
 """Hears each event as it happens, inside the executor that caused it; must not raise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """Messages for one executor in one round: one, or several for an executor that joins."""
-
-    target_id: str
-    messages: tuple[Any, ...]
-    source_ids: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class RunState:
-    """Everything a run carries from one round to the next."""
+    """What a workflow carries from round to round and from run to run."""
 
-    ready: list[Delivery]
-    iteration: int = 0
-    shared: JsonObject = field(default_factory=dict[str, Any])
+    shared: State = field(default_factory=State)
+    messages: list[WorkflowMessage] = field(default_factory=list[WorkflowMessage])
+    """For the next round, in order of sending."""
+    pending: dict[str, WorkflowEvent[Any]] = field(default_factory=dict[str, WorkflowEvent[Any]])
+    """Requests without a response."""
+    waiting: dict[int, dict[str, list[Any]]] = field(default_factory=dict[int, dict[str, list[Any]]])
+    """What fan-ins have got so far: by edge group, by source."""
     traversals: dict[int, int] = field(default_factory=dict[int, int])
-    """Messages carried so far, by edge index; only of edges with a limit."""
-    outputs: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
+    """Messages carried so far, by edge group; only of edges with a limit."""
+    iteration: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message for one executor in one round."""
+
+    message: WorkflowMessage
+    source_ids: list[str]
 
 
 class Runner:
-    """One run. Call `advance` until it returns false."""
+    """One run; call `run` once."""
 
-    def __init__(self, graph: Graph, message: object, *, max_iterations: int, call: CallContext, on_event: OnEvent | None) -> None:
-        self.state = RunState([Delivery(graph.start_id, (message,))])
-        self.events: list[WorkflowEvent] = []
-        """All events so far."""
-        self._graph = graph
-        self._max_iterations = max_iterations
-        self._call = call
-        self._on_event = on_event
-        self._is_started = False
-        self._failure: tuple[str, Exception] | None = None
+    def __init__(
+        self, workflow: Workflow, emit: OnEvent, call: CallContext, *, is_streaming: bool, storage: CheckpointStorage | None
+    ) -> None:
+        self._workflow = workflow
+        self._state = workflow.run_state
+        self._emit = emit
+        self._storage = storage
+        self._last_checkpoint: CheckpointID | None = None
+        self._is_continued = False
+        self._says_pending = False
+        self._board = Board(self._state.shared, self._report, call, is_streaming=is_streaming)
+        self._board.pending = self._state.pending
+        self._board.yielded = self._yielded
+        self._board.executor_ids = workflow.executors.keys()
 
-    @property
-    def result(self) -> WorkflowRunResult:
-        """What the run gave so far; final once `advance` returned false."""
-        return WorkflowRunResult(tuple(self.events), tuple(self.state.outputs), dict(self.state.shared))
-
-    async def advance(self) -> bool:
-        """Run the next round; the first call also reports the start. False when nothing is left to do.
+    async def run(self, begin: Callable[[Runner], Awaitable[None]]) -> None:
+        """Run `begin`, then rounds until nothing waits.
 
         Raises:
-            WorkflowFailed: An executor failed, or the run did not come to rest. Events tell the same.
+            WorkflowConvergenceException: There were too many rounds.
+            Exception: Whatever an executor raised, after the events that tell of it.
         """
-        if not self._is_started:
-            self._is_started = True
-            await self._emit(WorkflowEvent("started"))
-            await self._report(WorkflowRunState.IN_PROGRESS)
-        if not self.state.ready:
-            await self._report(WorkflowRunState.IDLE)
-            return False
-        if self.state.iteration >= self._max_iterations:
-            await self._fail(self.state.ready[0].target_id, self._endless())
-        await self._superstep()
-        return True
-
-    def cancelled(self) -> None:
-        """Note that the run was cancelled; the last entry of its timeline."""
-        self.events.append(WorkflowEvent("status", state=WorkflowRunState.CANCELLED))
-
-    async def _superstep(self) -> None:
-        state = self.state
-        state.iteration += 1
-        await self._emit(WorkflowEvent("superstep_started", iteration=state.iteration))
-        done = [(delivery, Effects()) for delivery in state.ready]
-        async with anyio.create_task_group() as tasks:
-            for delivery, effects in done:
-                tasks.start_soon(self._deliver, delivery, effects, tasks.cancel_scope)
-        if self._failure is not None:
-            await self._fail(*self._failure)
-        ready = await self._route(done)
-        for delivery, effects in done:
-            state.shared.update(effects.writes)
-            if self._selects(delivery.target_id):
-                state.outputs += [(delivery.target_id, payload) for payload in effects.outputs]
-        state.ready = ready
-        await self._emit(WorkflowEvent("superstep_completed", iteration=state.iteration))
-
-    async def _deliver(self, delivery: Delivery, effects: Effects, round_scope: anyio.CancelScope) -> None:
-        """Run one executor. Any exception of its code ends the round, as an event and a failure, not a crash."""
-        target = self._graph.executors[delivery.target_id]
-        message = list(delivery.messages) if target.joins else delivery.messages[0]
-        ctx = WorkflowContext[Any, Any](target.id, delivery.source_ids, self.state.shared, effects, self._emit, self._call)
-        await self._emit(WorkflowEvent("executor_invoked", message, target.id))
+        await self._emit(WorkflowEvent[Any].started())
+        await self._status(WorkflowRunState.IN_PROGRESS)
         try:
-            await target.execute(message, ctx)
-        except Exception as error:
-            self._failure = self._failure or (target.id, error)
-            details = WorkflowErrorDetails.from_exception(error, executor_id=target.id)
-            await self._emit(WorkflowEvent("executor_failed", executor_id=target.id, details=details))
-            round_scope.cancel()
-            return
-        await self._emit(WorkflowEvent("executor_completed", executor_id=target.id))
+            await begin(self)
+            await self._rounds()
+        except Exception as error:  # the boundary to executors' code: told as events, then passed on as it is
+            cause = only_cause(error)
+            self._state.shared.discard()
+            self._state.messages.clear()
+            executor_id = failed_executor(cause)
+            await self._emit(WorkflowEvent[Any].failed(WorkflowErrorDetails.from_exception(cause, executor_id=executor_id)))
+            await self._status(WorkflowRunState.FAILED)
+            raise cause from cause.__cause__
+        await self._status(WorkflowRunState.IDLE_WITH_PENDING_REQUESTS if self._state.pending else WorkflowRunState.IDLE)
 
-    async def _route(self, done: list[tuple[Delivery, Effects]]) -> list[Delivery]:
-        """The next round's deliveries: by order of the messages handled, then of sending, then of edges."""
-        ready: list[Delivery] = []
-        joined: dict[str, int] = {}
-        for delivery, effects in done:
-            for message, target_id in effects.sent:
-                for target in await self._targets(delivery.target_id, message, target_id):
-                    if not self._graph.executors[target].joins:
-                        ready.append(Delivery(target, (message,), (delivery.target_id,)))
-                    elif target in joined:
-                        first = ready[joined[target]]
-                        merged = Delivery(target, (*first.messages, message), (*first.source_ids, delivery.target_id))
-                        ready[joined[target]] = merged
-                    else:
-                        joined[target] = len(ready)
-                        ready.append(Delivery(target, (message,), (delivery.target_id,)))
-        return ready
+    # -- ways to begin -----------------------------------------------------------------------------------------
 
-    async def _targets(self, source_id: str, message: object, target_id: str | None) -> list[str]:
-        targets: list[str] = []
-        edges = [(index, edge) for index, edge in self._graph.outgoing[source_id] if target_id in (None, edge.target_id)]
-        if target_id is not None and not edges:
-            await self._fail(source_id, WorkflowError(f"It sends to {target_id!r}, but no edge leads there."))
-        for index, edge in edges:
-            if await self._carries(index, edge, message):
-                targets.append(edge.target_id)
-        return targets
+    async def deliver_first(self, message: Any) -> None:
+        """Hand the run's message to the start executor, before the first round."""
+        self._state.iteration = 0
+        self._state.traversals.clear()
+        first = WorkflowMessage(message, START_SOURCE)
+        executor = self._workflow.get_start_executor()
+        if executor.joins:
+            first = WorkflowMessage([message], START_SOURCE)
+        await self._lanes([(executor, [Delivery(first, [START_SOURCE])])])
+        self._state.shared.commit()
+        if self._state.messages:
+            await self._checkpoint()
 
-    async def _carries(self, index: int, edge: Edge, message: object) -> bool:
-        used = self.state.traversals.get(index, 0)
-        if edge.max_traversals is not None and used >= edge.max_traversals:
-            return False
-        if edge.condition is not None:
+    async def repeat_requests(self) -> None:
+        """After a checkpoint was taken back: tell its requests again, so that the caller knows what to answer."""
+        self._is_continued = True
+        for event in list(self._state.pending.values()):
+            await self._report(event)
+
+    def respond(self, responses: dict[str, Any]) -> None:
+        """Queue answers to requests; checked before."""
+        for request_id, response in responses.items():
+            event = self._state.pending.pop(request_id)
+            source, target = internal_source(event.source_executor_id), event.source_executor_id
+            self._state.messages.append(WorkflowMessage(response, source, target, MessageType.RESPONSE, event))
+
+    # -- rounds ------------------------------------------------------------------------------------------------
+
+    async def _rounds(self) -> None:
+        state, limit = self._state, self._workflow.max_iterations
+        while True:
+            if state.iteration >= limit:
+                if state.messages:
+                    raise WorkflowConvergenceException(f"The workflow did not come to rest within {limit} rounds (max_iterations).")
+                return
+            number = state.iteration + 1
+            await self._emit(WorkflowEvent[Any].superstep_started(number))
+            messages, state.messages = state.messages, []
+            await self._lanes(await self._route(messages))
+            state.iteration = number
+            state.shared.commit()
+            await self._checkpoint()
+            await self._emit(WorkflowEvent[Any].superstep_completed(number))
+            if not state.messages:
+                return
+
+    async def _route(self, messages: Sequence[WorkflowMessage]) -> list[tuple[Executor, list[Delivery]]]:
+        """What each executor gets, in lanes that may run side by side; by order of messages, then of edges."""
+        lanes: dict[tuple[Any, ...], tuple[Executor, list[Delivery]]] = {}
+        for message in messages:
+            groups = self._workflow.groups_of(message.source_id)
+            if message.target_id is not None and not any(message.target_id in group.target_executor_ids for _, group in groups):
+                raise failing(
+                    WorkflowError(f"Executor {message.source_id!r} sends to {message.target_id!r}, but no edge leads there."),
+                    message.source_id,
+                )
+            taken = 0
+            for index, group in groups:
+                for target_id, delivery in await self._through(index, group, message):
+                    taken += 1
+                    target = self._workflow.executors[target_id]
+                    key = (target_id,) if target.joins else (message.source_id, index, target_id)
+                    lanes.setdefault(key, (target, []))[1].append(delivery)
+            if groups and not taken:
+                logger.debug("no edge of %r takes a message of type %s", message.source_id, type(message.data).__name__)
+        return [(target, _joined(lane) if target.joins else lane) for target, lane in lanes.values()]
+
+    async def _through(self, index: int, group: EdgeGroup, message: WorkflowMessage) -> list[tuple[str, Delivery]]:
+        """Where one edge group lets one message go."""
+        if message.target_id is not None and message.target_id not in group.target_executor_ids:
+            return []
+        if isinstance(group, FanInEdgeGroup):
+            return self._gather(index, group, message)
+        try:
+            edges = await group.select(message.data)
+        except Exception as error:  # a condition or selection is the user's code
+            raise failing(error, message.source_id) from error.__cause__
+        found: list[tuple[str, Delivery]] = []
+        for edge in edges:
+            if message.target_id not in (None, edge.target_id) or not self._takes(edge.target_id, message):
+                continue
+            if edge.max_traversals is not None:
+                used = self._state.traversals.get(index, 0)
+                if used >= edge.max_traversals:
+                    continue
+                self._state.traversals[index] = used + 1
+            found.append((edge.target_id, Delivery(message, [message.source_id])))
+        return found
+
+    def _takes(self, target_id: str, message: WorkflowMessage) -> bool:
+        target = self._workflow.executors[target_id]
+        if target.joins and message.type is MessageType.STANDARD:
+            message = WorkflowMessage([message.data], message.source_id)
+        return target.can_handle(message) or message.type is MessageType.RESPONSE
+
+    def _gather(self, index: int, group: FanInEdgeGroup, message: WorkflowMessage) -> list[tuple[str, Delivery]]:
+        target_id, sources = group.edges[0].target_id, group.source_executor_ids
+        if not self._workflow.executors[target_id].can_handle(WorkflowMessage([message.data], message.source_id)):
+            return []
+        box = self._state.waiting.setdefault(index, {})
+        box.setdefault(message.source_id, []).append(message.data)
+        if any(source not in box for source in sources):
+            return []
+        del self._state.waiting[index]
+        data = [item for source in sources for item in box[source]]
+        return [(target_id, Delivery(WorkflowMessage(data, group.type), sources))]
+
+    async def _lanes(self, lanes: list[tuple[Executor, list[Delivery]]]) -> None:
+        """Deliver everything; the first failure cancels the rest and is raised."""
+        contexts: list[list[WorkflowContext[Any, Any]]] = [[] for _ in lanes]
+        if len(lanes) == 1:
+            await self._lane(*lanes[0], contexts[0])
+        elif lanes:
             try:
-                verdict = edge.condition(message)
-                if inspect.isawaitable(verdict):
-                    verdict = await verdict
-            except Exception as error:
-                await self._fail(edge.source_id, error)
-                raise
-            if not verdict:
-                return False
-        if edge.max_traversals is not None:
-            self.state.traversals[index] = used + 1
-        return True
+                async with anyio.create_task_group() as tasks:
+                    for (target, lane), made in zip(lanes, contexts, strict=True):
+                        tasks.start_soon(self._lane, target, lane, made)
+            except ExceptionGroup as group:
+                raise _first(group) from None
+        for made in contexts:
+            for ctx in made:
+                self._state.messages += ctx.sent
 
-    async def _fail(self, executor_id: str, error: Exception) -> None:
-        """Report the failure and raise it; what the failed round wrote was never committed."""
-        details = WorkflowErrorDetails.from_exception(error, executor_id=executor_id)
-        await self._emit(WorkflowEvent("failed", details=details))
-        await self._report(WorkflowRunState.FAILED)
-        if isinstance(error, WorkflowFailed):
-            reason = str(error)
-        elif isinstance(error, GatewayError):
-            reason = f"Executor {executor_id!r} failed: {error}"
-        else:
-            reason = f"Executor {executor_id!r} failed unexpectedly ({type(error).__name__})."
-        raise WorkflowFailed(reason, executor=executor_id) from error
+    async def _lane(self, target: Executor, lane: list[Delivery], made: list[WorkflowContext[Any, Any]]) -> None:
+        for delivery in lane:
+            message = delivery.message
+            event = message.original_request_info_event
+            ctx = WorkflowContext[Any, Any](target, delivery.source_ids, self._board, request_id=event.request_id if event else None)
+            await self._emit(WorkflowEvent[Any].executor_invoked(target.id, copied(message.data)))
+            try:
+                await target.find(message)(message.data, ctx)
+            except Exception as error:  # the boundary to an executor's code
+                details = WorkflowErrorDetails.from_exception(error, executor_id=target.id)
+                await self._emit(WorkflowEvent[Any].executor_failed(target.id, details))
+                raise failing(error, target.id) from error.__cause__
+            done = [*map(copied, ctx.get_sent_messages()), *ctx.get_yielded_outputs()]
+            await self._emit(WorkflowEvent[Any].executor_completed(target.id, done or None))
+            made.append(ctx)
 
-    def _endless(self) -> WorkflowFailed:
-        waiting = list(dict.fromkeys(delivery.target_id for delivery in self.state.ready))
-        text = f"The workflow did not come to rest within {self._max_iterations} rounds; still to run: {', '.join(map(repr, waiting))}."
-        return WorkflowFailed(f"{text} Limit a loop with `max` (max_traversals) or raise max_iterations.", executor=waiting[0])
+    # -- telling -----------------------------------------------------------------------------------------------
 
-    def _selects(self, executor_id: str) -> bool:
-        return self._graph.output_ids is None or executor_id in self._graph.output_ids
+    async def _yielded(self, executor_id: str, output: Any) -> None:
+        kind = self._workflow.classify(executor_id)
+        if kind is not None:
+            await self._emit(WorkflowEvent(kind, output, executor_id))
 
-    async def _report(self, state: WorkflowRunState) -> None:
-        await self._emit(WorkflowEvent("status", state=state))
+    async def _report(self, event: WorkflowEvent[Any]) -> None:
+        await self._emit(event)
+        if event.type == "request_info" and not self._says_pending:
+            self._says_pending = True
+            await self._status(WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS)
 
-    async def _emit(self, event: WorkflowEvent) -> None:
-        if event.type == "output" and not self._selects(event.executor_id or ""):
+    async def _status(self, state: WorkflowRunState) -> None:
+        self._workflow.note_status(state)
+        await self._emit(WorkflowEvent[Any].status(state))
+
+    async def _checkpoint(self) -> None:
+        if self._storage is None:
             return
-        self.events.append(event)
-        if self._on_event is not None:
-            await self._on_event(event)
+        checkpoint = await take(self._workflow, previous=self._last_checkpoint)
+        self._last_checkpoint = await self._storage.save(checkpoint)
+
+
+_EXECUTOR = "__workflow_executor__"
+
+
+def failing(error: Exception, executor_id: str) -> Exception:
+    """The error, remembering whose it is; its class stays, because callers of `run` catch it."""
+    if failed_executor(error) is None:
+        try:
+            setattr(error, _EXECUTOR, executor_id)
+        except AttributeError:
+            logger.debug("%s cannot remember its executor", type(error).__name__)
+    return error
+
+
+def failed_executor(error: BaseException) -> str | None:
+    """Whose error it is."""
+    return getattr(error, _EXECUTOR, None)
+
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    """The first failure of a round: the others came from work that it was about to cancel."""
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _joined(lane: list[Delivery]) -> list[Delivery]:
+    """One delivery of all messages of an executor that joins."""
+    standard = [item for item in lane if item.message.type is MessageType.STANDARD]
+    rest = [item for item in lane if item.message.type is not MessageType.STANDARD]
+    if not standard:
+        return rest
+    sources = [source for item in standard for source in item.source_ids]
+    data: list[Any] = []
+    for item in standard:
+        # A fan-in already made a list of what its sources sent.
+        data += item.message.data if len(item.source_ids) > 1 else [item.message.data]
+    return [Delivery(WorkflowMessage(data, sources[0]), sources), *rest]

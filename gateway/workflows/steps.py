@@ -20,8 +20,10 @@ from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool
 from gateway.tools.context import CallContext, Caller, LogLevel
 from gateway.tools.drive import drive
 from gateway.tools.function import FunctionTool
+from gateway.workflows.context import WorkflowContext
 from gateway.workflows.definition import AgentStep, PythonStep, ToolStep, object_schema
-from gateway.workflows.executor import Executor, WorkflowContext, handler
+from gateway.workflows.executor import Executor, handler
+from gateway.workflows.runner import START_SOURCE
 from gateway.workflows.templates import Template, as_text, fill
 
 INPUT_KEY = "input"
@@ -47,10 +49,11 @@ class StepExecutor(Executor):
     @handler
     async def step(self, messages: list[Any], ctx: WorkflowContext[JsonValue, Complete]) -> None:
         """Perform the step and make its output known."""
-        if not ctx.source_executor_ids:
+        if ctx.source_executor_ids == [START_SOURCE]:
             ctx.set_state(INPUT_KEY, messages[0])
+        # What earlier rounds wrote, never what a step of this round happened to finish first.
         scope: JsonObject = dict(ctx.get_state(INPUT_KEY))
-        scope.update((name, ctx.get_state(f"output:{name}")) for name in self._names)
+        scope.update((name, ctx.state.get_committed(f"output:{name}")) for name in self._names)
         value, result = await self.perform(scope, messages, inner_context(ctx.call, self.id))
         ctx.set_state(f"output:{self.id}", value)
         await ctx.send_message(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -17,9 +18,12 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext, Caller, LogLevel
 from gateway.tools.toolbox import ToolBox
+from gateway.workflows.asking import run_to_end
 from gateway.workflows.definition import WorkflowFile, object_schema
 from gateway.workflows.events import WorkflowEvent
+from gateway.workflows.messages import WorkflowMessage
 from gateway.workflows.plan import WorkflowPlan
+from gateway.workflows.runner import START_SOURCE
 from gateway.workflows.steps import as_result
 from gateway.workflows.workflow import Workflow
 
@@ -47,12 +51,9 @@ class WorkflowTool:
         ctx = dataclasses.replace(ctx, caller=narrator)
         workflow = await self._plan.build(await self._find_tools())
         message = filled if self._plan.code is None else _first_message(workflow, filled)
-        if self._one_by_one is None:
-            result = await workflow.run(message, ctx=ctx, on_event=narrator.hear)
-        else:
-            async with self._one_by_one:
-                result = await workflow.run(message, ctx=ctx, on_event=narrator.hear)
-        return _to_result(result.get_outputs())
+        async with self._one_by_one or nullcontext():
+            workflow.reset()
+            return _to_result((await run_to_end(workflow, message, ctx, narrator.hear)).get_outputs())
 
     async def _find_tools(self) -> Mapping[str, Tool]:
         """Every tool that the graph may need, before anything runs."""
@@ -82,11 +83,11 @@ def define(file: WorkflowFile) -> ToolDefinition:
 
 def _first_message(workflow: Workflow, arguments: JsonObject) -> JsonValue:
     """What the start of a code graph takes: the arguments as an object, else the value of the only one."""
-    start = workflow.graph.executors[workflow.graph.start_id]
-    if start.can_handle(arguments):
+    start = workflow.get_start_executor()
+    if start.can_handle(WorkflowMessage(arguments, START_SOURCE)):
         return arguments
     values = list(arguments.values())
-    if len(values) == 1 and values[0] is not None and start.can_handle(values[0]):
+    if len(values) == 1 and values[0] is not None and start.can_handle(WorkflowMessage(values[0], START_SOURCE)):
         return values[0]
     text = f"Executor {start.id!r} takes neither the arguments as an object (dict) nor the only one's value; adapt its handler or `input`."
     raise WorkflowFailed(text, executor=start.id)
@@ -113,7 +114,7 @@ class _Narrator:
         self._caller = caller
         self._told = 0
 
-    async def hear(self, event: WorkflowEvent) -> None:
+    async def hear(self, event: WorkflowEvent[Any]) -> None:
         """Tell when an executor starts and finishes."""
         if event.type == "executor_invoked":
             await self.progress(0, None, f"{event.executor_id} started")
@@ -132,5 +133,3 @@ class _Narrator:
     async def ask(self, request: JsonObject) -> JsonObject:
         """Passed on."""
         return await self._caller.ask(request)
-
-

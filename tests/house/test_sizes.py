@@ -11,6 +11,7 @@ MAX_FUNCTION_LINES = 80
 MAX_PARAMETERS = 8
 
 MOVED_OVER = {
+    "gateway/workflows/workflow.py Workflow.run",
     "gateway/sessions/context.py SessionContext.__init__",
     "gateway/sessions/files.py FileHistoryProvider.__init__",
 }

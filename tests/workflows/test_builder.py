@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
-from gateway.errors import WorkflowInvalid
 from gateway.workflows.builder import WorkflowBuilder
-from gateway.workflows.executor import Executor, FunctionExecutor, WorkflowContext, handler
+from gateway.workflows.context import WorkflowContext
+from gateway.workflows.edges import Case, Default
+from gateway.workflows.events import WorkflowRunResult
+from gateway.workflows.executor import Executor, handler, response_handler
+from gateway.workflows.function_executor import FunctionExecutor, executor
+from gateway.workflows.validation import (
+    EdgeDuplicationError,
+    GraphConnectivityError,
+    TypeCompatibilityError,
+    ValidationTypeEnum,
+    WorkflowValidationError,
+)
+
+Other = TypeVar("Other")
 
 
 class Node(Executor):
@@ -18,7 +30,7 @@ class Node(Executor):
 
 
 def invalid(builder: WorkflowBuilder) -> str:
-    with pytest.raises(WorkflowInvalid) as caught:
+    with pytest.raises(WorkflowValidationError) as caught:
         builder.build()
     return str(caught.value)
 
@@ -31,55 +43,141 @@ def test_a_start_is_required() -> None:
 @pytest.mark.requirement("WF3")
 def test_two_executors_of_one_id_are_refused() -> None:
     a = Node("a")
-    assert invalid(WorkflowBuilder(start_executor=a).add_edge(a, Node("a"))).startswith("Two executors have the id 'a'")
+    with pytest.raises(ValueError, match="Duplicate executor ID 'a'"):
+        WorkflowBuilder(start_executor=a).add_edge(a, Node("a"))
 
 
 @pytest.mark.requirement("WF3")
 def test_the_same_edge_twice_is_refused() -> None:
     a, b = Node("a"), Node("b")
-    text = invalid(WorkflowBuilder(start_executor=a).add_edge(a, b).add_edge(a, b, lambda message: True))
-    assert text == "There are two edges from 'a' to 'b'; join their conditions."
+    with pytest.raises(EdgeDuplicationError, match="There are two edges from 'a' to 'b'") as caught:
+        WorkflowBuilder(start_executor=a).add_edge(a, b).add_edge(a, b, lambda message: True).build()
+    assert caught.value.validation_type is ValidationTypeEnum.EDGE_DUPLICATION
 
 
 @pytest.mark.requirement("WF3")
-def test_an_executor_that_cannot_be_reached_is_refused() -> None:
+def test_executors_that_cannot_be_reached_are_refused_all_of_them() -> None:
     a = Node("a")
     builder = WorkflowBuilder(start_executor=a).add_edge(a, Node("b")).add_edge(Node("c"), Node("d")).add_edge("d", "c")
-    assert invalid(builder) == "Executor 'c' cannot be reached from 'a'.\nExecutor 'd' cannot be reached from 'a'."
+    with pytest.raises(GraphConnectivityError) as caught:
+        builder.build()
+    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [
+        "Executor 'c' cannot be reached from 'a'",
+        "Executor 'd' cannot be reached from 'a'",
+    ]
+
+
+class Number(Executor):
+    @handler
+    async def run(self, message: str, ctx: WorkflowContext[int]) -> None:
+        await ctx.send_message(len(message))
+
+
+class Text(Executor):
+    @handler
+    async def run(self, message: str, ctx: WorkflowContext[Any, str]) -> None: ...
+
+
+class Numbers(Executor):
+    @handler
+    async def run(self, message: list[int], ctx: WorkflowContext[Any, Any]) -> None:
+        await ctx.yield_output(sum(message))
+
+
+@pytest.mark.requirement("WF3")
+def test_an_edge_that_can_never_carry_anything_is_refused() -> None:
+    number = Number("n")
+    with pytest.raises(TypeCompatibilityError, match="'n' sends int, and 't' takes str"):
+        WorkflowBuilder(start_executor=number).add_edge(number, Text("t")).build()
+    with pytest.raises(TypeCompatibilityError):
+        WorkflowBuilder(start_executor=number).add_edge(number, Numbers("l")).build()
+
+
+def strip(text: str) -> str:
+    return text.strip()
+
+
+@pytest.mark.requirement("WF3")
+async def test_a_fan_in_hands_on_lists_so_its_types_are_those_of_lists() -> None:
+    start = FunctionExecutor(strip, "s")
+    one, two, total = Number("one"), Number("two"), Numbers("total")
+    builder = WorkflowBuilder(start_executor=start, output_from=[total]).add_fan_out_edges(start, [one, two])
+    assert (await builder.add_fan_in_edges([one, two], total).build().run("abc")).get_outputs() == [6]
+    with pytest.raises(TypeCompatibilityError):
+        fresh = WorkflowBuilder(start_executor=start).add_fan_out_edges(start, [one, two])
+        fresh.add_fan_in_edges([one, two], FunctionExecutor(abs, "abs", input=int)).build()
+
+
+@pytest.mark.requirement("WF3")
+def test_groups_that_are_too_small_are_refused() -> None:
+    a, b = Node("a"), Node("b")
+    with pytest.raises(ValueError, match="at least two targets"):
+        WorkflowBuilder(start_executor=a).add_fan_out_edges(a, [b])
+    with pytest.raises(ValueError, match="at least two sources"):
+        WorkflowBuilder(start_executor=a).add_fan_in_edges([a], b)
+    with pytest.raises(ValueError, match="exactly one default"):
+        WorkflowBuilder(start_executor=a).add_switch_case_edge_group(a, [Default(b), Default(b)])
+    with pytest.raises(ValueError, match="at least two cases"):
+        WorkflowBuilder(start_executor=a).add_switch_case_edge_group(a, [Case(bool, b)])
+    with pytest.raises(ValueError, match="At least two executors"):
+        WorkflowBuilder(start_executor=a).add_chain([a])
+    with pytest.raises(TypeError, match="got int"):
+        WorkflowBuilder(start_executor=a).add_edge(a, 7)
 
 
 def test_an_unknown_id_is_refused_with_a_suggestion() -> None:
     builder = WorkflowBuilder(start_executor=Node("research")).add_edge("reserch", Node("draft"))
-    assert "No executor has the id 'reserch'. Did you mean 'research'?" in invalid(builder)
+    assert "No executor has the id 'reserch'" in invalid(builder)
+    assert "Did you mean 'research'?" in invalid(builder)
 
 
 @pytest.mark.requirement("WF7")
 @pytest.mark.parametrize(
     ("selection", "text"),
     [
-        (["b"], "output_from: No executor has the id 'b'."),
-        (["a", "a"], "output_from names 'a' twice."),
-        ([], "output_from is empty"),
-        ("a", "give a list of executors, or 'all'"),
+        ({"output_from": ["b"]}, "output_from: No executor has the id 'b'"),
+        ({"output_from": ["a", "a"]}, "output_from names 'a' twice"),
+        ({"output_from": []}, "output_from is empty"),
+        ({"output_from": [], "intermediate_output_from": []}, "output_from is empty"),
+        ({"output_from": ["a"], "intermediate_output_from": ["a"]}, "'a' cannot be both"),
+        ({"intermediate_output_from": ["b"]}, "intermediate_output_from: No executor has the id 'b'"),
     ],
 )
-def test_a_selection_of_outputs_that_cannot_be_meant_is_refused(selection: Any, text: str) -> None:
-    assert text in invalid(WorkflowBuilder(start_executor=Node("a"), output_from=selection))
+def test_a_selection_of_outputs_that_cannot_be_meant_is_refused(selection: dict[str, Any], text: str) -> None:
+    assert text in invalid(WorkflowBuilder(start_executor=Node("a"), **selection))
 
 
 @pytest.mark.requirement("WF7")
-async def test_outputs_of_unselected_executors_are_hidden_and_all_count_when_nothing_is_selected() -> None:
-    def build(**selection: Any) -> WorkflowBuilder:
-        async def forward(message: Any) -> str:
-            return "from start"
+def test_a_selection_by_an_unknown_word_is_refused() -> None:
+    for selection in ({"output_from": "a"}, {"output_from": "all_other"}, {"intermediate_output_from": "some"}):
+        with pytest.raises(ValueError, match="give a list of executors, or 'all'"):
+            WorkflowBuilder(start_executor=Node("a"), **selection)  # pyright: ignore[reportArgumentType]  # the point of the test
 
-        return WorkflowBuilder(start_executor=FunctionExecutor(forward), **selection).add_edge("forward", Node("end"))
 
-    assert (await build().build().run("x")).get_outputs() == ["from start", "end"]
-    assert (await build(output_from="all").build().run("x")).get_outputs() == ["from start", "end"]
-    result = await build(output_from=["end"]).build().run("x")
-    assert result.get_outputs() == ["end"]
-    assert [event.executor_id for event in result.events if event.type == "output"] == ["end"]
+@pytest.mark.requirement("WF7")
+@pytest.mark.parametrize(
+    ("selection", "outputs", "intermediates"),
+    [
+        ({}, ["from start", "end"], []),
+        ({"output_from": "all"}, ["from start", "end"], []),
+        ({"output_from": ["end"]}, ["end"], []),
+        ({"output_from": ["end"], "intermediate_output_from": "all_other"}, ["end"], ["from start"]),
+        ({"intermediate_output_from": ["forward"]}, [], ["from start"]),
+        ({"intermediate_output_from": "all"}, [], ["from start", "end"]),
+    ],
+)
+async def test_outputs_count_are_reported_on_the_way_or_are_hidden_as_selected(
+    selection: dict[str, Any], outputs: list[str], intermediates: list[str]
+) -> None:
+    @executor
+    async def forward(message: str) -> str:
+        return "from start"
+
+    workflow = WorkflowBuilder(start_executor=forward, **selection).add_edge(forward, Node("end")).build()
+    result: WorkflowRunResult = await workflow.run("x")
+    assert (result.get_outputs(), result.get_intermediate_outputs()) == (outputs, intermediates)
+    named = [item.id for item in workflow.get_output_executors()]
+    assert named == [name for name in ("forward", "end") if workflow.is_terminal_executor(name)]
 
 
 def test_a_limit_below_one_is_refused() -> None:
@@ -91,15 +189,46 @@ def test_executors_that_cannot_handle_anything_are_refused() -> None:
     class Empty(Executor):
         pass
 
-    class NotAsync(Executor):
-        @handler  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]  # the point of the test
-        def run(self, message: Any, ctx: Any) -> None: ...
-
-    with pytest.raises(WorkflowInvalid, match="handles nothing"):
+    with pytest.raises(ValueError, match="has no handlers"):
         Empty("e")
-    with pytest.raises(WorkflowInvalid, match="must be `async def run"):
-        NotAsync("n")
-    with pytest.raises(WorkflowInvalid, match="needs an id"):
+    with pytest.raises(ValueError, match="non-empty id"):
         Node("")
-    with pytest.raises(WorkflowInvalid, match="first parameter"):
+    with pytest.raises(ValueError, match="Got 0 parameters"):
         FunctionExecutor(lambda: None, "f")
+
+
+def test_handlers_of_the_wrong_shape_are_refused_where_they_are_written() -> None:
+    async def few(self: Any, message: str) -> None: ...
+    async def untyped(self: Any, message, ctx: WorkflowContext) -> None: ...  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+    async def open_type(self: Any, message: Other, ctx: WorkflowContext[str]) -> None: ...  # pyright: ignore[reportInvalidTypeVarUse]
+    async def other_context(self: Any, message: str, ctx: int) -> None: ...
+    def plain(self: Any, message: str, ctx: WorkflowContext[str]) -> None: ...
+
+    wrong: list[tuple[Any, str]] = [
+        (few, "Got 2 parameters"),
+        (untyped, "must have a type annotation"),
+        (open_type, "unresolved TypeVar"),
+        (other_context, "as WorkflowContext, not int"),
+        (plain, "async def"),
+    ]
+    for method, text in wrong:
+        with pytest.raises(ValueError, match=text):
+            handler(method)
+    with pytest.raises(ValueError, match="must specify 'input'"):
+        handler(output=int)(open_type)
+    with pytest.raises(ValueError, match="Got 2 parameters"):
+        response_handler(few)
+    with pytest.raises(ValueError, match="@staticmethod"):
+        executor(staticmethod(print))
+
+
+def test_two_handlers_of_one_type_are_refused() -> None:
+    class Two(Executor):
+        @handler
+        async def one(self, message: str, ctx: WorkflowContext[str]) -> None: ...
+
+        @handler
+        async def two(self, message: str, ctx: WorkflowContext[str]) -> None: ...
+
+    with pytest.raises(ValueError, match="Duplicate handler for type str in Two"):
+        Two("t")

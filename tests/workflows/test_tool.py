@@ -323,9 +323,7 @@ async def test_a_condition_on_text_fails_naming_the_edge() -> None:
 
     result = await run(await publish(FORK, box=ScriptedToolBox(s__judge=judge, s__say=say)), n=1)
     assert result.is_error
-    assert (
-        result.as_text() == "Executor 'judge' failed: The edge to 'yes' asks for the field 'positive', but the output is no object."
-    )
+    assert result.as_text() == "Executor 'judge' failed: The edge to 'yes' asks for the field 'positive', but the output is no object."
 
 
 @pytest.mark.requirement("WF2")
@@ -517,7 +515,9 @@ async def test_calls_of_one_workflow_run_side_by_side_without_seeing_each_other(
 CODE = """\
 from typing import Any
 from gateway.workflows.builder import WorkflowBuilder
-from gateway.workflows.executor import Executor, FunctionExecutor, WorkflowContext, handler
+from gateway.workflows.context import WorkflowContext
+from gateway.workflows.executor import Executor, handler
+from gateway.workflows.function_executor import FunctionExecutor
 
 class Count(Executor):
     def __init__(self):

@@ -1,0 +1,237 @@
+"""`AgentExecutor`: an agent as an executor. Names are agent-framework's.
+
+It collects messages until it has to answer, hands its answer on together with the whole conversation, and passes what
+the agent asks of a person (an approval, say) on as a request of the workflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from gateway.agents.agent import Agent
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.types.content import Content
+from gateway.types.messages import Message, to_messages
+from gateway.types.responses import AgentResponse, AgentResponseUpdate, ResponseStream
+from gateway.workflows.context import WorkflowContext
+from gateway.workflows.executor import Executor, handler, response_handler
+from gateway.workflows.messages import RUN_KWARGS_KEY
+
+ContextMode = Literal["full", "last_agent", "custom"]
+
+
+@dataclass
+class AgentExecutorRequest:
+    """Messages for an agent; with `should_respond=False` they are only remembered."""
+
+    messages: list[Message]
+    should_respond: bool = True
+
+
+@dataclass
+class AgentExecutorResponse:
+    """An agent's answer, and the conversation it closes."""
+
+    executor_id: str
+    agent_response: AgentResponse
+    full_conversation: list[Message]
+
+    def with_text(self, text: str) -> AgentExecutorResponse:
+        """The same with another answer, in the conversation too."""
+        message = Message("assistant", [text])
+        count = len(self.agent_response.messages)
+        before = self.full_conversation[:-count] if count else self.full_conversation
+        return AgentExecutorResponse(self.executor_id, AgentResponse([message]), [*before, message])
+
+
+AgentContextOf = WorkflowContext[AgentExecutorResponse, AgentResponse | AgentResponseUpdate]
+
+
+class AgentExecutor(Executor):
+    """Runs one agent in one session of its own."""
+
+    def __init__(
+        self,
+        agent: SupportsAgentRun,
+        *,
+        session: AgentSession | None = None,
+        id: str | None = None,
+        context_mode: ContextMode | None = None,
+        context_filter: Callable[[list[Message]], list[Message]] | None = None,
+    ) -> None:
+        """The id is the agent's name, else its id. `context_mode` says what of an earlier agent's conversation is taken
+        over: all of it (`full`), its answer (`last_agent`), or what `context_filter` makes of it (`custom`).
+
+        Raises:
+            ValueError: The agent has neither name nor id, or mode and filter do not fit together.
+        """
+        super().__init__(id or resolve_agent_id(agent))
+        mode = context_mode or "full"
+        if mode not in ("full", "last_agent", "custom"):
+            raise ValueError("context_mode must be one of 'full', 'last_agent', or 'custom'.")
+        if mode == "custom" and context_filter is None:
+            raise ValueError("context_filter must be provided when context_mode is set to 'custom'.")
+        self._agent = agent
+        self._session = session or agent.create_session()
+        self._mode: ContextMode = mode
+        self._filter = context_filter
+        self._cache: list[Message] = []
+        self._pending: dict[str, Content] = {}
+        self._answers: list[Content] = []
+
+    @property
+    def agent(self) -> SupportsAgentRun:
+        """The agent."""
+        return self._agent
+
+    @property
+    def description(self) -> str | None:
+        """What the agent says of itself."""
+        return self._agent.description
+
+    @handler
+    async def run(self, request: AgentExecutorRequest, ctx: AgentContextOf) -> None:
+        """Remember the messages, and answer if asked to."""
+        self._cache += request.messages
+        if request.should_respond:
+            await self._answer(ctx)
+
+    @handler
+    async def from_response(self, prior: AgentExecutorResponse, ctx: AgentContextOf) -> None:
+        """Go on from another agent."""
+        if self._filter is not None and self._mode == "custom":
+            self._cache += self._filter(prior.full_conversation)
+        else:
+            self._cache += prior.full_conversation if self._mode == "full" else prior.agent_response.messages
+        await self._answer(ctx)
+
+    @handler
+    async def from_str(self, text: str, ctx: AgentContextOf) -> None:
+        """Answer a user's text."""
+        self._cache += to_messages(text)
+        await self._answer(ctx)
+
+    @handler
+    async def from_message(self, message: Message, ctx: AgentContextOf) -> None:
+        """Answer a message."""
+        self._cache.append(message)
+        await self._answer(ctx)
+
+    @handler
+    async def from_messages(self, messages: list[str | Message], ctx: AgentContextOf) -> None:
+        """Answer messages; texts are the user's."""
+        self._cache += to_messages(messages)
+        await self._answer(ctx)
+
+    @response_handler
+    async def handle_user_input_response(self, original_request: Content, response: Content, ctx: AgentContextOf) -> None:
+        """Go on with what a person answered, as soon as everything that was asked is answered."""
+        self._answers.append(response)
+        self._pending.pop(_request_id(original_request), None)
+        if self._pending:
+            return
+        role = "tool" if all(answer.type == "function_result" for answer in self._answers) else "user"
+        self._cache = [Message(role, self._answers)]
+        self._answers = []
+        await self._answer(ctx)
+
+    async def on_checkpoint_save(self) -> dict[str, Any]:
+        """The conversation so far."""
+        return {
+            "cache": list(self._cache),
+            "agent_session": self._session.to_dict(),
+            "pending_agent_requests": dict(self._pending),
+            "pending_responses_to_agent": list(self._answers),
+        }
+
+    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+        """Take it back."""
+        self._cache = list(state["cache"])
+        self._session = AgentSession.from_dict(state["agent_session"])
+        self._pending = dict(state["pending_agent_requests"])
+        self._answers = list(state["pending_responses_to_agent"])
+
+    def reset(self) -> None:
+        """Forget messages that wait for an answer."""
+        self._cache.clear()
+
+    async def _answer(self, ctx: AgentContextOf) -> None:
+        kwargs = self._run_kwargs(ctx)
+        if ctx.is_streaming():
+            response, asked = await self._streamed(ctx, kwargs)
+        else:
+            run = cast("Callable[..., Awaitable[AgentResponse]]", self._agent.run)
+            response = await run(list(self._cache), stream=False, session=self._session, **kwargs)
+            asked = requests_of(response)
+            if not asked:
+                await ctx.yield_output(response)
+        if asked:
+            for request in asked:
+                self._pending[_request_id(request)] = request
+                await ctx.request_info(request, Content, request_id=_request_id(request))
+            return
+        conversation = [*self._cache, *response.messages]
+        self._cache = []
+        await ctx.send_message(AgentExecutorResponse(self.id, response, conversation))
+
+    async def _streamed(self, ctx: AgentContextOf, kwargs: Mapping[str, Any]) -> tuple[AgentResponse, list[Content]]:
+        run = cast("Callable[..., ResponseStream[AgentResponseUpdate, AgentResponse]]", self._agent.run)
+        stream = run(list(self._cache), stream=True, session=self._session, **kwargs)
+        updates: list[AgentResponseUpdate] = []
+        asked: list[Content] = []
+        async for update in stream:
+            updates.append(update)
+            found = [content for content in update.contents if is_request(content)]
+            asked += found
+            if not found:
+                await ctx.yield_output(update)
+        finish = cast("Callable[[], Awaitable[AgentResponse]] | None", getattr(stream, "get_final_response", None))
+        response = await finish() if finish is not None else AgentResponse.from_updates(updates)
+        known = {_request_id(request) for request in asked}
+        asked += [request for request in requests_of(response) if _request_id(request) not in known]
+        return response, asked
+
+    def _run_kwargs(self, ctx: AgentContextOf) -> dict[str, Any]:
+        """The run's keyword arguments for this agent: those under its id, or all where no key is an executor's."""
+        given = cast("Mapping[str, Mapping[str, Any]]", ctx.get_state(RUN_KWARGS_KEY, {}))
+        kwargs: dict[str, Any] = {}
+        for kind, values in given.items():
+            own = values.get(self.id) if ctx.are_by_executor(values) else values
+            if own is not None:
+                kwargs[kind] = own
+        if isinstance(self._agent, Agent):
+            kwargs["ctx"] = ctx.call
+        return kwargs
+
+
+def resolve_agent_id(agent: SupportsAgentRun) -> str:
+    """What to call an agent in a graph: its name, else its id.
+
+    Raises:
+        ValueError: It has neither.
+    """
+    found = agent.name or agent.id
+    if not found:
+        raise ValueError("Agent must have a non-empty name or id or an explicit id must be provided.")
+    return found
+
+
+def is_agent(value: object) -> bool:
+    """Whether a value can be wrapped in an `AgentExecutor`."""
+    return callable(getattr(value, "run", None)) and callable(getattr(value, "create_session", None))
+
+
+def is_request(content: Content) -> bool:
+    """Whether a content asks a person something."""
+    return content.type == "function_approval_request" or bool(getattr(content, "user_input_request", False))
+
+
+def requests_of(response: AgentResponse) -> Sequence[Content]:
+    """What an agent asks of a person."""
+    return [content for message in response.messages for content in message.contents if is_request(content)]
+
+
+def _request_id(content: Content) -> str:
+    return str(content.fields.get("id") or content.fields.get("call_id") or "")

@@ -1,0 +1,175 @@
+"""Running a workflow to its end for one call, asking the caller what the workflow asks.
+
+A request of the workflow (`request_info`) becomes a form that the client fills in: a form with the fields of the response
+type. How the form travels (elicitation, `input_required`, an entry of a task) is the call's business (`CallContext.ask`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from enum import Enum
+from types import NoneType
+from typing import Any, Literal, cast, get_args, get_origin
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from gateway.errors import GatewayError, ToolFailed, WorkflowFailed
+from gateway.json_types import JsonObject
+from gateway.tools.context import CallContext
+from gateway.types.content import Content
+from gateway.workflows.agent_executor import is_request
+from gateway.workflows.annotations import members, name_of, resolved
+from gateway.workflows.encoding import encode
+from gateway.workflows.events import WorkflowEvent, WorkflowRunResult
+from gateway.workflows.request import RunRequest
+from gateway.workflows.runner import OnEvent, failed_executor
+from gateway.workflows.workflow import Workflow
+
+MAX_ASK_ROUNDS = 100
+"""Times that one call may stop for answers; a workflow that asks more often is taken for stuck."""
+
+_ANSWER = "answer"
+_KINDS: dict[Any, JsonObject] = {
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+}
+
+
+async def run_to_end(workflow: Workflow, message: Any, ctx: CallContext, hear: OnEvent) -> WorkflowRunResult:
+    """Run with a message until nothing is open, asking `ctx` for each request.
+
+    Raises:
+        WorkflowFailed: An executor failed; the text names it, and says what happened if that was raised on purpose.
+        AskUnavailable: The caller cannot be asked.
+        ToolFailed: The caller declined.
+    """
+    events: list[WorkflowEvent[Any]] = []
+    request = RunRequest(message, ctx=ctx)
+    for _ in range(MAX_ASK_ROUNDS):
+        try:
+            await workflow.perform(request, hear, events=events)
+        except Exception as error:  # what executors raise becomes one failure that names the executor
+            raise _failure(error) from error
+        pending = list(workflow.run_state.pending.values())
+        if not pending:
+            return WorkflowRunResult.of(events)
+        request = RunRequest(responses={event.request_id: await ask(event, ctx) for event in pending}, ctx=ctx)
+    raise WorkflowFailed(f"The workflow asked more than {MAX_ASK_ROUNDS} times; giving up.", executor=workflow.start_executor_id)
+
+
+def _failure(error: Exception) -> WorkflowFailed:
+    executor = failed_executor(error)
+    if executor is None:
+        return WorkflowFailed(
+            str(error) if isinstance(error, GatewayError) else f"The workflow failed ({type(error).__name__}).", executor=""
+        )
+    if isinstance(error, GatewayError):
+        return WorkflowFailed(f"Executor {executor!r} failed: {error}", executor=executor)
+    # What an unexpected exception says may hold what nobody outside should read.
+    return WorkflowFailed(f"Executor {executor!r} failed unexpectedly ({type(error).__name__}).", executor=executor)
+
+
+async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
+    """Put one request to the caller.
+
+    Raises:
+        ToolFailed: It was declined, or the answer cannot be read as what was asked for.
+    """
+    data = event.data
+    if isinstance(data, Content) and is_request(data):
+        return await _ask_approval(data, ctx)
+    fields, is_whole = form_of(event.response_type)
+    params: JsonObject = {"mode": "form", "message": question_of(data), "requestedSchema": fields}
+    answer = await ctx.ask({"method": "elicitation/create", "params": params})
+    if answer.get("action") != "accept":
+        raise ToolFailed(f"The workflow asked {question_of(data)!r}, and the answer was {answer.get('action')!r}; it did not go on.")
+    content: JsonObject = answer.get("content") or {}
+    value: Any = content if is_whole else content.get(_ANSWER)
+    try:
+        return TypeAdapter(event.response_type).validate_python(value)
+    except ValidationError as error:
+        raise ToolFailed(f"The answer is no {name_of(event.response_type)}: {error.errors()[0]['msg']}.") from None
+
+
+async def _ask_approval(request: Content, ctx: CallContext) -> Content:
+    found: Any = request.fields.get("function_call")
+    call = found if isinstance(found, Content) else Content.from_dict(cast("JsonObject", found or {"type": "function_call"}))
+    arguments = call.parse_arguments()
+    shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    schema: JsonObject = {"type": "object", "properties": {"approve": {"type": "boolean", "title": "Approve"}}, "required": ["approve"]}
+    params: JsonObject = {"mode": "form", "message": f"Call {call.name or 'a tool'}({shown})?", "requestedSchema": schema}
+    answer = await ctx.ask({"method": "elicitation/create", "params": params})
+    content: JsonObject = answer.get("content") or {}
+    approved = answer.get("action") == "accept" and content.get("approve") is True
+    make = getattr(request, "to_function_approval_response", None)
+    if callable(make):
+        return cast("Content", make(approved))
+    fields = {"id": request.fields.get("id"), "approved": approved, "function_call": call}
+    return Content("function_approval_response", fields=fields)
+
+
+def question_of(data: Any) -> str:
+    """A request in words: its text, its `prompt`, `question` or `message`, else all of it."""
+    if isinstance(data, str):
+        return data
+    fields = _fields_of(data)
+    for name in ("prompt", "question", "message", "text"):
+        if isinstance(fields.get(name), str):
+            rest = {key: value for key, value in fields.items() if key != name and value not in (None, "")}
+            return "\n".join([fields[name], *(f"{key}: {_shown(value)}" for key, value in rest.items())])
+    return "\n".join(f"{key}: {_shown(value)}" for key, value in fields.items()) or str(data)
+
+
+def _fields_of(data: Any) -> Mapping[str, Any]:
+    if isinstance(data, Mapping):
+        return cast("Mapping[str, Any]", data)
+    if isinstance(data, BaseModel):
+        return {name: getattr(data, name) for name in type(data).model_fields}
+    names: Mapping[str, Any] = getattr(data, "__dataclass_fields__", {})
+    return {name: getattr(data, name) for name in names}
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else str(encode(value))
+
+
+def form_of(kind: Any) -> tuple[JsonObject, bool]:
+    """The flat form (elicitation allows no other) for a type, and whether its fields are the whole answer."""
+    alternatives = [item for item in members(kind) if item is not NoneType]
+    if len(alternatives) == 1:
+        kind = alternatives[0]
+    fields: dict[str, tuple[Any, bool]] = {}
+    make: Any = kind
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        fields = {name: (field.annotation, field.is_required()) for name, field in kind.model_fields.items()}
+    elif dataclasses.is_dataclass(make):
+        fields = {
+            field.name: (
+                resolved(field.type, make.__init__),
+                field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+            )
+            for field in dataclasses.fields(make)
+        }
+    if not fields:
+        return _object({_ANSWER: (make, True)}), False
+    return _object(fields), True
+
+
+def _object(fields: Mapping[str, tuple[Any, bool]]) -> JsonObject:
+    properties: JsonObject = {name: _property(kind) for name, (kind, _) in fields.items()}
+    return {"type": "object", "properties": properties, "required": [name for name, (_, is_required) in fields.items() if is_required]}
+
+
+def _property(kind: Any) -> JsonObject:
+    alternatives = [item for item in members(kind) if item is not NoneType]
+    kind = alternatives[0] if len(alternatives) == 1 else kind
+    if kind in _KINDS:
+        return dict(_KINDS[kind])
+    if get_origin(kind) is Literal:
+        return {"type": "string", "enum": [str(item) for item in get_args(kind)]}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"type": "string", "enum": [str(item.value) for item in kind]}
+    return {"type": "string"}

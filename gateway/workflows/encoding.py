@@ -1,0 +1,263 @@
+"""Python values as JSON and back, for checkpoints. Never pickle: reading a checkpoint runs no code that it names.
+
+JSON values stay as they are. Anything else becomes an object with the key `$type`: a few built-in types by short names,
+classes as `module:qualname` with their fields. On the way back a class is looked up among those that the reader trusts
+(`TypeBook`); what it does not know stays `Foreign`, so that a checkpoint can be listed by whoever does not know its types.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from importlib import import_module
+from pathlib import Path, PurePath
+from typing import Any, Union, cast, get_args, get_origin
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from gateway.errors import WorkflowCheckpointException
+from gateway.json_types import JsonObject, JsonValue
+
+TYPE = "$type"
+"""Key that marks an encoded value."""
+
+_MAX_DEPTH = 200
+"""Deepest nesting of a value; deeper ones are taken for circular."""
+
+_TO_TEXT: dict[type, tuple[str, Callable[[Any], str]]] = {
+    datetime: ("datetime", datetime.isoformat),
+    date: ("date", date.isoformat),
+    UUID: ("uuid", str),
+    Decimal: ("decimal", str),
+    complex: ("complex", str),
+}
+_FROM_TEXT: dict[str, Callable[[str], Any]] = {
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "uuid": UUID,
+    "decimal": Decimal,
+    "complex": complex,
+    "path": Path,
+    "float": float,
+    "bytes": base64.b64decode,
+}
+_FROM_LIST: dict[str, Callable[[list[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_SAFE_BUILTINS: dict[str, Any] = {
+    kind.__name__: kind for kind in (str, int, float, bool, bytes, list, dict, tuple, set, frozenset, object, type(None))
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A value of a class that the reader does not know, as it was written."""
+
+    type_name: str
+    payload: JsonObject
+
+
+class TypeBook:
+    """Which classes a checkpoint may name."""
+
+    def __init__(self, *, allowed: Iterable[str] = (), known: Iterable[type] = (), modules: Iterable[str] = ()) -> None:
+        """`allowed` are `module:qualname`, imported when needed; `known` classes; `modules` whose classes all count.
+
+        Classes of this package count always.
+        """
+        self._allowed = frozenset(allowed)
+        self._known = {type_name(kind): kind for kind in known}
+        self._modules = frozenset(modules)
+
+    def find(self, name: str) -> type | None:
+        """The class of a name, when it is to be trusted."""
+        if name in _SAFE_BUILTINS:
+            return _SAFE_BUILTINS[name]
+        if name in self._known:
+            return self._known[name]
+        module, _, qualname = name.partition(":")
+        own = module == "gateway" or module.startswith("gateway.")
+        if not (own or name in self._allowed or module in self._modules):
+            return None
+        try:
+            target: Any = import_module(module) if own or name in self._allowed else sys.modules[module]
+            for part in qualname.split("."):
+                target = getattr(target, part)
+        except (ImportError, AttributeError, KeyError):
+            return None
+        return target if isinstance(target, type) else None
+
+
+def type_name(kind: type) -> str:
+    """The name under which a class is written."""
+    return kind.__name__ if kind.__name__ in _SAFE_BUILTINS and kind.__module__ == "builtins" else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def encode(value: Any, depth: int = 0) -> JsonValue:
+    """The JSON form of a value.
+
+    Raises:
+        WorkflowCheckpointException: It has none (an open file, a lock, a function), or contains itself.
+    """
+    if value is None or (isinstance(value, str | bool | int) and type(value) in (str, bool, int)):
+        return value
+    if depth > _MAX_DEPTH:
+        raise WorkflowCheckpointException("A value contains itself, or is nested too deeply for a checkpoint.")
+    if isinstance(value, float):
+        return value if value - value == 0 else {TYPE: "float", "value": str(value)}
+    if isinstance(value, Foreign):
+        return value.payload
+    if type(value) is list:
+        return [encode(item, depth + 1) for item in cast("list[Any]", value)]
+    if type(value) is dict:
+        items = cast("dict[Any, Any]", value)
+        if TYPE not in items and all(type(key) is str for key in items):
+            return {key: encode(item, depth + 1) for key, item in items.items()}
+        return {TYPE: "dict", "value": [[encode(key, depth + 1), encode(item, depth + 1)] for key, item in items.items()]}
+    return _encode_tagged(value, depth)
+
+
+def _encode_tagged(value: Any, depth: int) -> JsonObject:
+    kind = cast("type[Any]", type(value))
+    if kind in _TO_TEXT:
+        tag, write = _TO_TEXT[kind]
+        return {TYPE: tag, "value": write(value)}
+    if isinstance(value, bytes | bytearray):
+        return {TYPE: "bytes", "value": base64.b64encode(value).decode()}
+    if isinstance(value, PurePath):
+        return {TYPE: "path", "value": str(value)}
+    if isinstance(value, timedelta):
+        return {TYPE: "timedelta", "value": value.total_seconds()}
+    if kind in (tuple, set, frozenset):
+        return {TYPE: kind.__name__, "value": [encode(item, depth + 1) for item in value]}
+    if isinstance(value, Enum):
+        return {TYPE: type_name(kind), "enum": value.name}
+    if isinstance(value, type) or get_origin(value) is not None or value is Any:
+        return {TYPE: "type", "value": _encode_type(value)}
+    if isinstance(value, BaseModel):
+        return {TYPE: type_name(kind), "model": value.model_dump(mode="json")}
+    if callable(getattr(value, "to_dict", None)) and callable(getattr(kind, "from_dict", None)):
+        return {TYPE: type_name(kind), "data": encode(value.to_dict(), depth + 1)}
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: encode(getattr(value, field.name), depth + 1) for field in dataclasses.fields(value)}
+        return {TYPE: type_name(kind), "fields": fields}
+    state: object = getattr(value, "__dict__", None)
+    if state is None or callable(value) or isinstance(value, types.ModuleType) or kind.__module__ in ("_io", "_thread", "threading"):
+        raise WorkflowCheckpointException(f"A value of type {type_name(kind)} cannot be written into a checkpoint; keep data there.")
+    return {TYPE: type_name(kind), "state": encode(dict(cast("Mapping[str, Any]", state)), depth + 1)}
+
+
+def _encode_type(kind: Any) -> JsonValue:
+    if kind is Any:
+        return "Any"
+    origin = get_origin(kind)
+    if origin is None:
+        return type_name(kind) if isinstance(kind, type) else "Any"
+    base = "Union" if origin in (Union, types.UnionType) else _encode_type(origin)
+    return [base, *(_encode_type(argument) for argument in get_args(kind))]
+
+
+def decode(value: JsonValue, book: TypeBook) -> Any:
+    """The value behind a JSON form; `Foreign` where `book` does not know a class.
+
+    Raises:
+        WorkflowCheckpointException: The form is none that `encode` makes.
+    """
+    if isinstance(value, list):
+        return [decode(item, book) for item in cast("list[JsonValue]", value)]
+    if not isinstance(value, dict):
+        return value
+    form = cast("JsonObject", value)
+    if TYPE not in form:
+        return {key: decode(item, book) for key, item in form.items()}
+    try:
+        return _decode_tagged(form, book)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise WorkflowCheckpointException(f"A checkpoint has a broken value of type {form.get(TYPE)!r}: {error}.") from error
+
+
+def _decode_tagged(form: JsonObject, book: TypeBook) -> Any:
+    tag: str = form[TYPE]
+    if tag in _FROM_TEXT and "value" in form:
+        return _FROM_TEXT[tag](form["value"])
+    if tag in _FROM_LIST and "value" in form:
+        return _FROM_LIST[tag](decode(form["value"], book))
+    if tag == "dict":
+        return {decode(key, book): decode(item, book) for key, item in form["value"]}
+    if tag == "timedelta":
+        return timedelta(seconds=form["value"])
+    if tag == "type":
+        return _decode_type(form["value"], book)
+    found = book.find(tag)
+    if found is None:
+        return Foreign(tag, form)
+    if "enum" in form and issubclass(found, Enum):
+        return found[form["enum"]]
+    if "model" in form and issubclass(found, BaseModel):
+        return found.model_validate(form["model"])
+    kind: Any = found
+    if "data" in form:
+        return kind.from_dict(decode(form["data"], book))
+    if "fields" in form and dataclasses.is_dataclass(kind):
+        return _make_dataclass(kind, {name: decode(item, book) for name, item in cast("JsonObject", form["fields"]).items()})
+    if "state" in form and "__dict__" in dir(kind):
+        made: Any = kind.__new__(kind)
+        made.__dict__.update(decode(form["state"], book))
+        return made
+    raise ValueError("it is not written the way this class is")
+
+
+def _make_dataclass(kind: Any, values: dict[str, Any]) -> Any:
+    """The object with exactly these fields; `__init__` and `__post_init__` do not run, as the fields are all there."""
+    made = object.__new__(kind)
+    for field in dataclasses.fields(kind):
+        if field.name in values:
+            object.__setattr__(made, field.name, values[field.name])
+        elif field.default is not dataclasses.MISSING:
+            object.__setattr__(made, field.name, field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            object.__setattr__(made, field.name, field.default_factory())
+    return made
+
+
+def _decode_type(form: JsonValue, book: TypeBook) -> Any:
+    if isinstance(form, str):
+        return Any if form == "Any" else book.find(form) or Foreign(form, {TYPE: "type", "value": form})
+    base, *args = [part if part == "Union" else _decode_type(part, book) for part in cast("list[JsonValue]", form)]
+    if any(isinstance(part, Foreign) for part in (base, *args)):
+        return Foreign(str(form), {TYPE: "type", "value": form})
+    made: Any = Union if base == "Union" else base
+    return made[tuple(args)]
+
+
+def settle(value: Any, book: TypeBook) -> Any:
+    """`value` with everything `Foreign` in it decoded.
+
+    Raises:
+        WorkflowCheckpointException: `book` does not know a class either.
+    """
+    if isinstance(value, Foreign):
+        found = decode(value.payload, book)
+        if isinstance(found, Foreign):
+            raise WorkflowCheckpointException(
+                f"The checkpoint has a value of type {found.type_name}, which this workflow does not know. "
+                f"If it is to be trusted, name it: FileCheckpointStorage(…, allowed_checkpoint_types=[{found.type_name!r}])."
+            )
+        return settle(found, book)
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(settle(item, book) for item in value)
+    if isinstance(value, dict):
+        return {settle(key, book): settle(item, book) for key, item in cast("dict[Any, Any]", value).items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            inner = getattr(value, field.name, None)
+            fresh = settle(inner, book)
+            if fresh is not inner:
+                object.__setattr__(value, field.name, fresh)
+    return value

@@ -1,0 +1,76 @@
+"""`FunctionExecutor` and `@executor`: a plain function as an executor."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, overload
+
+from gateway.tools.function import run_function
+from gateway.workflows.annotations import hints_of, members, resolved
+from gateway.workflows.context import WorkflowContext
+from gateway.workflows.executor import Executor, HandlerSpec, context_types, message_type_of
+
+
+class FunctionExecutor(Executor):
+    """A function `func(message)` or `func(message, ctx)`, sync or async, as an executor.
+
+    What a function without context returns, unless `None`, is both sent on and yielded; one with a context does that
+    itself. A sync function runs in a worker thread.
+    """
+
+    def __init__(
+        self, func: Callable[..., Any], id: str | None = None, *, input: Any = None, output: Any = None, workflow_output: Any = None
+    ) -> None:
+        """The id is the function's name where not given; the types say what the annotations do not.
+
+        Raises:
+            ValueError: The function takes something else, its message has no type, or it is a method.
+        """
+        if isinstance(func, staticmethod | classmethod):
+            kind = "staticmethod" if isinstance(func, staticmethod) else "classmethod"
+            raise ValueError(f"The @executor decorator cannot be used with @{kind}: decorate a plain function, or a method with @handler.")
+        super().__init__(id or getattr(func, "__name__", "FunctionExecutor"), type="FunctionExecutor", defer_discovery=True)
+        names = list(inspect.signature(func).parameters)
+        if len(names) not in (1, 2):
+            kind = "staticmethod" if isinstance(func, staticmethod) else "classmethod"
+            raise ValueError(
+                f"Function {self.id!r} must have (message: T) or (message: T, ctx: WorkflowContext[U]). Got {len(names)} parameters."
+            )
+        hints = hints_of(func)
+        self._func = func
+        self._wants_context = len(names) == 2
+        message_type = resolved(input, func) if input is not None else message_type_of(hints, names[0], func, "Function")
+        sent, yielded = context_types(hints.get(names[1], Any), f"Function {self.id!r}") if self._wants_context else ([], [])
+        if not self._wants_context:
+            sent = yielded = members(hints.get("return"))
+        sent = members(resolved(output, func)) if output is not None else sent
+        yielded = members(resolved(workflow_output, func)) if workflow_output is not None else yielded
+        self.register(self._call, HandlerSpec(self.id, message_type, tuple(sent), tuple(yielded)))
+
+    async def _call(self, message: Any, ctx: WorkflowContext[Any, Any]) -> None:
+        value = await run_function(self._func, [message, ctx] if self._wants_context else [message], {})
+        if value is not None and not self._wants_context:
+            await ctx.send_message(value)
+            await ctx.yield_output(value)
+
+
+@overload
+def executor(func: Callable[..., Any], /) -> FunctionExecutor: ...
+
+
+@overload
+def executor(
+    *, id: str | None = None, input: Any = None, output: Any = None, workflow_output: Any = None
+) -> Callable[[Callable[..., Any]], FunctionExecutor]: ...
+
+
+def executor(
+    func: Callable[..., Any] | None = None, /, *, id: str | None = None, input: Any = None, output: Any = None, workflow_output: Any = None
+) -> Any:
+    """Make a function a `FunctionExecutor`: `@executor`, or `@executor(id=…)`."""
+
+    def wrap(wrapped: Callable[..., Any]) -> FunctionExecutor:
+        return FunctionExecutor(wrapped, id, input=input, output=output, workflow_output=workflow_output)
+
+    return wrap if func is None else wrap(func)

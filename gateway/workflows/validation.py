@@ -1,0 +1,134 @@
+"""What a graph must be before it may run: edges once, types that fit, everything reachable, outputs that exist.
+
+Called by the builder only. Every problem is in the text; the class of the error is that of the first one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from gateway.config.suggest import did_you_mean
+from gateway.errors import WorkflowInvalid
+from gateway.workflows.annotations import is_compatible, name_of
+from gateway.workflows.edges import EdgeGroup, FanInEdgeGroup, InternalEdgeGroup
+from gateway.workflows.executor import Executor
+from gateway.workflows.graph import reachable, repeated
+
+logger = logging.getLogger(__name__)
+
+
+class ValidationTypeEnum(StrEnum):
+    """Which check refused a graph."""
+
+    EDGE_DUPLICATION = "EDGE_DUPLICATION"
+    EXECUTOR_DUPLICATION = "EXECUTOR_DUPLICATION"
+    TYPE_COMPATIBILITY = "TYPE_COMPATIBILITY"
+    GRAPH_CONNECTIVITY = "GRAPH_CONNECTIVITY"
+    OUTPUT_VALIDATION = "OUTPUT_VALIDATION"
+
+
+class WorkflowValidationError(WorkflowInvalid):
+    """The graph cannot work. `validation_type` is the check that failed first."""
+
+    def __init__(self, message: str, validation_type: ValidationTypeEnum) -> None:
+        super().__init__(message)
+        self.message = message
+        self.validation_type = validation_type
+
+
+class EdgeDuplicationError(WorkflowValidationError):
+    """Two edges connect the same executors."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ValidationTypeEnum.EDGE_DUPLICATION)
+
+
+class TypeCompatibilityError(WorkflowValidationError):
+    """An edge can never carry anything."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ValidationTypeEnum.TYPE_COMPATIBILITY)
+
+
+class GraphConnectivityError(WorkflowValidationError):
+    """An executor cannot be reached."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ValidationTypeEnum.GRAPH_CONNECTIVITY)
+
+
+def check_graph(start_id: str, executors: Mapping[str, Executor], groups: Sequence[EdgeGroup]) -> list[WorkflowValidationError]:
+    """All problems of a graph's shape, by kind of check."""
+    groups = [group for group in groups if not isinstance(group, InternalEdgeGroup)]
+    pairs = [(edge.source_id, edge.target_id) for group in groups for edge in group.edges]
+    problems: list[WorkflowValidationError] = []
+    for index in repeated(pairs):
+        source, target = pairs[index]
+        problems.append(EdgeDuplicationError(f"There are two edges from {source!r} to {target!r} (duplicate edge); join their conditions."))
+    problems += [problem for group in groups for problem in _check_types(group, executors)]
+    reached = reachable(start_id, pairs)
+    lost = [name for name in executors if name not in reached]
+    problems += [
+        GraphConnectivityError(f"Executor {name!r} cannot be reached from {start_id!r}: it is unreachable, so add an edge to it.")
+        for name in lost
+    ]
+    for source, target in pairs:
+        if source == target:
+            logger.debug("executor %r has an edge to itself", source)
+    return problems
+
+
+def _check_types(group: EdgeGroup, executors: Mapping[str, Executor]) -> list[WorkflowValidationError]:
+    found: list[WorkflowValidationError] = []
+    for edge in group.edges:
+        source, target = executors[edge.source_id], executors[edge.target_id]
+        sent, taken = source.output_types, target.input_types
+        if not sent or not taken or target.joins:
+            continue
+        kinds: list[Any] = [list[kind] for kind in sent] if isinstance(group, FanInEdgeGroup) else sent
+        if not any(is_compatible(one, two) or is_compatible(two, one) for one in kinds for two in taken):
+            gives, takes = ", ".join(map(name_of, kinds)), ", ".join(map(name_of, taken))
+            where = f"Type incompatibility on the edge {source.id!r} -> {target.id!r}"
+            text = f"{where}: {source.id!r} sends {gives}, and {target.id!r} takes {takes}."
+            found.append(TypeCompatibilityError(text))
+    return found
+
+
+def check_outputs(
+    executors: Mapping[str, Executor], outputs: list[str] | None, intermediates: list[str] | None
+) -> list[WorkflowValidationError]:
+    """All problems of an output selection; `None` means that nothing was said."""
+    if outputs is None and intermediates is None:
+        return []
+    problems: list[str] = []
+    if not outputs and not intermediates:
+        problems.append("output_from is empty, so nothing would be output; leave it out to output everything.")
+    for word, names in (("output_from", outputs or []), ("intermediate_output_from", intermediates or [])):
+        unknown = [name for name in dict.fromkeys(names) if name not in executors]
+        problems += [f"{word}: {unknown_id(name, executors)}" for name in unknown]
+        problems += [f"{word} names {name!r} twice (duplicate)." for name in dict.fromkeys(names) if names.count(name) > 1]
+    both = [name for name in dict.fromkeys(outputs or []) if name in (intermediates or [])]
+    problems += [f"{name!r} cannot be both in output_from and in intermediate_output_from." for name in both]
+    return [WorkflowValidationError(text, ValidationTypeEnum.OUTPUT_VALIDATION) for text in problems]
+
+
+def unknown_id(name: str, executors: Mapping[str, Executor]) -> str:
+    """Says that there is no such executor."""
+    return f"No executor has the id {name!r}; it is not present in the workflow graph. {did_you_mean(name, executors)}".rstrip()
+
+
+def raise_all(problems: Sequence[WorkflowValidationError]) -> None:
+    """Raise the first problem with the text of all.
+
+    Raises:
+        WorkflowValidationError: There is a problem.
+    """
+    if not problems:
+        return
+    first = problems[0]
+    first.message = "\n".join(problem.message for problem in problems)
+    first.args = (first.message,)
+    raise first
