@@ -14,6 +14,9 @@ MOVED_OVER = {
     "gateway/workflows/workflow.py Workflow.run",
     "gateway/sessions/context.py SessionContext.__init__",
     "gateway/sessions/files.py FileHistoryProvider.__init__",
+    "gateway/skills/objects/files.py FileSkillsSource.__init__",
+    "gateway/skills/objects/provider.py SkillsProvider.__init__",
+    "gateway/skills/objects/provider.py SkillsProvider.from_paths",
 }
 """Take more parameters than the rule allows, because code written for agent-framework names them."""
 

@@ -1,0 +1,127 @@
+"""Skills that a remote server offers as ZIP archives: unpacked in memory, within limits, never onto the disk.
+
+An archive is hostile until proven otherwise: its size, its members' number, size and names are checked while it is
+read. Scripts in it are only text to read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import re
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import IO
+
+from gateway.skills.models import MANIFEST
+from gateway.skills.objects.files import RESOURCE_EXTENSIONS, SEARCH_DEPTH, read_frontmatter
+from gateway.skills.objects.members import InlineSkillResource
+from gateway.skills.objects.skill import FileSkill, SkillResource
+
+logger = logging.getLogger(__name__)
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_CHUNK = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLimits:
+    """What an archive may hold, and what of it is offered."""
+
+    max_files: int = 20
+    max_bytes: int = 1_048_576
+    """Of the archive itself."""
+    max_unpacked_bytes: int = 1_048_576
+    """Of all members together."""
+    extensions: tuple[str, ...] = RESOURCE_EXTENSIONS
+    search_depth: int = SEARCH_DEPTH
+
+
+def read_archive(data: bytes, *, name: str, url: str, digest: object, limits: ArchiveLimits) -> FileSkill | None:
+    """The skill in an archive, or `None` with a warning in the log that says what is wrong with it."""
+    try:
+        _check_digest(data, digest)
+        if len(data) > limits.max_bytes:
+            raise ValueError(f"the archive has {len(data)} bytes, {limits.max_bytes} are allowed")
+        return _to_skill(_unpack(data, limits), name, url, limits)
+    except (ValueError, OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        logger.warning("skill %r of %s left out: %s", name, url, error)
+        return None
+
+
+def _check_digest(data: bytes, digest: object) -> None:
+    if digest is None:
+        return
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise ValueError("its digest is no `sha256:` with 64 hexadecimal digits")
+    if hashlib.sha256(data).hexdigest() != digest.removeprefix("sha256:"):
+        raise ValueError("its bytes do not have the digest that was announced")
+
+
+def _unpack(data: bytes, limits: ArchiveLimits) -> dict[str, bytes]:
+    if not data.startswith(b"PK"):
+        raise ValueError("it is no ZIP archive")
+    files: dict[str, bytes] = {}
+    taken: set[str] = set()
+    left = limits.max_unpacked_bytes
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = [member for member in archive.infolist() if not member.is_dir()]
+        if len(members) > limits.max_files:
+            raise ValueError(f"the archive has {len(members)} files, {limits.max_files} are allowed")
+        for member in members:
+            path = _member_path(member.filename)
+            with archive.open(member) as source:
+                content = _read(source, left)
+            left -= len(content)
+            if path.casefold() not in taken:
+                taken.add(path.casefold())
+                files[path] = content
+    return files
+
+
+def _member_path(name: str) -> str:
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
+    if not parts or ".." in parts or ":" in parts[0]:
+        raise ValueError(f"the archive has a file called {name[:100]!r}")
+    return "/".join(parts)
+
+
+def _read(source: IO[bytes], left: int) -> bytes:
+    """A member's bytes; stops as soon as it is larger than `left`, whatever the archive says of its size."""
+    chunks: list[bytes] = []
+    while chunk := source.read(min(_CHUNK, left + 1)):
+        left -= len(chunk)
+        if left < 0:
+            raise ValueError("the archive is too large unpacked")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _to_skill(files: dict[str, bytes], name: str, url: str, limits: ArchiveLimits) -> FileSkill:
+    manifests = [path for path in files if path.rpartition("/")[2].upper() == MANIFEST.upper()]
+    if not manifests:
+        raise ValueError(f"there is no {MANIFEST} in the archive")
+    manifest = min(manifests, key=lambda path: (path.count("/"), path))
+    content = files[manifest].decode("utf-8")
+    frontmatter = read_frontmatter(content, f"{url}:{manifest}")
+    if frontmatter is None or frontmatter.name != name:
+        raise ValueError(f"its {MANIFEST} does not describe a skill called {name!r}")
+    top = manifest.rpartition("/")[0]
+    prefix = f"{top}/" if top else ""
+    resources: list[SkillResource] = []
+    for path in sorted(files):
+        below = path.removeprefix(prefix)
+        extension = "." + below.rpartition(".")[2].lower() if "." in below.rpartition("/")[2].lstrip(".") else ""
+        offered = path != manifest and path.startswith(prefix) and below.count("/") < limits.search_depth and extension in limits.extensions
+        if offered and (text := _text(files[path])) is not None:
+            resources.append(InlineSkillResource(name=below, content=text))
+    return FileSkill(frontmatter=frontmatter, content=content, path=url, resources=resources)
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
