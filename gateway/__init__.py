@@ -10,20 +10,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gateway.agents.agent import Agent
+    from gateway.agents.agent import Agent, BaseAgent
+    from gateway.agents.context import AgentContext, AgentMiddleware, AgentRunContext, agent_middleware, current_run_context
     from gateway.agents.files.disk import FileSystemAgentFileStore
     from gateway.agents.files.search import FileSearchMatch, FileSearchResult
     from gateway.agents.files.store import AgentFileStore, InMemoryAgentFileStore
+    from gateway.agents.options import FunctionInvocationConfiguration, normalize_function_invocation_configuration
     from gateway.agents.providers.mode import DEFAULT_MODE_SOURCE_ID, AgentModeProvider, get_agent_mode, set_agent_mode
     from gateway.agents.providers.todo import DEFAULT_TODO_SOURCE_ID, TodoProvider
     from gateway.agents.providers.todo_store import TodoFileStore, TodoInput, TodoItem, TodoSessionStore, TodoStore
-    from gateway.chat.base import BaseChatClient
+    from gateway.chat.base import BaseChatClient, SupportsChatGetResponse
     from gateway.chat.completions import OpenAIChatCompletionClient
+    from gateway.chat.middleware import ChatContext, ChatMiddleware, chat_middleware
     from gateway.chat.responses import OpenAIChatClient
     from gateway.chat.scripted import ScriptedChatClient
     from gateway.config.settings import SecretString, load_settings
-    from gateway.errors import WorkflowCheckpointException, WorkflowConvergenceException
-    from gateway.middleware import MiddlewareTermination
+    from gateway.errors import (
+        AgentFrameworkException,
+        UserInputRequiredException,
+        WorkflowCheckpointException,
+        WorkflowConvergenceException,
+    )
+    from gateway.middleware import MiddlewareException, MiddlewareFailure, MiddlewareTermination, MiddlewareType
     from gateway.sessions.compacting import COMPACTION_STATE_KEY, CompactionProvider, apply_compaction
     from gateway.sessions.compaction import (
         CompactionStrategy,
@@ -77,11 +85,14 @@ if TYPE_CHECKING:
     )
     from gateway.staging import ExperimentalFeature, ReleaseCandidateFeature
     from gateway.tools.context import CallContext
-    from gateway.tools.function import FunctionTool, tool
+    from gateway.tools.function import FunctionTool, normalize_tools, tool
+    from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware, function_middleware
+    from gateway.types.annotations import Annotation, TextSpanRegion, UsageDetails
     from gateway.types.content import Content
-    from gateway.types.messages import Message
-    from gateway.types.options import ChatOptions
-    from gateway.types.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, ResponseStream
+    from gateway.types.messages import AgentRunInputs, Message
+    from gateway.types.options import ChatOptions, ToolMode
+    from gateway.types.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, ContinuationToken
+    from gateway.types.streams import ResponseStream
     from gateway.upstream.library.mcp_tool import MCPTool
     from gateway.upstream.library.options import MCPSpecificApproval, SamplingApprovalCallback
     from gateway.upstream.library.transports import MCPStdioTool, MCPStreamableHTTPTool
@@ -142,20 +153,29 @@ __all__ = [
     "SUMMARY_OF_GROUP_IDS_KEY",
     "SUMMARY_OF_MESSAGE_IDS_KEY",
     "Agent",
+    "AgentContext",
     "AgentExecutor",
     "AgentExecutorRequest",
     "AgentExecutorResponse",
     "AgentFileStore",
+    "AgentFrameworkException",
+    "AgentMiddleware",
     "AgentModeProvider",
     "AgentResponse",
     "AgentResponseUpdate",
+    "AgentRunContext",
+    "AgentRunInputs",
     "AgentSession",
     "AggregatingSkillsSource",
+    "Annotation",
+    "BaseAgent",
     "BaseChatClient",
     "CachingSkillsSource",
     "CallContext",
     "Case",
     "CharacterEstimatorTokenizer",
+    "ChatContext",
+    "ChatMiddleware",
     "ChatOptions",
     "ChatResponse",
     "ChatResponseUpdate",
@@ -166,6 +186,7 @@ __all__ = [
     "Content",
     "ContextProvider",
     "ContextWindowCompactionStrategy",
+    "ContinuationToken",
     "DeduplicatingSkillsSource",
     "Default",
     "DelegatingSkillsSource",
@@ -186,6 +207,9 @@ __all__ = [
     "FileSystemAgentFileStore",
     "FilteringSkillsSource",
     "FunctionExecutor",
+    "FunctionInvocationConfiguration",
+    "FunctionInvocationContext",
+    "FunctionMiddleware",
     "FunctionTool",
     "GraphConnectivityError",
     "HistoryProvider",
@@ -205,7 +229,10 @@ __all__ = [
     "MCPTaskOptions",
     "MCPTool",
     "Message",
+    "MiddlewareException",
+    "MiddlewareFailure",
     "MiddlewareTermination",
+    "MiddlewareType",
     "OpenAIChatClient",
     "OpenAIChatCompletionClient",
     "ReleaseCandidateFeature",
@@ -230,9 +257,11 @@ __all__ = [
     "SubWorkflowResponseMessage",
     "SummarizationStrategy",
     "SupportsAgentRun",
+    "SupportsChatGetResponse",
     "SwitchCaseEdgeGroup",
     "SwitchCaseEdgeGroupCase",
     "SwitchCaseEdgeGroupDefault",
+    "TextSpanRegion",
     "TodoFileStore",
     "TodoInput",
     "TodoItem",
@@ -241,9 +270,12 @@ __all__ = [
     "TodoStore",
     "TokenBudgetComposedStrategy",
     "TokenizerProtocol",
+    "ToolMode",
     "ToolResultCompactionStrategy",
     "TruncationStrategy",
     "TypeCompatibilityError",
+    "UsageDetails",
+    "UserInputRequiredException",
     "ValidationTypeEnum",
     "Workflow",
     "WorkflowAgent",
@@ -262,14 +294,20 @@ __all__ = [
     "WorkflowRunState",
     "WorkflowValidationError",
     "__version__",
+    "agent_middleware",
     "annotate_message_groups",
     "apply_compaction",
+    "chat_middleware",
+    "current_run_context",
     "executor",
+    "function_middleware",
     "get_agent_mode",
     "handler",
     "included_messages",
     "included_token_count",
     "load_settings",
+    "normalize_function_invocation_configuration",
+    "normalize_tools",
     "register_state_type",
     "response_handler",
     "set_agent_mode",
@@ -277,22 +315,44 @@ __all__ = [
 ]
 
 _HOMES = {
+    "COMPACTION_STATE_KEY": "sessions.compacting",
+    "DEFAULT_MODE_SOURCE_ID": "agents.providers.mode",
+    "DEFAULT_TODO_SOURCE_ID": "agents.providers.todo",
+    "EXCLUDED_KEY": "sessions.history",
+    "EXCLUDE_REASON_KEY": "sessions.grouping",
+    "GROUP_ANNOTATION_KEY": "sessions.grouping",
+    "GROUP_HAS_REASONING_KEY": "sessions.grouping",
+    "GROUP_ID_KEY": "sessions.grouping",
+    "GROUP_INDEX_KEY": "sessions.grouping",
+    "GROUP_KIND_KEY": "sessions.grouping",
+    "GROUP_TOKEN_COUNT_KEY": "sessions.grouping",
+    "SUMMARIZED_BY_SUMMARY_ID_KEY": "sessions.grouping",
+    "SUMMARY_OF_GROUP_IDS_KEY": "sessions.grouping",
+    "SUMMARY_OF_MESSAGE_IDS_KEY": "sessions.grouping",
     "Agent": "agents.agent",
+    "AgentContext": "agents.context",
     "AgentExecutor": "workflows.agent_executor",
     "AgentExecutorRequest": "workflows.agent_executor",
     "AgentExecutorResponse": "workflows.agent_executor",
     "AgentFileStore": "agents.files.store",
+    "AgentFrameworkException": "errors",
+    "AgentMiddleware": "agents.context",
     "AgentModeProvider": "agents.providers.mode",
     "AgentResponse": "types.responses",
     "AgentResponseUpdate": "types.responses",
+    "AgentRunContext": "agents.context",
+    "AgentRunInputs": "types.messages",
     "AgentSession": "sessions.session",
     "AggregatingSkillsSource": "skills.objects.sources",
+    "Annotation": "types.annotations",
+    "BaseAgent": "agents.agent",
     "BaseChatClient": "chat.base",
-    "COMPACTION_STATE_KEY": "sessions.compacting",
     "CachingSkillsSource": "skills.objects.sources",
     "CallContext": "tools.context",
     "Case": "workflows.edges",
     "CharacterEstimatorTokenizer": "sessions.grouping",
+    "ChatContext": "chat.middleware",
+    "ChatMiddleware": "chat.middleware",
     "ChatOptions": "types.options",
     "ChatResponse": "types.responses",
     "ChatResponseUpdate": "types.responses",
@@ -303,13 +363,10 @@ _HOMES = {
     "Content": "types.content",
     "ContextProvider": "sessions.context",
     "ContextWindowCompactionStrategy": "sessions.compaction",
-    "DEFAULT_MODE_SOURCE_ID": "agents.providers.mode",
-    "DEFAULT_TODO_SOURCE_ID": "agents.providers.todo",
+    "ContinuationToken": "types.responses",
     "DeduplicatingSkillsSource": "skills.objects.sources",
     "Default": "workflows.edges",
     "DelegatingSkillsSource": "skills.objects.sources",
-    "EXCLUDED_KEY": "sessions.history",
-    "EXCLUDE_REASON_KEY": "sessions.grouping",
     "Edge": "workflows.edges",
     "EdgeCondition": "workflows.edges",
     "EdgeDuplicationError": "workflows.validation",
@@ -327,13 +384,10 @@ _HOMES = {
     "FileSystemAgentFileStore": "agents.files.disk",
     "FilteringSkillsSource": "skills.objects.sources",
     "FunctionExecutor": "workflows.function_executor",
+    "FunctionInvocationConfiguration": "agents.options",
+    "FunctionInvocationContext": "tools.invocation",
+    "FunctionMiddleware": "tools.invocation",
     "FunctionTool": "tools.function",
-    "GROUP_ANNOTATION_KEY": "sessions.grouping",
-    "GROUP_HAS_REASONING_KEY": "sessions.grouping",
-    "GROUP_ID_KEY": "sessions.grouping",
-    "GROUP_INDEX_KEY": "sessions.grouping",
-    "GROUP_KIND_KEY": "sessions.grouping",
-    "GROUP_TOKEN_COUNT_KEY": "sessions.grouping",
     "GraphConnectivityError": "workflows.validation",
     "HistoryProvider": "sessions.history",
     "InMemoryAgentFileStore": "agents.files.store",
@@ -352,14 +406,14 @@ _HOMES = {
     "MCPTaskOptions": "upstream.tasks",
     "MCPTool": "upstream.library.mcp_tool",
     "Message": "types.messages",
+    "MiddlewareException": "middleware",
+    "MiddlewareFailure": "middleware",
     "MiddlewareTermination": "middleware",
+    "MiddlewareType": "middleware",
     "OpenAIChatClient": "chat.responses",
     "OpenAIChatCompletionClient": "chat.completions",
     "ReleaseCandidateFeature": "staging",
-    "ResponseStream": "types.responses",
-    "SUMMARIZED_BY_SUMMARY_ID_KEY": "sessions.grouping",
-    "SUMMARY_OF_GROUP_IDS_KEY": "sessions.grouping",
-    "SUMMARY_OF_MESSAGE_IDS_KEY": "sessions.grouping",
+    "ResponseStream": "types.streams",
     "SamplingApprovalCallback": "upstream.library.options",
     "ScriptedChatClient": "chat.scripted",
     "SecretString": "config.settings",
@@ -380,9 +434,11 @@ _HOMES = {
     "SubWorkflowResponseMessage": "workflows.sub_workflow",
     "SummarizationStrategy": "sessions.compaction",
     "SupportsAgentRun": "sessions.session",
+    "SupportsChatGetResponse": "chat.base",
     "SwitchCaseEdgeGroup": "workflows.edges",
     "SwitchCaseEdgeGroupCase": "workflows.edges",
     "SwitchCaseEdgeGroupDefault": "workflows.edges",
+    "TextSpanRegion": "types.annotations",
     "TodoFileStore": "agents.providers.todo_store",
     "TodoInput": "agents.providers.todo_store",
     "TodoItem": "agents.providers.todo_store",
@@ -391,9 +447,12 @@ _HOMES = {
     "TodoStore": "agents.providers.todo_store",
     "TokenBudgetComposedStrategy": "sessions.compaction",
     "TokenizerProtocol": "sessions.grouping",
+    "ToolMode": "types.options",
     "ToolResultCompactionStrategy": "sessions.compaction",
     "TruncationStrategy": "sessions.compaction",
     "TypeCompatibilityError": "workflows.validation",
+    "UsageDetails": "types.annotations",
+    "UserInputRequiredException": "errors",
     "ValidationTypeEnum": "workflows.validation",
     "Workflow": "workflows.workflow",
     "WorkflowAgent": "workflows.workflow_agent",
@@ -411,14 +470,20 @@ _HOMES = {
     "WorkflowRunResult": "workflows.events",
     "WorkflowRunState": "workflows.events",
     "WorkflowValidationError": "workflows.validation",
+    "agent_middleware": "agents.context",
     "annotate_message_groups": "sessions.grouping",
     "apply_compaction": "sessions.compacting",
+    "chat_middleware": "chat.middleware",
+    "current_run_context": "agents.context",
     "executor": "workflows.function_executor",
+    "function_middleware": "tools.invocation",
     "get_agent_mode": "agents.providers.mode",
     "handler": "workflows.executor",
     "included_messages": "sessions.grouping",
     "included_token_count": "sessions.grouping",
     "load_settings": "config.settings",
+    "normalize_function_invocation_configuration": "agents.options",
+    "normalize_tools": "tools.function",
     "register_state_type": "sessions.session",
     "response_handler": "workflows.executor",
     "set_agent_mode": "agents.providers.mode",

@@ -17,8 +17,13 @@
     │   ├── UpstreamTimeout            no answer within the deadline
     │   └── UpstreamRefused            it answered with a JSON-RPC error (`code`, `data`)
     ├── ToolFailed                     a tool could not do its work; the text is for the model
+    │   └── UserInputRequired(contents) a tool needs a person first; inside an agent's run these contents end it
+    ├── MiddlewareException            middleware is unusable, or says how the call goes on
+    │   ├── MiddlewareTermination      stop here, with the result there is
+    │   └── MiddlewareFailure          fail the whole run, also from around a tool call
     ├── ModelError                     a chat model failed (`status`, `retryable`)
     ├── AgentError                     an agent definition or run is unusable
+    │   └── UnknownTool(name)          the model called a tool that does not exist, and the run may not go on then
     ├── WorkflowError
     │   ├── WorkflowInvalid            the graph cannot be built
     │   │   └── WorkflowValidationError  … which check refused it (`validation_type`): edges twice, types, reachability
@@ -35,6 +40,7 @@ or a peer's raw body. `server.errors` is the only place that turns these into wi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from gateway.json_types import JsonValue
@@ -148,6 +154,30 @@ class ToolFailed(GatewayError):
     """A tool could not do its work. The text becomes an `isError` result that the model reads."""
 
 
+class UserInputRequired(ToolFailed):
+    """A tool needs a person first. Inside an agent's run `contents` end the run and wait for an answer (requirements TL15)."""
+
+    def __init__(self, contents: Sequence[object], message: str = "This tool needs a person's answer first.") -> None:
+        super().__init__(message)
+        self.contents = list(contents)
+
+
+class MiddlewareException(GatewayError):
+    """Middleware is unusable. The two below it are raised by middleware on purpose."""
+
+
+class MiddlewareTermination(MiddlewareException):
+    """Stop the chain here. The outcome is `context.result` where that was set, else `result` (requirements C15)."""
+
+    def __init__(self, message: str = "Middleware ended this.", *, result: object = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class MiddlewareFailure(MiddlewareException):
+    """Fail closed: the whole run ends with this error, even when it comes from around a tool call (requirements MW16)."""
+
+
 class ModelError(GatewayError):
     """A chat model failed. `status` is the HTTP status where there was one."""
 
@@ -159,6 +189,16 @@ class ModelError(GatewayError):
 
 class AgentError(GatewayError):
     """An agent definition or run is unusable."""
+
+
+class UnknownTool(AgentError, KeyError):
+    """The model called tool `name`, which does not exist, and the run's limits say that this ends it."""
+
+    def __init__(self, name: str | None) -> None:
+        super().__init__(f"The model called {name!r}, which is no tool of this agent.")
+        self.name = name
+
+    __str__ = Exception.__str__  # KeyError's shows the repr
 
 
 class WorkflowError(GatewayError):
@@ -210,3 +250,10 @@ def only_cause(error: Exception) -> Exception:
             return group
         cause = group.exceptions[0]
     return cause
+
+
+AgentFrameworkException = GatewayError
+"""Agent-framework's name of the base."""
+
+UserInputRequiredException = UserInputRequired
+"""Agent-framework's name."""

@@ -5,27 +5,36 @@ An agent is behaviour only and may run many conversations at once; a conversatio
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Sequence
-from typing import Literal, cast, overload
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from inspect import isawaitable
+from typing import Any, Literal, cast, overload
 
-from gateway.agents.options import AgentContext, AgentStream, LoopOptions
+from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, inside
+from gateway.agents.options import LoopOptions, loop_options
 from gateway.agents.run import RunObserver, RunPlan, run_stream
 from gateway.chat.base import SupportsChatGetResponse
-from gateway.errors import AgentError
-from gateway.json_types import JsonObject
-from gateway.middleware import Middleware, MiddlewareTermination, compose
+from gateway.errors import UserInputRequired
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.middleware import MiddlewareTermination, SortedMiddleware, compose, sort_middleware
+from gateway.sessions.compacting import RunCompaction
+from gateway.sessions.compaction import CompactionStrategy
 from gateway.sessions.context import ContextProvider, SessionContext
+from gateway.sessions.grouping import TokenizerProtocol
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.tools.base import Tool, ToolSource
 from gateway.tools.context import CallContext
+from gateway.tools.function import ApprovalMode, FunctionTool, by_name, normalize_tools
 from gateway.tools.invocation import FunctionInvocationContext
-from gateway.types.messages import Message, to_messages
+from gateway.types.messages import AgentRunInputs, Message, to_messages
 from gateway.types.options import ChatOptions
-from gateway.types.responses import AgentResponse, AgentResponseUpdate, ResponseStream, Run
+from gateway.types.responses import AgentResponse, AgentResponseUpdate, ResponseFormat
+from gateway.types.streams import ResponseStream
 
-Input = str | Message | Sequence[str | Message]
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
 
 
 class Agent:
@@ -36,24 +45,40 @@ class Agent:
         client: SupportsChatGetResponse,
         instructions: str | None = None,
         *,
+        id: str | None = None,
         name: str | None = None,
         description: str | None = None,
-        tools: Tool | ToolSource | Sequence[Tool | ToolSource] = (),
-        context_providers: Sequence[ContextProvider] = (),
-        settings: AgentSettings | None = None,
+        tools: Any = None,
+        default_options: ChatOptions | None = None,
+        context_providers: Sequence[ContextProvider] | None = None,
+        middleware: Any = None,
+        function_invocation_configuration: LoopOptions | JsonMapping | None = None,
+        compaction_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
+        additional_properties: JsonObject | None = None,
     ) -> None:
-        """Providers run in list order before a run and in reverse after it; `settings` has the rest.
+        """Providers run in list order before a run and in reverse after it; middleware is a mixed list, outermost first.
 
-        A source among `tools` (an `MCPTool`) gives each run the tools it has by then; whoever made it closes it.
+        Plain functions become tools. A source among `tools` (an `MCPTool`) gives each run the tools it has by then;
+        whoever made it closes it. `default_options` are overlaid by a run's own, limits of the loop by theirs.
+
+        Raises:
+            ValueError: A limit of the loop does not exist or is out of range.
         """
-        self.id = str(uuid.uuid4())
+        self.id = id or str(uuid.uuid4())
         self.client = client
         self.instructions = instructions
         self.name = name
         self.description = description
-        self.tools: list[Tool | ToolSource] = list(tools) if isinstance(tools, Sequence) else [tools]
-        self.context_providers = list(context_providers)
-        self.settings = settings or AgentSettings()
+        self.default_options = cast("ChatOptions", dict(default_options or {}))
+        self.tools: list[Any] = normalize_tools(tools) + normalize_tools(self.default_options.pop("tools", None))
+        self.context_providers = list(context_providers or ())
+        self.middleware: list[Any] = _listed(middleware)
+        self.function_invocation_configuration = function_invocation_configuration
+        loop_options(function_invocation_configuration)  # a wrong limit is told here, not in the first run
+        self.compaction_strategy = compaction_strategy
+        self.tokenizer = tokenizer
+        self.additional_properties: JsonObject = additional_properties or {}
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:
         """A new conversation."""
@@ -66,160 +91,327 @@ class Agent:
     @overload
     def run(
         self,
-        messages: Input,
+        messages: AgentRunInputs | None = None,
         *,
         stream: Literal[False] = False,
         session: AgentSession | None = None,
+        middleware: Any = None,
         options: ChatOptions | None = None,
+        tools: Any = None,
+        function_invocation_kwargs: JsonMapping | None = None,
+        client_kwargs: JsonMapping | None = None,
+        compaction_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
         ctx: CallContext | None = None,
         observer: RunObserver | None = None,
     ) -> Awaitable[AgentResponse]: ...
     @overload
     def run(
         self,
-        messages: Input,
+        messages: AgentRunInputs | None = None,
         *,
         stream: Literal[True],
         session: AgentSession | None = None,
+        middleware: Any = None,
         options: ChatOptions | None = None,
+        tools: Any = None,
+        function_invocation_kwargs: JsonMapping | None = None,
+        client_kwargs: JsonMapping | None = None,
+        compaction_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
         ctx: CallContext | None = None,
         observer: RunObserver | None = None,
     ) -> AgentStream: ...
+    @overload
     def run(
         self,
-        messages: Input,
+        messages: AgentRunInputs | None = None,
         *,
         stream: bool = False,
         session: AgentSession | None = None,
+        middleware: Any = None,
         options: ChatOptions | None = None,
+        tools: Any = None,
+        function_invocation_kwargs: JsonMapping | None = None,
+        client_kwargs: JsonMapping | None = None,
+        compaction_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
+        ctx: CallContext | None = None,
+        observer: RunObserver | None = None,
+    ) -> Awaitable[AgentResponse] | AgentStream: ...
+    def run(
+        self,
+        messages: AgentRunInputs | None = None,
+        *,
+        stream: bool = False,
+        session: AgentSession | None = None,
+        middleware: Any = None,
+        options: ChatOptions | None = None,
+        tools: Any = None,
+        function_invocation_kwargs: JsonMapping | None = None,
+        client_kwargs: JsonMapping | None = None,
+        compaction_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
         ctx: CallContext | None = None,
         observer: RunObserver | None = None,
     ) -> Awaitable[AgentResponse] | AgentStream:
-        """Answer `messages`: an awaitable of the whole response, or at once a stream of its parts.
+        """Answer `messages`: a coroutine of the whole response, or at once a stream of its parts.
 
-        With a `session` the conversation goes on from where it was and is kept. `ctx` is the call on whose behalf
-        the agent runs; its tools are called in that call's name. Raises as `run_stream` does.
+        With a `session` the conversation goes on from where it was and is kept. `middleware` and `tools` are the run's
+        own, inside and beside the agent's. `function_invocation_kwargs` reach tools and function middleware, never the
+        model. `ctx` is the call on whose behalf the agent runs; its tools are called in that call's name. Raises as
+        `run_stream` does.
         """
-        context = AgentContext(self, to_messages(messages), session, stream)
-        updates = self._through_middleware(context, options or {}, ctx or CallContext(), observer)
-        response: AgentStream = ResponseStream(updates, self._finish)
-        return response if stream else Run(response)
+        context = AgentContext(
+            self,
+            to_messages(messages),
+            session,
+            stream,
+            cast("ChatOptions", dict(options)) if options else {},
+            tools,
+            client_kwargs=dict(client_kwargs or {}),
+            function_invocation_kwargs=dict(function_invocation_kwargs or {}),
+            compaction_strategy=compaction_strategy or self.compaction_strategy,
+            tokenizer=tokenizer or self.tokenizer,
+        )
+        given = sort_middleware([*self.middleware, *_listed(middleware)])
+        steps = _Steps(self, context, given, ctx or CallContext(), observer)
+        response: AgentStream = ResponseStream(steps.updates(), steps.folded)
+        current = AgentRunContext(self, session, tuple(context.messages), context.options)
+        response.with_pull_context_manager(lambda: inside(current))
+        return response if stream else response.get_final_response()
 
-    def _finish(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-        response = AgentResponse.from_updates(updates)
-        response.agent_id = self.id
+    def as_tool(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        arg_name: str = "task",
+        arg_description: str | None = None,
+        approval_mode: ApprovalMode = "never_require",
+        stream_callback: Callable[[AgentResponseUpdate], Any] | None = None,
+        propagate_session: bool = False,
+    ) -> FunctionTool[..., Any]:
+        """This agent as a tool of another, with one string argument; each call is a conversation of its own.
+
+        `stream_callback` gets the parts of each run; `propagate_session` lets calls take part in the caller's session.
+
+        Raises:
+            ValueError: Neither the agent nor `name` has a name.
+        """
+        chosen = _NOT_IN_NAMES.sub("_", name or self.name or "").strip("_")
+        if not chosen:
+            raise ValueError("An agent becomes a tool only under a name: give it one, or pass name=.")
+        argument: JsonObject = {"type": "string", "description": arg_description or f"Task for {name or self.name}"}
+        schema: JsonObject = {"type": "object", "properties": {arg_name: argument}, "required": [arg_name], "additionalProperties": False}
+
+        async def run_agent(invocation: FunctionInvocationContext, **arguments: Any) -> str:
+            stream = self.run(
+                str(arguments.get(arg_name, "")),
+                stream=True,
+                session=cast("AgentSession | None", invocation.session) if propagate_session else None,
+                function_invocation_kwargs=invocation.kwargs,
+                ctx=invocation.ctx.child(),
+            )
+            async for update in stream:
+                if stream_callback is not None and isawaitable(heard := stream_callback(update)):
+                    await heard
+            response = await stream.get_final_response()
+            if response.user_input_requests:
+                raise UserInputRequired(response.user_input_requests)
+            return response.text
+
+        return FunctionTool(
+            run_agent, name=chosen, description=description or self.description or "", schema=schema, approval_mode=approval_mode
+        )
+
+
+class BaseAgent:
+    """What agents of other kinds than `Agent` share; subclasses implement `run`."""
+
+    def __init__(
+        self,
+        *,
+        id: str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        context_providers: Sequence[ContextProvider] | None = None,
+        middleware: Any = None,
+        additional_properties: JsonObject | None = None,
+    ) -> None:
+        self.id = id or str(uuid.uuid4())
+        self.name = name
+        self.description = description
+        self.context_providers = list(context_providers or ())
+        self.middleware: list[Any] = _listed(middleware)
+        self.additional_properties: JsonObject = additional_properties or {}
+
+    def create_session(self, *, session_id: str | None = None) -> AgentSession:
+        """A new conversation."""
+        return AgentSession(session_id=session_id)
+
+    def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
+        """A conversation that a model provider keeps."""
+        return AgentSession(session_id=session_id, service_session_id=service_session_id)
+
+
+class _Steps:
+    """One run: middleware around providers around the loop."""
+
+    def __init__(
+        self, agent: Agent, context: AgentContext, middleware: SortedMiddleware, ctx: CallContext, observer: RunObserver | None
+    ) -> None:
+        self._agent = agent
+        self._context = context
+        self._middleware = middleware
+        self._ctx = ctx
+        self._observer = observer
+
+    def folded(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
+        """The whole of a run's parts."""
+        wanted = self._context.options.get("response_format", self._agent.default_options.get("response_format"))
+        response = AgentResponse.from_updates(updates, output_format_type=cast("ResponseFormat | None", wanted))
+        response.agent_id = response.agent_id or self._agent.id
         return response
 
-    async def _through_middleware(
-        self, context: AgentContext, options: ChatOptions, ctx: CallContext, observer: RunObserver | None
-    ) -> AsyncGenerator[AgentResponseUpdate, None]:
+    async def updates(self) -> AsyncGenerator[AgentResponseUpdate, None]:
+        context = self._context
+        if not self._middleware.agent:
+            async with aclosing(self._inner()) as inner:
+                async for update in inner:
+                    yield update
+            return
+
         async def call() -> None:
-            context.result = ResponseStream(self._updates(context, options, ctx, observer), self._finish)
+            answer = ResponseStream(self._inner(), self.folded)
+            context.result = answer if context.stream else await answer.get_final_response()
 
         try:
-            await compose(self.settings.middleware, context, call)
+            await compose(self._middleware.agent, context, call)
         except MiddlewareTermination as stop:
             context.result = context.result or cast("AgentResponse | None", stop.result)
         result = context.result
-        if isinstance(result, ResponseStream):
+        if isinstance(result, AgentResponse):
+            for update in result.to_updates():
+                yield update
+        elif result is not None:
+            for transform in context.stream_transform_hooks:
+                result.with_transform_hook(transform)
+            for finish in context.stream_result_hooks:
+                result.with_result_hook(finish)
+            for clean_up in context.stream_cleanup_hooks:
+                result.with_cleanup_hook(clean_up)
             try:
                 async for update in result:
                     yield update
             finally:
                 await result.aclose()
-        elif result is not None:
-            for number, message in enumerate(result.messages):
-                message_id = message.message_id or f"message-{number}"
-                yield AgentResponseUpdate(message.contents, message.role, message.author_name, message_id, result.response_id)
 
-    async def _updates(
-        self, context: AgentContext, options: ChatOptions, ctx: CallContext, observer: RunObserver | None
-    ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """One run with its context providers around it."""
+    async def _inner(self) -> AsyncGenerator[AgentResponseUpdate, None]:
+        """The run with its context providers around it."""
+        context = self._context
         session = context.session or AgentSession()
-        providers = self._providers(context.session)
+        providers = self._providers()
         around = SessionContext(
             session_id=session.session_id,
             service_session_id=session.service_session_id,
             input_messages=context.messages,
-            options=options,
+            options=context.options,
         )
         for provider in providers:
             if isinstance(provider, HistoryProvider) and not provider.load_messages:
                 continue  # it only stores (requirements SE13)
-            await provider.before_run(agent=self, session=session, context=around, state=_state_of(session, provider))
-        plan = RunPlan(
-            client=self.client,
-            messages=around.get_messages(include_input=True),
-            tools=_without_clashes([*await self._current_tools(), *around.tools]),
-            options=self._options(options, around),
-            loop=self.settings.loop,
-            ctx=ctx,
-            middleware=self.settings.function_middleware,
-            agent_name=self.name,
-            observer=observer,
-        )
+            await provider.before_run(agent=self._agent, session=session, context=around, state=_state_of(session, provider))
+        plan = await self._plan(around)
         seen: list[AgentResponseUpdate] = []
-        async for update in run_stream(plan):
-            seen.append(update)
-            yield update
-        around.finish(self._finish(seen))
-        for provider in reversed(providers):
-            await provider.after_run(agent=self, session=session, context=around, state=_state_of(session, provider))
+        async with aclosing(run_stream(plan)) as updates:
+            async for update in updates:
+                seen.append(update)
+                yield update
+        if providers:
+            around.finish(self.folded(seen))
+            for provider in reversed(providers):
+                await provider.after_run(agent=self._agent, session=session, context=around, state=_state_of(session, provider))
 
-    async def _current_tools(self) -> list[Tool]:
+    async def _plan(self, around: SessionContext) -> RunPlan:
+        agent, context = self._agent, self._context
+        tools, hosted = await self._tools(around)
+        options = self._options(around)
+        conversation = options.get("conversation_id") or (context.session.service_session_id if context.session else None)
+        if conversation:
+            options["conversation_id"] = conversation
+        client_side = sort_middleware(getattr(agent.client, "function_middleware", None))
+        return RunPlan(
+            client=agent.client,
+            messages=_own_copies(around.get_messages(include_input=True)),
+            tools=tools,
+            hosted_tools=hosted,
+            options=options,
+            loop=loop_options(
+                getattr(agent.client, "function_invocation_configuration", None),
+                agent.function_invocation_configuration,
+                options.get("loop"),
+            ),
+            ctx=self._ctx,
+            stream=context.stream,
+            function_middleware=[*client_side.function, *self._middleware.function],
+            chat_middleware=self._middleware.chat,
+            session=context.session,
+            function_invocation_kwargs=context.function_invocation_kwargs,
+            compaction=RunCompaction(context.compaction_strategy, context.tokenizer) if context.compaction_strategy else None,
+            agent_name=agent.name,
+            agent_id=agent.id,
+            observer=self._observer,
+        )
+
+    async def _tools(self, around: SessionContext) -> tuple[list[Tool], list[Any]]:
+        """The run's own list of tools, each name once, and those that the provider runs.
+
+        Raises:
+            ValueError: Two different tools have one name (requirements AG4).
+        """
         found: list[Tool] = []
-        for item in self.tools:
+        hosted: list[Any] = []
+        given = [*self._agent.tools, *normalize_tools(self._context.tools), *normalize_tools(self._context.options.get("tools"))]
+        for item in [*given, *normalize_tools(around.tools)]:
             if isinstance(item, ToolSource):
                 found += await item.tools()
+            elif hasattr(item, "definition"):
+                found.append(cast("Tool", item))
             else:
-                found.append(item)
-        return found
+                hosted.append(item)
+        return list(by_name(found).values()), hosted
 
-    def _providers(self, session: AgentSession | None) -> list[ContextProvider]:
+    def _providers(self) -> list[ContextProvider]:
         """The agent's providers; a session without any gets a history in itself (requirements SE16)."""
-        if session is not None and not self.context_providers and session.service_session_id is None:
+        agent, context = self._agent, self._context
+        if context.session is not None and not agent.context_providers and context.session.service_session_id is None:
             return [InMemoryHistoryProvider()]
-        return self.context_providers
+        return agent.context_providers
 
-    def _options(self, options: ChatOptions, around: SessionContext) -> ChatOptions:
-        merged = cast("ChatOptions", {**self.settings.options, **options})
-        parts = [self.instructions or "", merged.get("instructions") or "", *around.instructions]
+    def _options(self, around: SessionContext) -> ChatOptions:
+        defaults, own = self._agent.default_options, self._context.options
+        merged = cast("ChatOptions", {**defaults, **own})
+        instructions = (self._agent.instructions, defaults.get("instructions"), own.get("instructions"))
+        parts = [*dict.fromkeys(instructions), *around.instructions]
         if text := "\n\n".join(part for part in parts if part):
             merged["instructions"] = text
         return merged
 
 
-class AgentSettings:
-    """What of an agent rarely differs from the defaults."""
+def _listed(given: Any) -> list[Any]:
+    return list(cast("Sequence[Any]", given)) if isinstance(given, list | tuple) else [] if given is None else [given]
 
-    def __init__(
-        self,
-        *,
-        options: ChatOptions | None = None,
-        loop: LoopOptions | None = None,
-        middleware: Sequence[Middleware[AgentContext]] = (),
-        function_middleware: Sequence[Middleware[FunctionInvocationContext]] = (),
-    ) -> None:
-        """`options` are the agent's own, overlaid by a run's; middleware is outermost first."""
-        self.options: ChatOptions = options or {}
-        self.loop = loop or LoopOptions()
-        self.middleware = tuple(middleware)
-        self.function_middleware = tuple(function_middleware)
+
+def _own_copies(messages: list[Message]) -> list[Message]:
+    """The messages, with those that the loop edits as copies: the caller keeps what it gave."""
+    return [
+        Message(m.role, list(m.contents), author_name=m.author_name, message_id=m.message_id, additional_properties=m.additional_properties)
+        if any(content.type in ("function_approval_request", "function_approval_response", "function_call") for content in m.contents)
+        else m
+        for m in messages
+    ]
 
 
 def _state_of(session: AgentSession, provider: ContextProvider) -> JsonObject:
     return session.state.setdefault(provider.source_id, {})
-
-
-def _without_clashes(tools: Sequence[Tool]) -> list[Tool]:
-    """The tools, each name once.
-
-    Raises:
-        AgentError: Two different tools have one name (requirements AG4).
-    """
-    by_name: dict[str, Tool] = {}
-    for tool in tools:
-        if by_name.setdefault(tool.definition.name, tool) is not tool:
-            raise AgentError(f"Two tools of this agent are called {tool.definition.name!r}.")
-    return list(by_name.values())

@@ -1,33 +1,39 @@
 """One batch of tool calls: everything a model asked for in one answer, run concurrently, answered in order.
 
 Nothing that goes wrong with one call ends the run: the model reads what happened and goes on (requirements TL7-TL9).
+What ends it is a call that somebody else must answer, a termination, or a `MiddlewareFailure`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, field
 
 import anyio
 
 from gateway.agents.options import LoopOptions
-from gateway.errors import AgentError, GatewayError
-from gateway.json_types import JsonObject, JsonValue
-from gateway.middleware import Middleware, MiddlewareTermination, compose
+from gateway.errors import GatewayError, MiddlewareFailure, MiddlewareTermination, UserInputRequired
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.middleware import Middleware, compose
 from gateway.tools.base import Complete, Tool
+from gateway.tools.contents import to_contents
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
-from gateway.tools.invocation import FunctionInvocationContext
+from gateway.tools.function import FunctionFailed
+from gateway.tools.invocation import FunctionInvocationContext, SessionData
+from gateway.tools.schema import ArgumentsRefused
 from gateway.types.content import Content
 
 logger = logging.getLogger(__name__)
 
 FUNCTION_FAILED = "Error: Function failed."
 ARGUMENTS_FAILED = "Error: Argument parsing failed."
+NO_DETAILS = "Tool requires user input but no request details were provided."
+
+RESERVED = frozenset({"conversation_id", "middleware", "chat_options", "options", "response_format", "tool_choice", "thread"})
+"""Names of the framework's own that no tool gets among its run-time values (requirements TL16)."""
 
 
 @dataclass(slots=True)
@@ -35,98 +41,144 @@ class BatchOutcome:
     """What a batch gave."""
 
     results: list[Content]
-    """A `function_result` per call, in the order of the calls."""
+    """A `function_result` per call, in the order of the calls; for a call that needs a person, what it waits for."""
+    executed: int = 0
     failed: bool = False
     terminated: bool = False
     """A function middleware ended the loop."""
+    extra: list[Content] = field(default_factory=lambda: list[Content]())
+    """More that a person must answer, where one call needs several answers."""
+    failure: Exception | None = None
+    """What ends the run."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a person must answer before the run can go on."""
+        return any(content.user_input_request for content in (*self.results, *self.extra))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Runs batches for one run of an agent."""
 
-    def __init__(
-        self, tools: list[Tool], ctx: CallContext, options: LoopOptions, middleware: Sequence[Middleware[FunctionInvocationContext]]
-    ) -> None:
-        """`tools` is the run's live list."""
-        self._tools = tools
-        self._ctx = ctx
-        self._options = options
-        self._middleware = middleware
+    tools: list[Tool]
+    """The run's live list."""
+    ctx: CallContext
+    options: LoopOptions
+    middleware: Sequence[Middleware[FunctionInvocationContext]] = ()
+    session: SessionData | None = None
+    kwargs: JsonMapping = field(default_factory=dict[str, JsonValue])
 
-    async def run(self, calls: Sequence[Content]) -> BatchOutcome:
-        """Run the calls.
+    async def run(self, calls: Sequence[Content], approvals: Sequence[Content | None] = ()) -> BatchOutcome:
+        """Run the calls; `approvals` are the answers that let them, where they needed one.
 
         Raises:
-            AgentError: A tool is unknown and the options say that this ends the run.
+            MiddlewareFailure: Middleware failed the run.
         """
-        by_name = {tool.definition.name: tool for tool in self._tools}
+        by_name = {tool.definition.name: tool for tool in self.tools}
         outcome = BatchOutcome([Content("function_result")] * len(calls))
 
         async def one(index: int, call: Content) -> None:
-            outcome.results[index] = await self._call(by_name.get(call.name or ""), call, outcome)
+            approval = approvals[index] if approvals else None
+            outcome.results[index] = await self._call(by_name.get(call.name or ""), call, approval, outcome)
 
-        unknown = next((call.name for call in calls if call.name not in by_name), None)
-        if unknown is not None and self._options.terminate_on_unknown_calls:
-            raise AgentError(f"The model called {unknown!r}, which is no tool of this agent.")
-        async with anyio.create_task_group() as tasks:
-            for index, call in enumerate(calls):
-                tasks.start_soon(one, index, call)
+        if len(calls) == 1:
+            await one(0, calls[0])
+        else:
+            async with anyio.create_task_group() as tasks:
+
+                async def guarded(index: int, call: Content) -> None:
+                    try:
+                        await one(index, call)
+                    except MiddlewareFailure as failure:  # out of the group by itself, not in an ExceptionGroup
+                        outcome.failure = failure
+                        tasks.cancel_scope.cancel()
+
+                for index, call in enumerate(calls):
+                    tasks.start_soon(guarded, index, call)
+        if outcome.failure is not None:
+            raise outcome.failure
         return outcome
 
-    async def _call(self, tool: Tool | None, call: Content, outcome: BatchOutcome) -> Content:
+    async def _call(self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchOutcome) -> Content:
         call_id = call.call_id or ""
         if tool is None:
             outcome.failed = True
             return Content.from_function_result(call_id, f'Error: Requested function "{call.name}" not found.', "unknown function")
         try:
-            arguments = call.parse_arguments()
+            arguments, unread = call.parse_arguments(), None
         except ValueError as error:
-            outcome.failed = True
-            detail = f" {error}" if self._options.include_detailed_errors else ""
-            return Content.from_function_result(call_id, ARGUMENTS_FAILED + detail, str(error))
-        context = FunctionInvocationContext(tool, arguments, dataclasses.replace(self._ctx.child(), run_tools=self._tools), self._tools)
+            arguments, unread = {}, error
+        context = self._context(tool, arguments, call_id, approval)
+        if unread is not None:
+            # Middleware still sees such a call, and may repair it (requirements MW4).
+            context.metadata["argument_error"], context.metadata["raw_arguments"] = str(unread), call.arguments
         try:
-            await compose(self._middleware, context, lambda: self._invoke(context, outcome))
+            await compose(self.middleware, context, lambda: self._invoke(context, unread, outcome))
         except MiddlewareTermination as stop:
             outcome.terminated = True
-            return Content.from_function_result(call_id, context.result if context.result is not None else stop.result)
-        except GatewayError as error:
-            outcome.failed = True
-            return Content.from_function_result(call_id, f"Error: {error}", str(error))
+            result = context.result if context.result is not None else stop.result
+            if isinstance(result, Content) and result.type in ("function_result", "function_approval_request"):
+                return result
+            return Content.from_function_result(call_id, result)
+        except UserInputRequired as ask:
+            return _asked(ask, call_id, outcome)
+        except MiddlewareFailure:
+            raise
         except Exception as error:  # a tool or middleware that fails must not end the run (requirements TL7, C14)
-            logger.warning("tool %r of an agent failed", tool.definition.name, exc_info=error)
             outcome.failed = True
-            detail = f" Exception: {error}" if self._options.include_detailed_errors else ""
-            return Content.from_function_result(call_id, FUNCTION_FAILED + detail, repr(error))
-        return Content.from_function_result(call_id, context.result)
+            return self._failure(tool, call_id, error)
+        if isinstance(context.result, Content) and context.result.type == "function_approval_request":
+            return context.result
+        return Content.from_function_result(call_id, context.result, additional_properties=call.additional_properties or None)
 
-    async def _invoke(self, context: FunctionInvocationContext, outcome: BatchOutcome) -> None:
+    def _context(self, tool: Tool, arguments: JsonObject, call_id: str, approval: Content | None) -> FunctionInvocationContext:
+        context = FunctionInvocationContext(
+            tool,
+            arguments,
+            self.session,
+            {"call_id": call_id},
+            kwargs={key: value for key, value in self.kwargs.items() if key not in RESERVED},
+            tools=self.tools,
+        )
+        if approval is not None:
+            context.metadata["approval_response"] = approval
+        context.ctx = dataclasses.replace(self.ctx.child(), run_tools=self.tools, invocation=context)
+        return context
+
+    async def _invoke(self, context: FunctionInvocationContext, unread: ValueError | None, outcome: BatchOutcome) -> None:
+        if unread is not None and not context.arguments:
+            raise ArgumentsRefused(f"Argument parsing failed. {unread}")
         result = await drive(context.function, context.arguments, context.ctx)
+        outcome.executed += 1
         if isinstance(result, Complete):
             outcome.failed = outcome.failed or result.is_error
-            context.result = to_model_text(result)
+            context.result = to_contents(result)
         else:
-            context.result = "The tool works in the background; its result is not available in this run."
+            context.result = to_contents("The tool works in the background; its result is not available in this run.")
+
+    def _failure(self, tool: Tool, call_id: str, error: Exception) -> Content:
+        """What the model reads of an error, and what only the caller sees."""
+        detailed = self.options.include_detailed_errors
+        cause = error.__cause__ if isinstance(error, FunctionFailed) and error.__cause__ is not None else error
+        if isinstance(error, ArgumentsRefused):
+            text = f"{ARGUMENTS_FAILED} {str(error).removeprefix('Argument parsing failed. ')}"
+        elif isinstance(error, GatewayError) and not isinstance(error, FunctionFailed):
+            text = f"Error: {error}"
+        else:
+            logger.warning("tool %r of an agent failed: %s", tool.definition.name, type(cause).__name__, exc_info=cause)
+            text = f"{FUNCTION_FAILED} Exception: {cause}" if detailed else FUNCTION_FAILED
+        return Content.from_function_result(call_id, text, str(cause) or repr(cause))
 
 
-def to_model_text(result: Complete) -> str:
-    """A tool's result as the text a model reads: its texts, else its structured content; other blocks are named."""
-    parts = [_block_text(block) for block in result.content]
-    if not any(parts) and result.structured is not None:
-        parts = [json.dumps(result.structured, ensure_ascii=False)]
-    text = "\n".join(part for part in parts if part)
-    return f"Error: {text}" if result.is_error and not text.startswith(("Error", "Refused")) else text or "(no output)"
-
-
-def _block_text(block: JsonObject) -> str:
-    match block.get("type"):
-        case "text":
-            return str(block.get("text") or "")
-        case "resource_link":
-            return f"[resource {block.get('uri')}: {block.get('name')}]"
-        case "resource":
-            inner = cast("JsonObject", block.get("resource") or {})
-            text: JsonValue = inner.get("text")
-            return text if isinstance(text, str) else f"[resource {inner.get('uri')} ({inner.get('mimeType')})]"
-        case other:
-            return f"[{other} ({block.get('mimeType')})]"
+def _asked(ask: UserInputRequired, call_id: str, outcome: BatchOutcome) -> Content:
+    contents = [item for item in ask.contents if isinstance(item, Content)]
+    if not contents:
+        outcome.failed = True
+        return Content.from_function_result(call_id, NO_DETAILS, "UserInputRequired")
+    for item in contents:
+        item.call_id = call_id
+        item.id = item.id or call_id
+        item.user_input_request = True
+    outcome.extra += contents[1:]
+    return contents[0]

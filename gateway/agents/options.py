@@ -1,52 +1,100 @@
-"""`LoopOptions`: the limits of an agent's run; `AgentContext`: one run, as agent middleware sees it."""
+"""`LoopOptions`: the limits of an agent's run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
-from gateway.json_types import JsonObject
-from gateway.sessions.session import AgentSession
-from gateway.types.messages import Message
-from gateway.types.responses import AgentResponse, AgentResponseUpdate, ResponseStream
+from gateway.json_types import JsonMapping
 
-if TYPE_CHECKING:
-    from gateway.agents.agent import Agent
 
-AgentStream = ResponseStream[AgentResponseUpdate, AgentResponse]
+class FunctionInvocationConfiguration(TypedDict, total=False):
+    """`LoopOptions` as a dict, in agent-framework's names."""
+
+    enabled: bool
+    max_iterations: int
+    max_function_calls: int | None
+    max_consecutive_errors_per_request: int
+    terminate_on_unknown_calls: bool
+    additional_tools: Sequence[Any]
+    include_detailed_errors: bool
+    return_tool_results: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
     """Limits of the function-invocation loop (requirements TL2); the defaults are agent-framework's."""
 
+    enabled: bool = True
+    """Off: one model call, and its tool calls go to the caller."""
     max_iterations: int = 40
-    """Model calls of one run; the last one is made without tools."""
+    """Model calls with tools of one run; then one more is made without them."""
     max_function_calls: int | None = None
     """Tool calls of one run, checked after each batch; `None` means no limit."""
-    max_consecutive_errors: int = 3
+    max_consecutive_errors_per_request: int = 3
     """Batches in a row with a failing call before tools are switched off."""
     terminate_on_unknown_calls: bool = False
     """End the run with an error when the model calls a tool that does not exist."""
+    additional_tools: Sequence[Any] = ()
+    """Tools that the caller runs: a call to one ends the run and is handed back (requirements C10). The model learns of them elsewhere."""
     include_detailed_errors: bool = False
     """Let the model read what an unexpected exception says."""
+    return_tool_results: bool = False
+    """After a forced tool call (`tool_choice: required`) end the run with its result: the model is not asked again (requirements C9)."""
 
     def __post_init__(self) -> None:
         if self.max_iterations < 1:
             raise ValueError("max_iterations must be at least 1")
         if self.max_function_calls is not None and self.max_function_calls < 1:
             raise ValueError("max_function_calls must be at least 1, or None")
-        if self.max_consecutive_errors < 0:
-            raise ValueError("max_consecutive_errors must not be negative")
+        if self.max_consecutive_errors_per_request < 0:
+            raise ValueError("max_consecutive_errors_per_request must not be negative")
+
+    def with_overrides(self, overrides: LoopOptions | JsonMapping | None) -> LoopOptions:
+        """These limits with some of them replaced.
+
+        Raises:
+            ValueError: There is no such limit, or the value is out of range.
+        """
+        if not overrides:
+            return self
+        if isinstance(overrides, LoopOptions):
+            return overrides
+        known = {field.name for field in dataclasses.fields(LoopOptions)}
+        if unknown := sorted(set(overrides) - known):
+            raise ValueError(f"Unknown function invocation settings {', '.join(map(repr, unknown))}; there are {', '.join(sorted(known))}.")
+        return dataclasses.replace(self, **overrides)
 
 
-@dataclass(slots=True)
-class AgentContext:
-    """One run. Replace `messages` and `session` before `call_next`, `result` after."""
+DEFAULT_LOOP = LoopOptions()
 
-    agent: Agent
-    messages: list[Message]
-    session: AgentSession | None
-    stream: bool
-    metadata: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    result: AgentStream | AgentResponse | None = None
+
+def loop_options(*layers: LoopOptions | JsonMapping | None) -> LoopOptions:
+    """The limits that hold where several places set some: each over those before it."""
+    made = DEFAULT_LOOP
+    for layer in layers:
+        if layer:
+            made = made.with_overrides(layer)
+    return made
+
+
+def normalize_function_invocation_configuration(config: Mapping[str, Any] | None) -> FunctionInvocationConfiguration:
+    """All settings of the loop as a dict, checked, with their defaults.
+
+    Raises:
+        ValueError: There is no such setting, or the value is out of range.
+    """
+    made = DEFAULT_LOOP.with_overrides(config)
+    values: FunctionInvocationConfiguration = {
+        "enabled": made.enabled,
+        "max_iterations": made.max_iterations,
+        "max_function_calls": made.max_function_calls,
+        "max_consecutive_errors_per_request": made.max_consecutive_errors_per_request,
+        "terminate_on_unknown_calls": made.terminate_on_unknown_calls,
+        "additional_tools": list(made.additional_tools),
+        "include_detailed_errors": made.include_detailed_errors,
+        "return_tool_results": made.return_tool_results,
+    }
+    return values

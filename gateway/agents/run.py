@@ -1,30 +1,38 @@
 """The run loop of agents, written once, as a stream: call the model, run the tools it asks for, repeat.
 
-`Agent.run` folds the stream for whole responses. The loop ends when an answer has no tool calls, or at a limit:
-then the model gets one last call without tools, and what it still asks for is not executed (requirements TL3-TL6).
+`Agent.run` folds the stream for whole responses. The loop ends when an answer has no tool calls, when a call must be
+answered by somebody else, or at a limit: then the model gets one last call without tools, and what it still asks for is
+not executed (requirements TL3-TL6). Its behaviour in every corner is the matrix of `docs/agent-loop.md`.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, cast
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
 
-from gateway.agents.batch import Batch
+from gateway.agents import approvals
+from gateway.agents.batch import Batch, BatchOutcome
 from gateway.agents.options import LoopOptions
 from gateway.chat.base import SupportsChatGetResponse
+from gateway.chat.middleware import ChatContext, ChatStream, call_model
+from gateway.errors import UnknownTool
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import Middleware
+from gateway.sessions.compacting import RunCompaction
 from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
-from gateway.tools.invocation import FunctionInvocationContext
+from gateway.tools.invocation import FunctionInvocationContext, SessionData
 from gateway.types.content import Content
 from gateway.types.messages import Message
-from gateway.types.options import ChatOptions
+from gateway.types.options import ChatOptions, tool_mode
 from gateway.types.responses import AgentResponseUpdate, ChatResponse, ChatResponseUpdate
 
 NO_ANSWER = "I could not finish this within the limits of the run."
 """Said where the last call gave nothing a reader could see (requirements TL4)."""
+
+_INVISIBLE = frozenset({"function_call", "usage", "text_reasoning"})
 
 
 class RunObserver(Protocol):
@@ -47,78 +55,237 @@ class RunPlan:
     messages: list[Message]
     """The conversation so far with the new input; the run appends to it."""
     tools: list[Tool]
-    """Live: function middleware may change it."""
+    """Live: tools and function middleware may change it."""
+    hosted_tools: Sequence[Any] = ()
+    """Tools that the provider runs, in its own form."""
     options: ChatOptions
     loop: LoopOptions
     ctx: CallContext
-    middleware: Sequence[Middleware[FunctionInvocationContext]]
-    agent_name: str | None
+    stream: bool = True
+    """Whether the model is asked for its answer in parts."""
+    function_middleware: Sequence[Middleware[FunctionInvocationContext]] = ()
+    chat_middleware: Sequence[Middleware[ChatContext]] = ()
+    session: SessionData | None = None
+    function_invocation_kwargs: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
+    compaction: RunCompaction | None = None
+    """What the model is shown of a long conversation, where the conversation is ours."""
+    agent_name: str | None = None
+    agent_id: str | None = None
     observer: RunObserver | None = None
 
 
-async def run_stream(plan: RunPlan) -> AsyncGenerator[AgentResponseUpdate, None]:
+def run_stream(plan: RunPlan) -> AsyncGenerator[AgentResponseUpdate, None]:
     """One run.
 
     Raises:
         ModelError: The model failed.
-        AgentError: An unknown tool was called and the options forbid that.
+        UnknownTool: An unknown tool was called and the options forbid that.
+        MiddlewareFailure: Middleware failed the run.
     """
-    batch = Batch(plan.tools, plan.ctx, plan.loop, plan.middleware)
-    response_id = f"run-{uuid.uuid4()}"
-    executed = errors = 0
-    tools_off = False
-    for iteration in range(1, plan.loop.max_iterations + 1):
-        tools_off = tools_off or iteration == plan.loop.max_iterations
-        if plan.observer is not None:
-            await plan.observer.model_called(iteration)
-        parts: list[ChatResponseUpdate] = []
-        message_id = f"{response_id}-{iteration}"
-        async for part in _model_call(plan, with_tools=not tools_off, is_first=iteration == 1):
-            parts.append(part)
-            contents = [c for c in part.contents if not (tools_off and c.type == "function_call")]
-            yield AgentResponseUpdate(contents, "assistant", plan.agent_name, message_id, response_id, part.finish_reason)
-        answer = ChatResponse.from_updates(parts).messages[0]
-        plan.messages.append(answer)
-        calls = _calls_of(answer)
-        if not calls or tools_off:
-            if tools_off and not answer.text:
-                yield AgentResponseUpdate([Content.from_text(NO_ANSWER)], "assistant", plan.agent_name, message_id, response_id)
+    return _Run(plan).updates()
+
+
+class _Run:
+    """The state of one run."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+        self._batch = Batch(
+            tools=plan.tools,
+            ctx=plan.ctx,
+            options=plan.loop,
+            middleware=plan.function_middleware,
+            session=plan.session,
+            kwargs=plan.function_invocation_kwargs,
+        )
+        self._response_id = f"run-{uuid.uuid4()}"
+        self._options = cast("ChatOptions", {key: value for key, value in plan.options.items() if key not in ("tools", "loop")})
+        self._handed_back = frozenset(tool.definition.name for tool in plan.loop.additional_tools)
+        self._executed = 0
+        self._errors = 0
+        self._ended = False
+
+    async def updates(self) -> AsyncGenerator[AgentResponseUpdate, None]:
+        plan = self._plan
+        if approvals.answered(plan.messages):
+            for update in await self._resumed():
+                yield update
+        if len(plan.messages) > 1:
+            approvals.close_open_calls(plan.messages)
+        iteration = 0
+        while not self._ended:
+            iteration += 1
+            message_id = f"{self._response_id}-{iteration}"
+            tools_off = iteration > plan.loop.max_iterations or self._is_over()
+            if plan.observer is not None:
+                await plan.observer.model_called(iteration)
+            parts: list[ChatResponseUpdate] = []
+            stream = await self._model_call(tools_off)
+            try:
+                async for part in stream:
+                    parts.append(part)
+                    yield self._update(part, message_id, without_calls=tools_off)
+            finally:
+                await stream.aclose()
+            for update in await self._after(ChatResponse.from_updates(parts), message_id, tools_off):
+                yield update
+
+    # -- steps -------------------------------------------------------------------------------------------------
+
+    async def _resumed(self) -> list[AgentResponseUpdate]:
+        """Run what answers among the messages approved, before the model is asked."""
+        plan = self._plan
+        resumed = approvals.resume(plan.messages, plan.session)
+        approvals.settle(plan.messages)
+        results = list(resumed.refused)
+        if resumed.calls:
+            await self._tell_tools(resumed.calls)
+            outcome = await self._batch.run(resumed.calls, resumed.approvals)
+            self._count(outcome)
+            results += outcome.results
+            self._ended = outcome.terminated
+        if not results:
+            return []
+        _put_results(plan.messages, results, [*resumed.calls])
+        return [AgentResponseUpdate(results, "tool", None, f"{self._response_id}-approved", self._response_id, agent_id=plan.agent_id)]
+
+    async def _model_call(self, tools_off: bool) -> ChatStream:
+        plan = self._plan
+        options = cast("ChatOptions", dict(self._options))
+        if tools_off:
+            options["tool_choice"] = "none"
+        elif plan.tools or plan.hosted_tools:
+            options["tools"] = [*plan.tools, *plan.hosted_tools]
+        else:
+            options.pop("tool_choice", None)
+        shown = plan.messages
+        if plan.compaction is not None and not options.get("conversation_id"):
+            shown = await plan.compaction.project(plan.messages)
+        return call_model(plan.client, shown, options, stream=plan.stream, middleware=plan.chat_middleware)
+
+    async def _after(self, answer: ChatResponse, message_id: str, tools_off: bool) -> list[AgentResponseUpdate]:
+        """What follows an answer: nothing more, what somebody else must answer, or the results of its calls."""
+        plan, loop = self._plan, self._plan.loop
+        plan.messages.extend(answer.messages)
+        self._follow_conversation(answer)
+        calls = _calls_of(answer.messages)
+        self._ended = tools_off or not calls or not plan.tools or not loop.enabled
+        if self._ended:
+            says_nothing = all(content.type in _INVISIBLE for m in answer.messages for content in m.contents)
+            return [self._own([Content.from_text(NO_ANSWER)], message_id)] if tools_off and says_nothing else []
+        waiting = self._to_be_answered(calls)
+        if waiting is not None:
+            self._ended = True
+            return [self._own(waiting, message_id)]
+        was_forced = _is_forced(self._options)
+        await self._tell_tools(calls)
+        outcome = await self._batch.run(calls)
+        updates: list[AgentResponseUpdate] = []
+        results = [content for content in outcome.results if not content.user_input_request]
+        if results:
+            plan.messages.append(Message("tool", list(results)))
+            updates.append(AgentResponseUpdate(results, "tool", None, f"{message_id}-tools", self._response_id, agent_id=plan.agent_id))
+        if outcome.waits:
+            asked = [content for content in (*outcome.results, *outcome.extra) if content.user_input_request]
+            updates.append(self._own(asked, f"{message_id}-asks"))
+        self._ended = outcome.waits or outcome.terminated or (was_forced and loop.return_tool_results)
+        self._count(outcome)
+        if was_forced:
+            del self._options["tool_choice"]  # it holds once, or the run could never end in text (requirements C9)
+        return updates
+
+    async def _tell_tools(self, calls: Sequence[Content]) -> None:
+        if self._plan.observer is not None:
+            await self._plan.observer.tools_called([call.name or "" for call in calls])
+
+    def _to_be_answered(self, calls: Sequence[Content]) -> list[Content] | None:
+        """What a batch ends the run with where somebody else must answer; `None` where it can be run.
+
+        Raises:
+            UnknownTool: A tool is unknown and the options say that this ends the run; a pause for an approval comes first.
+        """
+        by_name = {tool.definition.name: tool for tool in self._plan.tools}
+        if any(approvals.needs_approval(by_name.get(call.name or "")) for call in calls):
+            return approvals.ask(calls, self._plan.tools, self._handed_back, self._plan.session)
+        if any(call.name in self._handed_back or getattr(by_name.get(call.name or ""), "declaration_only", False) for call in calls):
+            for call in calls:
+                call.user_input_request, call.id = True, call.call_id
+            return list(calls)
+        unknown = next((call.name for call in calls if call.name not in by_name), None)
+        if unknown is not None and self._plan.loop.terminate_on_unknown_calls:
+            raise UnknownTool(unknown)
+        return None
+
+    def _follow_conversation(self, answer: ChatResponse) -> None:
+        """Where the provider keeps the conversation it only gets what is new from now on."""
+        if answer.conversation_id is None:
             return
-        if plan.observer is not None:
-            await plan.observer.tools_called([call.name or "" for call in calls])
-        outcome = await batch.run(calls)
-        plan.messages.append(Message("tool", outcome.results))
-        yield AgentResponseUpdate(list(outcome.results), "tool", None, f"{message_id}-tools", response_id)
-        if outcome.terminated:
-            return
-        executed += len(calls)
-        errors = errors + 1 if outcome.failed else 0
-        over = plan.loop.max_function_calls is not None and executed >= plan.loop.max_function_calls
-        tools_off = over or (errors > 0 and errors >= plan.loop.max_consecutive_errors)
+        self._options["conversation_id"] = answer.conversation_id
+        if self._plan.session is not None:
+            self._plan.session.service_session_id = answer.conversation_id
+        self._plan.messages.clear()
+
+    def _count(self, outcome: BatchOutcome) -> None:
+        self._executed += outcome.executed
+        self._errors = self._errors + 1 if outcome.failed else 0
+
+    def _is_over(self) -> bool:
+        loop = self._plan.loop
+        over = loop.max_function_calls is not None and self._executed >= loop.max_function_calls
+        return over or (self._errors > 0 and self._errors >= loop.max_consecutive_errors_per_request)
+
+    def _update(self, part: ChatResponseUpdate, message_id: str, *, without_calls: bool) -> AgentResponseUpdate:
+        contents = part.contents
+        if without_calls:
+            contents = [content for content in contents if content.type != "function_call"]
+        return AgentResponseUpdate(
+            contents,
+            part.role or "assistant",
+            part.author_name or self._plan.agent_name,
+            message_id if part.message_id is None else f"{message_id}-{part.message_id}",
+            self._response_id,
+            part.finish_reason,
+            self._plan.agent_id,
+            part.created_at,
+            part.continuation_token,
+            part.additional_properties,
+            part.raw_representation,
+        )
+
+    def _own(self, contents: list[Content], message_id: str) -> AgentResponseUpdate:
+        """A part that the loop itself says."""
+        plan = self._plan
+        return AgentResponseUpdate(contents, "assistant", plan.agent_name, message_id, self._response_id, agent_id=plan.agent_id)
 
 
-async def _model_call(plan: RunPlan, *, with_tools: bool, is_first: bool) -> AsyncGenerator[ChatResponseUpdate, None]:
-    options = cast("ChatOptions", dict(plan.options))
-    if not is_first and options.get("tool_choice") not in (None, "auto", "none"):
-        del options["tool_choice"]  # a forced choice holds once, or the run could never end in text (requirements C9)
-    if with_tools and plan.tools:
-        options["tools"] = list(plan.tools)
-    else:
-        options.pop("tool_choice", None)
-    stream = plan.client.get_response(plan.messages, stream=True, options=options)
-    try:
-        async for part in stream:
-            yield part
-    finally:
-        await stream.aclose()
+def _is_forced(options: ChatOptions) -> bool:
+    mode = tool_mode(options.get("tool_choice"))
+    return mode is not None and mode.get("mode") == "required"
 
 
-def _calls_of(answer: Message) -> list[Content]:
-    """The answer's tool calls; a repeated call id counts once. Some servers use the same ids in every answer."""
+def _calls_of(messages: Sequence[Message]) -> list[Content]:
+    """The answer's tool calls that have no result in it; a repeated call id counts once.
+
+    Some servers use the same ids in every answer, so what earlier answers had does not matter.
+    """
+    seen = {c.call_id for m in messages for c in m.contents if c.type == "function_result"}
     calls: list[Content] = []
-    seen: set[str] = set()
-    for content in answer.contents:
-        if content.type == "function_call" and (content.call_id or "") not in seen:
-            seen.add(content.call_id or "")
+    for content in (c for m in messages for c in m.contents if c.type == "function_call"):
+        if content.call_id not in seen:
+            seen.add(content.call_id)
             calls.append(content)
     return calls
+
+
+def _put_results(messages: list[Message], results: Sequence[Content], calls: Sequence[Content]) -> None:
+    """Add results right after the message with their calls; calls that no message has (they were held) go along."""
+    wanted = {result.call_id for result in results}
+    homes = [i for i, m in enumerate(messages) if any(c.type == "function_call" and c.call_id in wanted for c in m.contents)]
+    home = homes[-1] if homes else None
+    if home is None:
+        messages.append(Message("assistant", list(calls)))
+        home = len(messages) - 1
+    else:
+        present = {c.call_id for c in messages[home].contents if c.type == "function_call"}
+        messages[home].contents += [call for call in calls if call.call_id not in present]
+    messages.insert(home + 1, Message("tool", list(results)))

@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 
-from gateway.agents.agent import Agent, AgentSettings
+from gateway.agents.agent import Agent
 from gateway.agents.definition import AgentDefinition
 from gateway.agents.options import LoopOptions
 from gateway.chat.resolve import ModelResolver
@@ -21,7 +21,7 @@ from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext, LogLevel
 from gateway.tools.toolbox import ToolBox
 from gateway.types.options import ChatOptions
-from gateway.types.responses import AgentResponse
+from gateway.types.responses import AgentResponse, last_text
 
 DEPTH_KEY = "dev.moongate/agentDepth"
 """Request `_meta`: how many agents this call is already inside."""
@@ -101,7 +101,8 @@ class AgentTool:
     async def _build(self, ctx: CallContext) -> Agent:
         file = self._agent.file
         patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]
-        tools = await self._toolbox.tools(patterns) if patterns else ()
+        # The last of its turns is the one without tools, so an agent of one turn has none.
+        tools = await self._toolbox.tools(patterns) if patterns and file.max_turns > 1 else ()
         parts = [self._agent.instructions]
         if file.skills:
             if self._skill_instructions is None:
@@ -114,13 +115,14 @@ class AgentTool:
             name=file.name,
             description=file.description,
             tools=tools,
-            settings=AgentSettings(options=options, loop=LoopOptions(max_iterations=file.max_turns)),
+            default_options=options,
+            function_invocation_configuration=LoopOptions(max_iterations=max(1, file.max_turns - 1)),
         )
 
     def _to_complete(self, agent: Agent, response: AgentResponse) -> Complete:
-        text = response.text
+        text = last_text(response.messages)
         result: JsonObject = {"content": [{"type": "text", "text": text}]}
-        note: JsonObject = {"model": agent.client.model}
+        note: JsonObject = {"model": getattr(agent.client, "model", None)}
         if response.usage_details:
             note["usage"] = response.usage_details
         if response.finish_reason:

@@ -77,7 +77,7 @@ def _options(params: JsonMapping) -> ChatOptions:
     if params.get("tools"):
         options["tools"] = [_Offered(_definition(tool)) for tool in cast("Sequence[JsonObject]", params["tools"])]
         mode = cast("JsonMapping", params.get("toolChoice") or {}).get("mode")
-        if isinstance(mode, str):
+        if mode in ("auto", "required", "none"):
             options["tool_choice"] = mode
     return options
 

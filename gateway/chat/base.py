@@ -7,54 +7,52 @@ keep no conversation. Errors become `ModelError` with what to set or do, and nev
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Literal, Protocol, cast, overload
 
-from gateway.json_types import JsonObject
-from gateway.middleware import Middleware, MiddlewareTermination, compose
+from gateway.chat.middleware import ChatContext, ChatStream, around_model
+from gateway.json_types import JsonMapping
+from gateway.middleware import Middleware, sort_middleware
 from gateway.types.messages import Message, to_messages
 from gateway.types.options import ChatOptions
-from gateway.types.responses import ChatResponse, ChatResponseUpdate, ResponseStream, Run
-
-ChatStream = ResponseStream[ChatResponseUpdate, ChatResponse]
-
-
-@dataclass(slots=True)
-class ChatContext:
-    """One model call, as chat middleware sees it. Replace `messages` and `options` before, `result` after."""
-
-    client: SupportsChatGetResponse
-    messages: list[Message]
-    options: ChatOptions
-    stream: bool
-    metadata: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Shared by all middleware of this call."""
-    result: ChatStream | ChatResponse | None = None
+from gateway.types.responses import ChatResponse, ChatResponseUpdate
+from gateway.types.streams import ResponseStream
 
 
 class SupportsChatGetResponse(Protocol):
     """Anything that answers messages: what agents need of a chat client."""
 
-    @property
-    def model(self) -> str:
-        """The model's name, for people and telemetry."""
-        ...
-
+    @overload
     def get_response(
-        self, messages: str | Message | Sequence[str | Message], *, stream: Literal[True], options: ChatOptions | None = None
-    ) -> ChatStream:
-        """Answer in parts; nothing is sent before the first part is asked for."""
+        self, messages: Sequence[Message], *, stream: Literal[False] = False, options: ChatOptions | None = None
+    ) -> Awaitable[ChatResponse]: ...
+    @overload
+    def get_response(self, messages: Sequence[Message], *, stream: Literal[True], options: ChatOptions | None = None) -> ChatStream: ...
+    def get_response(
+        self, messages: Sequence[Message], *, stream: bool = False, options: ChatOptions | None = None
+    ) -> Awaitable[ChatResponse] | ChatStream:
+        """Answer: an awaitable of the whole response, or at once a stream of its parts. Nothing is sent before it is awaited or read."""
         ...
 
 
 class BaseChatClient(ABC):
     """Base of the clients here. Subclasses implement `_updates`."""
 
-    def __init__(self, model: str, middleware: Sequence[Middleware[ChatContext]] = ()) -> None:
-        """`middleware` runs around every model call, outermost first."""
+    def __init__(
+        self,
+        model: str,
+        middleware: Sequence[object] = (),
+        *,
+        function_invocation_configuration: JsonMapping | None = None,
+    ) -> None:
+        """`middleware` is a mixed list, outermost first: chat middleware runs around every model call, function middleware
+        around the tool calls of agents over this client. `function_invocation_configuration` limits their loop.
+        """
+        given = sort_middleware(list(middleware))
         self._model = model
-        self._middleware = tuple(middleware)
+        self._middleware: Sequence[Middleware[ChatContext]] = given.chat
+        self.function_middleware = given.function
+        self.function_invocation_configuration = dict(function_invocation_configuration or {})
 
     @property
     def model(self) -> str:
@@ -82,26 +80,26 @@ class BaseChatClient(ABC):
         self, messages: str | Message | Sequence[str | Message], *, stream: bool = False, options: ChatOptions | None = None
     ) -> Awaitable[ChatResponse] | ChatStream:
         """Answer `messages`: an awaitable of the whole response, or at once a stream of its parts."""
-        context = ChatContext(self, to_messages(messages), cast("ChatOptions", dict(options or {})), stream)
-        response = ResponseStream(self._through_middleware(context), ChatResponse.from_updates)
-        return response if stream else Run(response)
+        response = self.answer(to_messages(messages), stream=stream, options=options or {})
+        return response if stream else response.get_final_response()
 
-    async def _through_middleware(self, context: ChatContext) -> AsyncGenerator[ChatResponseUpdate, None]:
-        async def call() -> None:
-            updates = self._updates(context.messages, stream=context.stream, options=context.options)
-            context.result = ResponseStream(updates, ChatResponse.from_updates)
+    def answer(
+        self, messages: Sequence[Message], *, stream: bool, options: ChatOptions, middleware: Sequence[Middleware[ChatContext]] = ()
+    ) -> ChatStream:
+        """One model call as parts, also where it is asked for whole (`stream` off); what the run loop uses.
 
-        try:
-            await compose(self._middleware, context, call)
-        except MiddlewareTermination as stop:
-            context.result = context.result or cast("ChatResponse | None", stop.result)
-        result = context.result
-        if isinstance(result, ResponseStream):
-            try:
-                async for update in result:
-                    yield update
-            finally:
-                await result.aclose()
-        elif result is not None:
-            for message in result.messages:
-                yield ChatResponseUpdate(message.contents, message.role, result.response_id, result.model, result.finish_reason)
+        `middleware` runs inside the client's own.
+        """
+        context = ChatContext(self, list(messages), cast("ChatOptions", dict(options)), stream)
+        layers = [*self._middleware, *middleware] if self._middleware else middleware
+
+        def send() -> AsyncGenerator[ChatResponseUpdate, None]:
+            return self._updates(context.messages, stream=context.stream, options=context.options)
+
+        return ResponseStream(around_model(context, layers, send), _folded(options))
+
+
+def _folded(options: ChatOptions) -> Callable[[Sequence[ChatResponseUpdate]], ChatResponse]:
+    wanted = options.get("response_format")
+    return lambda updates: ChatResponse.from_updates(updates, output_format_type=wanted)
+

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio.to_thread
 import httpx2
 
-from gateway.chat.base import BaseChatClient, ChatContext
+from gateway.chat.base import BaseChatClient
+from gateway.chat.middleware import ChatContext
 from gateway.chat.openai_errors import to_model_error
 from gateway.errors import ModelError
 from gateway.json_types import JsonObject, JsonValue

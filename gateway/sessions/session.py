@@ -12,7 +12,8 @@ from typing import Literal, Protocol, TypeVar, cast, overload, runtime_checkable
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.messages import Message
-from gateway.types.responses import AgentResponse, AgentResponseUpdate, ResponseStream
+from gateway.types.responses import AgentResponse, AgentResponseUpdate
+from gateway.types.streams import ResponseStream
 
 _STATE_TYPES: dict[str, type] = {"message": Message}
 """How objects in a stored state are known again, by the `type` of their JSON form. Filled when modules that define such

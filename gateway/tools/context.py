@@ -192,6 +192,8 @@ class CallContext:
     durable: DurablePort | None = None
     run_tools: list[Tool] | None = None
     """Inside an agent's run its live tool list: what is added counts from the next model call on. `None` elsewhere."""
+    invocation: object = None
+    """Inside an agent's run the `FunctionInvocationContext` of this very call."""
     wants_progress: bool = False
     """Whether the caller asked for progress; a relay only asks its server for it then."""
     takes_tasks: bool = False
@@ -211,7 +213,7 @@ class CallContext:
     def child(self) -> CallContext:
         """A context for a call made *inside* this one: same caller, its own input round, no progress of its own."""
         return dataclasses.replace(
-            self, input_responses=None, request_state=None, wants_progress=False, takes_tasks=False, in_task=False
+            self, input_responses=None, request_state=None, invocation=None, wants_progress=False, takes_tasks=False, in_task=False
         )
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:

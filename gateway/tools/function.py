@@ -7,23 +7,27 @@ and by workflow files.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property, partial
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from types import MethodType
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
 from gateway.errors import GatewayError, ToolFailed
-from gateway.json_types import JsonObject, JsonValue
-from gateway.tools.base import Complete, InputRequired, TaskStarted, TaskSupport, Tool, ToolDefinition, ToolOutcome
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.tools.base import Complete, InputRequired, TaskStarted, TaskSupport, Tool, ToolDefinition, ToolOutcome, ToolSource
+from gateway.tools.contents import is_rich, to_block, to_contents
 from gateway.tools.context import CallContext
-from gateway.tools.schema import Explicit, FunctionSchema, read_function
+from gateway.tools.schema import ArgumentsRefused, Explicit, FunctionSchema, model_schema, read_function
 
 logger = logging.getLogger(__name__)
 
@@ -37,52 +41,125 @@ _NAME = re.compile(r"^[A-Za-z0-9_.-]{1,128}$")
 _threads = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("gateway.tools.function.threads")
 
 
+class FunctionFailed(ToolFailed):
+    """The function raised something it did not mean for the model; that is the `__cause__`."""
+
+
+class Invocation(Protocol):
+    """What `invoke` needs of a `FunctionInvocationContext`."""
+
+    @property
+    def ctx(self) -> CallContext:
+        """The gateway call on whose behalf the run goes on."""
+        ...
+
+    @property
+    def arguments(self) -> JsonObject:
+        """The decoded arguments."""
+        ...
+
+
+ApprovalMode = Literal["always_require", "never_require"]
+"""Whether a person decides on each call of a tool."""
+
+ResultParser = Callable[[Any], Any]
+"""Turns what a function returned into what the model reads: text or contents."""
+
+
 class FunctionTool(Generic[P, R]):
     """A function as a `Tool`. Calling the object itself calls the plain function."""
 
     def __init__(
         self,
-        func: Callable[P, R] | None,
+        func: Callable[P, R] | None = None,
         *,
         name: str | None = None,
         description: str | None = None,
         schema: Explicit | None = None,
+        input_model: Explicit | None = None,
+        approval_mode: ApprovalMode | None = None,
+        kind: str | None = None,
+        max_invocations: int | None = None,
+        max_invocation_exceptions: int | None = None,
+        additional_properties: JsonObject | None = None,
+        result_parser: ResultParser | None = None,
         annotations: JsonObject | None = None,
         task: TaskSupport = "never",
         include_detailed_errors: bool = False,
     ) -> None:
-        """Wrap `func`; name, description and schema come from it where not given.
+        """Wrap `func`; name, description and schema come from it where not given (`input_model` is `schema` by another name).
 
-        `func=None` declares a tool that the caller of an agent runs itself; it needs `name` and a JSON `schema`.
+        `func=None` declares a tool that the caller of an agent runs itself; it needs `name`.
         The signature is read at first use, so annotations may name things defined further down.
-        `include_detailed_errors` shows the model what an unexpected exception says; off, it only learns that
-        the function failed.
+        `approval_mode="always_require"` has a person decide on each call. `max_invocations` and
+        `max_invocation_exceptions` count over the life of the object. `include_detailed_errors` shows the model what an
+        unexpected exception says; off, it only learns that the function failed.
 
         Raises:
-            ValueError: The name is missing or not a tool name, or a declaration has no schema.
+            ValueError: The name is missing or not a tool name, or a limit is below 1.
         """
+        while isinstance(func, FunctionTool):
+            func = cast("Callable[P, R] | None", func.func)
         chosen = name or getattr(func, "__name__", "")
         if not _NAME.match(chosen):
             raise ValueError(f"{chosen!r} is not a tool name: use 1 to 128 letters, digits, '_', '-' or '.'; set it with name=.")
-        if func is None and not isinstance(schema, Mapping):
-            raise ValueError(f"Tool {chosen!r} has no function, so its schema must be given as JSON Schema.")
+        for limit, value in (("max_invocations", max_invocations), ("max_invocation_exceptions", max_invocation_exceptions)):
+            if value is not None and value < 1:
+                raise ValueError(f"{limit} must be at least 1, or None.")
+        if approval_mode not in (None, "always_require", "never_require"):
+            raise ValueError(f"approval_mode must be 'always_require' or 'never_require', not {approval_mode!r}.")
+        explicit = schema if schema is not None else input_model
         self.name = chosen
         self.func = func
+        self.approval_mode: ApprovalMode = approval_mode or "never_require"
+        self.kind = kind
+        self.max_invocations = max_invocations
+        self.invocation_count = 0
+        self.max_invocation_exceptions = max_invocation_exceptions
+        self.invocation_exception_count = 0
+        self.additional_properties: JsonObject = additional_properties or {}
+        self.result_parser = result_parser
         self.include_detailed_errors = include_detailed_errors
         self._description = description
-        self._explicit = schema
+        self._explicit: Explicit | None = {"type": "object", "properties": {}} if func is None and explicit is None else explicit
         self._annotations = annotations
         self._task: TaskSupport = task
 
+    def __get__(self, instance: object, owner: type | None = None) -> FunctionTool[..., R]:
+        """The tool of one object, where `@tool` decorates a method."""
+        if instance is None or self.func is None or next(iter(inspect.signature(self.func).parameters), "") != "self":
+            return self
+        bound = copy(self)
+        for cached in ("_schema", "_definition"):
+            bound.__dict__.pop(cached, None)
+        bound.func = cast("Callable[P, R]", MethodType(self.func, instance))
+        return bound
+
     @property
-    def is_declaration(self) -> bool:
-        """Whether there is no function behind it."""
+    def description(self) -> str:
+        """What it says of itself; from the function where not given."""
+        return self.definition.description or ""
+
+    @property
+    def declaration_only(self) -> bool:
+        """Whether there is no function behind it: the caller of the agent answers its calls."""
         return self.func is None
+
+    def parameters(self) -> JsonObject:
+        """The arguments as JSON Schema."""
+        return self.definition.input_schema
+
+    def to_json_schema_spec(self) -> JsonObject:
+        """The tool as most model APIs take it."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters()}
+        return {"type": "function", "function": function}
 
     @cached_property
     def _schema(self) -> FunctionSchema:
         if self.func is None:
-            return FunctionSchema("", dict(cast("JsonObject", self._explicit)), None, None)
+            explicit = cast("Explicit", self._explicit)
+            shape = explicit if isinstance(explicit, Mapping) else model_schema(explicit)
+            return FunctionSchema("", dict(shape), None, None)
         return read_function(self.func, explicit=self._explicit)
 
     @property
@@ -105,7 +182,7 @@ class FunctionTool(Generic[P, R]):
             output_schema=schema.output_schema,
             annotations=self._annotations,
             task=self._task,
-            may_ask=schema.context_parameter is not None,
+            may_ask=schema.context_parameter is not None or self.approval_mode == "always_require",
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -113,10 +190,42 @@ class FunctionTool(Generic[P, R]):
 
         Raises:
             TypeError: There is none.
+            ToolFailed: It was called, or failed, as often as it may.
         """
         if self.func is None:
             raise TypeError(f"Tool {self.name!r} is only declared; it has no function.")
-        return self.func(*args, **kwargs)
+        self._count()
+        try:
+            return self.func(*args, **kwargs)
+        except Exception:
+            self.invocation_exception_count += 1
+            raise
+
+    def _count(self) -> None:
+        if self.max_invocations is not None and self.invocation_count >= self.max_invocations:
+            raise ToolFailed(f"Function {self.name!r} was called {self.max_invocations} times, as often as it may be; do not use it again.")
+        limit = self.max_invocation_exceptions
+        if limit is not None and self.invocation_exception_count >= limit:
+            raise ToolFailed(f"Function {self.name!r} failed {limit} times, as often as it may; do not use it again.")
+        self.invocation_count += 1
+
+    async def invoke(
+        self, *, arguments: JsonMapping | None = None, context: Invocation | None = None, skip_parsing: bool = False
+    ) -> Any:
+        """Run the function once, by itself: what it gives as contents, or with `skip_parsing` as it is.
+
+        Raises:
+            TypeError: The arguments do not fit.
+            ToolFailed: As `call` does.
+        """
+        ctx = CallContext() if context is None else dataclasses.replace(context.ctx, invocation=context)
+        given = arguments if arguments is not None else {} if context is None else context.arguments
+        dump = cast("Callable[[], JsonObject] | None", getattr(given, "model_dump", None))
+        try:
+            value = await self._value(dump() if dump is not None else dict(given), ctx, raw=skip_parsing)
+        except ArgumentsRefused as error:
+            raise TypeError(str(error)) from None
+        return value if skip_parsing else to_contents(value)
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Run the function once.
@@ -130,6 +239,8 @@ class FunctionTool(Generic[P, R]):
         value = await self.run(arguments, ctx)
         if isinstance(value, Complete | InputRequired | TaskStarted):
             return value
+        if is_rich(value):
+            return Complete({"content": [to_block(item) for item in to_contents(value)]})
         if value is None:
             return Complete({"content": []})
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -141,19 +252,29 @@ class FunctionTool(Generic[P, R]):
         Raises:
             ToolFailed: As `call` does.
         """
+        return await self._value(arguments, ctx)
+
+    async def _value(self, arguments: JsonObject, ctx: CallContext, *, raw: bool = False) -> Any:
         if self.func is None:
             raise ToolFailed(f"Tool {self.name!r} is only declared; whoever runs the agent must answer it.")
-        positional, keyword = self._schema.bind(arguments, ctx)
+        positional, keyword = self._schema.bind(arguments, ctx, self)
+        self._count()
         try:
             value = await run_function(self.func, positional, keyword)
-            return value if isinstance(value, Complete | InputRequired | TaskStarted) else self._schema.to_json(value)
+            if raw or isinstance(value, Complete | InputRequired | TaskStarted):
+                return value
+            if self.result_parser is not None:
+                return self.result_parser(value)
+            return to_contents(value) if is_rich(value) else self._schema.to_json(value)
         except GatewayError:
+            self.invocation_exception_count += 1
             raise
         except (Exception, SystemExit) as error:
+            self.invocation_exception_count += 1
             logger.warning("function %s failed: %s", self.name, type(error).__name__)
             logger.debug("function %s failed", self.name, exc_info=True)
             detail = f" {type(error).__name__}: {error}" if self.include_detailed_errors else ""
-            raise ToolFailed(f"Function {self.name!r} failed.{detail}") from error
+            raise FunctionFailed(f"Function {self.name!r} failed.{detail}") from error
 
 
 @overload
@@ -162,10 +283,18 @@ def tool(func: Callable[P, R], /) -> FunctionTool[P, R]: ...
 
 @overload
 def tool(
+    func: None = None,
+    /,
     *,
     name: str | None = None,
     description: str | None = None,
     schema: Explicit | None = None,
+    approval_mode: ApprovalMode | None = None,
+    kind: str | None = None,
+    max_invocations: int | None = None,
+    max_invocation_exceptions: int | None = None,
+    additional_properties: JsonObject | None = None,
+    result_parser: ResultParser | None = None,
     annotations: JsonObject | None = None,
     task: TaskSupport = "never",
     include_detailed_errors: bool = False,
@@ -179,15 +308,21 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     schema: Explicit | None = None,
+    approval_mode: ApprovalMode | None = None,
+    kind: str | None = None,
+    max_invocations: int | None = None,
+    max_invocation_exceptions: int | None = None,
+    additional_properties: JsonObject | None = None,
+    result_parser: ResultParser | None = None,
     annotations: JsonObject | None = None,
     task: TaskSupport = "never",
     include_detailed_errors: bool = False,
 ) -> Any:
-    """Make a function a tool: `@tool`, or `@tool(name=…)`. See `FunctionTool` for what each setting does.
+    """Make a function a tool: `@tool`, `@tool(name=…)`, or `tool(function)`. See `FunctionTool` for what each setting does.
 
-    A parameter annotated `CallContext` receives the call's context and is not published. Results: `str` becomes
-    text; dataclasses, pydantic models and dicts become structured content with their JSON as text; anything else
-    becomes JSON text; a `ToolOutcome` is returned as it is.
+    A parameter annotated `CallContext` or `FunctionInvocationContext` receives the call's context and is not published.
+    Results: `str` becomes text; contents stay what they are; dataclasses, pydantic models and dicts become structured
+    content with their JSON as text; anything else becomes JSON text; a `ToolOutcome` is returned as it is.
     """
 
     def wrap(wrapped: Callable[..., Any]) -> FunctionTool[..., Any]:
@@ -196,12 +331,39 @@ def tool(
             name=name,
             description=description,
             schema=schema,
+            approval_mode=approval_mode,
+            kind=kind,
+            max_invocations=max_invocations,
+            max_invocation_exceptions=max_invocation_exceptions,
+            additional_properties=additional_properties,
+            result_parser=result_parser,
             annotations=annotations,
             task=task,
             include_detailed_errors=include_detailed_errors,
         )
 
     return wrap if func is None else wrap(func)
+
+
+def normalize_tools(tools: Any) -> list[Any]:
+    """What a caller may pass as tools, as a list: plain functions become tools, what holds tools is flattened.
+
+    Left as they are: tools, sources of tools, and descriptions of tools that a provider runs (mappings, objects it gave).
+    """
+    if tools is None:
+        return []
+    given = cast("Sequence[Any]", tools) if isinstance(tools, list | tuple) else [tools]
+    found: list[Any] = []
+    for item in given:
+        if isinstance(item, Mapping) or hasattr(item, "definition") or isinstance(item, ToolSource):
+            found.append(item)
+        elif callable(item):
+            found.append(FunctionTool(item))
+        elif isinstance(inner := getattr(item, "tools", item), Iterable) and not isinstance(inner, str):
+            found += normalize_tools(list(cast("Iterable[Any]", inner)))
+        else:
+            found.append(item)
+    return found
 
 
 def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:

@@ -93,7 +93,7 @@ class FunctionSource:
             self._add(module_name, item)
 
     def _add(self, module_name: str, item: FunctionTool[..., Any]) -> None:
-        if item.is_declaration:
+        if item.declaration_only:
             self._note(module_name, f"tool {item.name!r} is only declared; give it a function to serve it.")
             return
         known = self._tools.setdefault(item.name, item)

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Union, cast, get_args, get_origin, get_type_hints
 
 from gateway.errors import ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
@@ -30,6 +30,19 @@ _SECTION = re.compile(r"^(args|arguments|params|parameters|returns?|yields?|rais
 _PARAMETER_SECTIONS = frozenset({"args", "arguments", "params", "parameters"})
 _ITEM = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 _FIELD = re.compile(r"^:(\w+)\s*([^:]*):\s*(.*)$")
+
+
+class ArgumentsRefused(ToolFailed):
+    """The arguments of a call do not fit the schema."""
+
+
+class ContextType(Protocol):
+    """A class whose parameters a tool gets filled in: it can be made for a call."""
+
+    @classmethod
+    def for_call(cls, function: Any, arguments: JsonMapping, ctx: CallContext) -> object:
+        """The object for one call."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +63,26 @@ class FunctionSchema:
     input_schema: JsonObject
     output_schema: JsonObject | None
     context_parameter: str | None
-    """The parameter that receives the `CallContext`; never published."""
+    """The parameter that receives the context of the call; never published."""
     parameters: tuple[Parameter, ...] = ()
     model: type[BaseModel] | None = None
     """Checks and converts arguments; `None` passes them through."""
     returns: TypeAdapter[Any] | None = field(default=None, repr=False)
     """Converts results of an annotated object type."""
+    context_type: type[ContextType] | None = None
+    """What the context parameter gets is made by this class; `None` means the `CallContext` itself."""
 
-    def bind(self, arguments: JsonMapping, ctx: CallContext) -> tuple[list[Any], dict[str, Any]]:
+    def bind(self, arguments: JsonMapping, ctx: CallContext, function: object = None) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments for the function, checked and converted.
 
         Raises:
-            ToolFailed: The arguments do not fit; the text names each one and never shows its value.
+            ArgumentsRefused: The arguments do not fit; the text names each one and never shows its value.
         """
         positional: list[Any] = []
         keyword: dict[str, Any] = {}
         if self.context_parameter is not None:
-            keyword[self.context_parameter] = ctx
+            made = self.context_type
+            keyword[self.context_parameter] = ctx if made is None else made.for_call(function, arguments, ctx)
         if self.model is None:
             return positional, {**arguments, **keyword}
         checked = _validate(self.model, arguments)
@@ -103,16 +119,18 @@ def read_function(func: Callable[..., Any], *, explicit: Explicit | None = None)
     hints = _hints(func)
     description, parameter_notes = parse_docstring(inspect.getdoc(func if inspect.isroutine(func) else type(func)) or "")
     signature = inspect.signature(func)
-    context = next((name for name in signature.parameters if _is_context(hints.get(name))), None)
+    contexts = ((name, _context_of(hints.get(name))) for name in signature.parameters)
+    context, context_type = next(((name, found) for name, found in contexts if found is not None), (None, None))
     output_schema, returns = _read_return(func, hints.get("return"))
     if explicit is not None:
         model, parameters = _explicit_model(explicit)
-        shape = dict(explicit) if isinstance(explicit, Mapping) else _model_schema(explicit)
+        shape = dict(explicit) if isinstance(explicit, Mapping) else model_schema(explicit)
     else:
         model, parameters = _signature_model(func, signature, hints, skip=context)
-        shape = _model_schema(model)
+        shape = model_schema(model)
         _describe(shape, parameter_notes)
-    return FunctionSchema(description, shape, output_schema, context, parameters, model, returns)
+    made = cast("type[ContextType] | None", context_type if context_type is not CallContext else None)
+    return FunctionSchema(description, shape, output_schema, context, parameters, model, returns, made)
 
 
 def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
@@ -161,7 +179,7 @@ def _validate(model: type[BaseModel], arguments: JsonMapping) -> BaseModel:
             f"{'.'.join(str(part) for part in item['loc']) or 'arguments'}: {item['msg']}"
             for item in error.errors(include_url=False, include_input=False, include_context=False)
         ]
-    raise ToolFailed("Argument parsing failed. " + "; ".join(reasons))
+    raise ArgumentsRefused("Argument parsing failed. " + "; ".join(reasons))
 
 
 def _hints(func: Callable[..., Any]) -> dict[str, Any]:
@@ -181,12 +199,13 @@ def _hints(func: Callable[..., Any]) -> dict[str, Any]:
         ) from None
 
 
-def _is_context(annotation: Any) -> bool:
+def _context_of(annotation: Any) -> type | None:
+    """The context class in an annotation, where there is one."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in (Union, types.UnionType):
-        return any(_is_context(member) for member in get_args(annotation))
-    return annotation is CallContext
+        return next((found for member in get_args(annotation) if (found := _context_of(member)) is not None), None)
+    return annotation if annotation is CallContext or (isinstance(annotation, type) and hasattr(annotation, "for_call")) else None
 
 
 def _signature_model(
@@ -226,7 +245,12 @@ def _explicit_model(explicit: Explicit) -> tuple[type[BaseModel] | None, tuple[P
     return explicit, tuple(Parameter(name, name, is_positional=False) for name in explicit.model_fields)
 
 
-def _model_schema(model: type[BaseModel]) -> JsonObject:
+def model_schema(model: type[BaseModel]) -> JsonObject:
+    """A pydantic model as JSON Schema, without the titles pydantic invents.
+
+    Raises:
+        TypeError: It has a part that JSON Schema cannot describe.
+    """
     try:
         schema = model.model_json_schema(by_alias=True, schema_generator=_generator())
     except Exception as error:

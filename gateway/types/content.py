@@ -1,124 +1,473 @@
 """`Content`: one piece of a message, of any kind; provider-neutral.
 
-One class with a `type` instead of a class per kind (requirements C12). Kinds Moongate does not know keep all their
-fields through `from_dict` and `to_dict`. Chat clients translate; nothing here knows a provider's wire.
+One class with a `type` instead of a class per kind (requirements C12). Kinds and fields that Moongate does not know
+survive `from_dict` and `to_dict`. Chat clients translate; nothing here knows a provider's wire.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.types.annotations import Annotation, UsageDetails
+
+Annotations = Sequence[Annotation] | None
 
 
 class Content:
-    """A piece of a message. `type` says which attributes mean something; the others are `None`."""
+    """A piece of a message. `type` says which attributes mean something; the others are `None`. All may be set."""
 
-    __slots__ = ("additional_properties", "fields", "raw_representation", "type")
+    text: str | None = None
+    """Of `text` and `text_reasoning`."""
+    protected_data: str | None = None
+    """Of `text_reasoning`: what the provider wants back unread."""
+    uri: str | None = None
+    """Of `uri` and `data`; a `data:` URI in the second."""
+    media_type: str | None = None
+    message: str | None = None
+    error_code: str | None = None
+    error_details: str | None = None
+    usage_details: UsageDetails | None = None
+    call_id: str | None = None
+    """Pairs a call with its result."""
+    name: str | None = None
+    arguments: str | JsonMapping | None = None
+    """Of a call: as the model wrote them, or decoded."""
+    exception: str | None = None
+    """Of a `function_result`: what went wrong, in detail; for callers and logs, the model reads `result`."""
+    result: JsonValue = None
+    items: Sequence[Content] | None = None
+    """Of a `function_result`: what it holds beside its text, such as images."""
+    file_id: str | None = None
+    vector_store_id: str | None = None
+    inputs: Sequence[Content] | None = None
+    outputs: Any = None
+    image_id: str | None = None
+    commands: Sequence[str] | None = None
+    timeout_ms: int | None = None
+    max_output_length: int | None = None
+    status: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    exit_code: int | None = None
+    timed_out: bool | None = None
+    tool_name: str | None = None
+    server_name: str | None = None
+    output: JsonValue = None
+    id: str | None = None
+    function_call: Content | None = None
+    """Of an approval request or response: the call that it is about."""
+    user_input_request: bool | None = None
+    """Whether a person must answer before the run can go on."""
+    approved: bool | None = None
+    consent_link: str | None = None
+    annotations: Sequence[Annotation] | None = None
+    raw_representation: object = None
+    """The provider's own object, where there is one; never serialised."""
 
     def __init__(
         self,
         type: str,
         *,
-        additional_properties: JsonObject | None = None,
+        additional_properties: JsonMapping | None = None,
         raw_representation: object = None,
-        fields: JsonMapping | None = None,
+        **fields: JsonValue,
     ) -> None:
-        """`fields` are the kind's own values; the factories below name them."""
-        self.type = type
-        self.fields: JsonObject = dict(fields or {})
-        self.additional_properties: JsonObject = dict(additional_properties or {})
-        self.raw_representation = raw_representation
-        """The provider's own object, where there is one; never serialised."""
+        """`fields` are the kind's own values; `None` is as good as absent. The factories below name them."""
+        values = self.__dict__
+        values["type"] = type
+        for key, value in fields.items():
+            if value is not None:
+                if key not in _FIELDS:
+                    values.setdefault("_unknown", {})[key] = value
+                else:
+                    values[key] = value
+        values["additional_properties"] = dict(additional_properties) if additional_properties else {}
+        if raw_representation is not None:
+            values["raw_representation"] = raw_representation
+
+    type: str
+    additional_properties: JsonObject
 
     # -- factories ---------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_text(cls, text: str) -> Content:
+    def from_text(
+        cls,
+        text: str,
+        *,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
         """Plain text."""
-        return cls("text", fields={"text": text})
+        return cls(
+            "text", text=text, annotations=annotations, additional_properties=additional_properties, raw_representation=raw_representation
+        )
 
     @classmethod
-    def from_text_reasoning(cls, text: str) -> Content:
-        """A model's visible reasoning."""
-        return cls("text_reasoning", fields={"text": text})
+    def from_text_reasoning(
+        cls,
+        text: str | None = None,
+        *,
+        id: str | None = None,
+        protected_data: str | None = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """A model's reasoning: what it shows of it, and `protected_data` for the provider to read again."""
+        return cls("text_reasoning", text=text, id=id, protected_data=protected_data, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
 
     @classmethod
-    def from_uri(cls, uri: str, media_type: str | None = None) -> Content:
-        """Data by reference."""
-        return cls("uri", fields={"uri": uri, "media_type": media_type})
+    def from_uri(
+        cls,
+        uri: str,
+        media_type: str | None = None,
+        *,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """Data by reference; a `data:` URI becomes a `data` content."""
+        kind = "uri"
+        if uri.startswith("data:"):
+            kind, media_type = "data", media_type or uri[5:].partition(",")[0].partition(";")[0] or "text/plain"
+        return cls(kind, uri=uri, media_type=media_type, annotations=annotations)._with(additional_properties, raw_representation)
 
     @classmethod
-    def from_data(cls, data: str, media_type: str) -> Content:
-        """Data inline; `data` is base64."""
-        return cls("data", fields={"uri": f"data:{media_type};base64,{data}", "media_type": media_type})
+    def from_data(
+        cls,
+        data: bytes | str,
+        media_type: str,
+        *,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """Data inline: bytes, or text that is base64 already."""
+        encoded = data if isinstance(data, str) else base64.b64encode(data).decode("ascii")
+        return cls("data", uri=f"data:{media_type};base64,{encoded}", media_type=media_type, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
 
     @classmethod
-    def from_function_call(cls, call_id: str, name: str, arguments: str | JsonMapping) -> Content:
-        """A model's wish to call a tool; `arguments` as the model wrote them, or decoded."""
-        return cls("function_call", fields={"call_id": call_id, "name": name, "arguments": arguments})
-
-    @classmethod
-    def from_function_result(cls, call_id: str, result: JsonValue, exception: str | None = None) -> Content:
-        """What a tool call gave. `exception` is for logs and callers; the model sees `result`."""
-        return cls("function_result", fields={"call_id": call_id, "result": result, "exception": exception})
-
-    @classmethod
-    def from_usage(cls, details: JsonMapping) -> Content:
-        """Token counts arriving in a stream."""
-        return cls("usage", fields={"usage_details": dict(details)})
-
-    @classmethod
-    def from_error(cls, message: str, code: str | None = None) -> Content:
+    def from_error(
+        cls,
+        message: str | None = None,
+        error_code: str | None = None,
+        error_details: str | None = None,
+        *,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
         """A provider's error inside a response."""
-        return cls("error", fields={"message": message, "error_code": code})
+        return cls("error", message=message, error_code=error_code, error_details=error_details, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_usage(
+        cls,
+        usage_details: JsonMapping,
+        *,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """Token counts arriving in a stream."""
+        return cls("usage", usage_details=dict(usage_details), annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_function_call(
+        cls,
+        call_id: str,
+        name: str,
+        arguments: str | JsonMapping | None = None,
+        *,
+        exception: str | None = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """A model's wish to call a tool; `arguments` as the model wrote them, or decoded."""
+        return cls("function_call", call_id=call_id, name=name, arguments=arguments, exception=exception, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_function_result(
+        cls,
+        call_id: str,
+        result: JsonValue = None,
+        exception: str | None = None,
+        *,
+        items: Sequence[Content] | None = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """What a tool call gave. `exception` is for logs and callers; the model sees `result` and `items`.
+
+        Contents as `result` are taken apart: their texts and the names of the others are the result, and where there
+        are others the contents are the items, for models that can see more than text.
+        """
+        if isinstance(result, Content):
+            result = [result]
+        if isinstance(result, list) and result and all(isinstance(item, Content) for item in cast("list[JsonValue]", result)):
+            contents = cast("list[Content]", result)
+            result = "\n".join(item.text or "" if item.type == "text" else item.label for item in contents)
+            items = items or (contents if any(item.type != "text" for item in contents) else None)
+        return cls("function_result", call_id=call_id, result=result, exception=exception, items=items, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_function_approval_request(
+        cls,
+        id: str,
+        function_call: Content,
+        *,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """A person must say whether `function_call` may run; `to_function_approval_response` answers it."""
+        return cls("function_approval_request", id=id, function_call=function_call, user_input_request=True, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_function_approval_response(
+        cls,
+        approved: bool,
+        id: str,
+        function_call: Content,
+        *,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """A person's answer to the approval request `id`."""
+        return cls("function_approval_response", approved=approved, id=id, function_call=function_call, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_hosted_file(
+        cls,
+        file_id: str,
+        *,
+        media_type: str | None = None,
+        name: str | None = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """A file that the provider keeps."""
+        return cls("hosted_file", file_id=file_id, media_type=media_type, name=name, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_hosted_vector_store(
+        cls,
+        vector_store_id: str,
+        *,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """A vector store that the provider keeps."""
+        return cls("hosted_vector_store", vector_store_id=vector_store_id, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_code_interpreter_tool_call(
+        cls,
+        *,
+        call_id: str | None = None,
+        inputs: Sequence[Content] | None = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """The provider ran code."""
+        return cls("code_interpreter_tool_call", call_id=call_id, inputs=inputs, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_code_interpreter_tool_result(
+        cls,
+        *,
+        call_id: str | None = None,
+        outputs: Sequence[Content] | None = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """What the provider's code gave."""
+        return cls("code_interpreter_tool_result", call_id=call_id, outputs=outputs, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_image_generation_tool_call(
+        cls,
+        *,
+        image_id: str | None = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """The provider makes an image."""
+        return cls("image_generation_tool_call", image_id=image_id, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_image_generation_tool_result(
+        cls,
+        *,
+        image_id: str | None = None,
+        outputs: object = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """The image that the provider made."""
+        return cls("image_generation_tool_result", image_id=image_id, outputs=outputs, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_mcp_server_tool_call(
+        cls,
+        call_id: str,
+        tool_name: str,
+        *,
+        server_name: str | None = None,
+        arguments: str | JsonMapping | None = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """The provider called a remote MCP server."""
+        made = cls("mcp_server_tool_call", call_id=call_id, tool_name=tool_name, server_name=server_name, arguments=arguments)
+        made.annotations = annotations
+        return made._with(additional_properties, raw_representation)
+
+    @classmethod
+    def from_mcp_server_tool_result(
+        cls,
+        call_id: str,
+        *,
+        output: JsonValue = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """What the remote MCP server answered the provider."""
+        return cls("mcp_server_tool_result", call_id=call_id, output=output, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_search_tool_call(
+        cls,
+        call_id: str,
+        *,
+        tool_name: str,
+        arguments: str | JsonMapping | None = None,
+        status: str | None = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """The provider searched."""
+        made = cls("search_tool_call", call_id=call_id, tool_name=tool_name, arguments=arguments, status=status, annotations=annotations)
+        return made._with(additional_properties, raw_representation)
+
+    @classmethod
+    def from_search_tool_result(
+        cls,
+        call_id: str,
+        *,
+        tool_name: str,
+        result: JsonValue = None,
+        items: Sequence[Content] | None = None,
+        status: str | None = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """What the provider's search found."""
+        made = cls("search_tool_result", call_id=call_id, tool_name=tool_name, result=result, items=items, status=status)
+        made.annotations = annotations
+        return made._with(additional_properties, raw_representation)
+
+    @classmethod
+    def from_shell_tool_call(
+        cls,
+        *,
+        call_id: str | None = None,
+        commands: Sequence[str] | None = None,
+        timeout_ms: int | None = None,
+        max_output_length: int | None = None,
+        status: str | None = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """A model's wish to run shell commands."""
+        made = cls("shell_tool_call", call_id=call_id, commands=commands, timeout_ms=timeout_ms, max_output_length=max_output_length)
+        made.status, made.annotations = status, annotations
+        return made._with(additional_properties, raw_representation)
+
+    @classmethod
+    def from_shell_tool_result(
+        cls,
+        *,
+        call_id: str | None = None,
+        outputs: Sequence[Content] | None = None,
+        max_output_length: int | None = None,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """What shell commands gave, one `shell_command_output` each."""
+        made = cls("shell_tool_result", call_id=call_id, outputs=outputs, max_output_length=max_output_length, annotations=annotations)
+        return made._with(additional_properties, raw_representation)
+
+    @classmethod
+    def from_shell_command_output(
+        cls,
+        *,
+        stdout: str | None = None,
+        stderr: str | None = None,
+        exit_code: int | None = None,
+        timed_out: bool | None = None,
+        additional_properties: JsonMapping | None = None,
+        raw_representation: object = None,
+    ) -> Content:
+        """What one shell command printed and how it ended."""
+        return cls("shell_command_output", stdout=stdout, stderr=stderr, exit_code=exit_code, timed_out=timed_out)._with(
+            additional_properties, raw_representation
+        )
+
+    @classmethod
+    def from_oauth_consent_request(
+        cls,
+        consent_link: str,
+        *,
+        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+    ) -> Content:
+        """A person must consent at `consent_link` before the run can go on."""
+        return cls("oauth_consent_request", consent_link=consent_link, user_input_request=True, annotations=annotations)._with(
+            additional_properties, raw_representation
+        )
+
+    def _with(self, additional_properties: JsonMapping | None, raw_representation: object) -> Content:
+        if additional_properties:
+            self.additional_properties = dict(additional_properties)
+        if raw_representation is not None:
+            self.raw_representation = raw_representation
+        return self
 
     # -- access ------------------------------------------------------------------------------------------------
 
-    @property
-    def text(self) -> str | None:
-        """Text of `text` and `text_reasoning`."""
-        return self.fields.get("text")
+    def has_top_level_media_type(self, top_level_media_type: Literal["application", "audio", "image", "text"]) -> bool:
+        """Whether the media type is of that family."""
+        return (self.media_type or "").partition("/")[0].lower() == top_level_media_type
 
     @property
-    def uri(self) -> str | None:
-        """Address of `uri` and `data`."""
-        return self.fields.get("uri")
+    def label(self) -> str:
+        """What stands for this where only text can be shown."""
+        name = self.additional_properties.get("name") or self.name
+        what = f"resource {self.uri}" if self.type == "uri" else (self.media_type or "").partition("/")[0] or self.type
+        detail = f": {name}" if name else "" if self.type == "uri" or not self.media_type else f" ({self.media_type})"
+        return f"[{what}{detail}]"
 
-    @property
-    def media_type(self) -> str | None:
-        """Media type of `uri` and `data`."""
-        return self.fields.get("media_type")
+    def to_function_approval_response(self, approved: bool) -> Content:
+        """The answer to this `function_approval_request`.
 
-    @property
-    def call_id(self) -> str | None:
-        """Pairs a `function_call` with its `function_result`."""
-        return self.fields.get("call_id")
-
-    @property
-    def name(self) -> str | None:
-        """Name of the tool in a `function_call`."""
-        return self.fields.get("name")
-
-    @property
-    def arguments(self) -> str | JsonMapping | None:
-        """Arguments of a `function_call`."""
-        return self.fields.get("arguments")
-
-    @property
-    def result(self) -> JsonValue:
-        """Result of a `function_result`."""
-        return self.fields.get("result")
-
-    @property
-    def exception(self) -> str | None:
-        """What went wrong in a `function_result`, in detail."""
-        return self.fields.get("exception")
+        Raises:
+            ValueError: It is something else.
+        """
+        if self.type != "function_approval_request" or self.function_call is None:
+            raise ValueError(f"Only a function_approval_request can be answered, not a {self.type}.")
+        return Content.from_function_approval_response(
+            approved, self.id or "", self.function_call, additional_properties=self.additional_properties
+        )
 
     def parse_arguments(self) -> JsonObject:
-        """The arguments of a `function_call` as an object; no text means none.
+        """The arguments of a call as an object; no text means none.
 
         Raises:
             ValueError: They are no JSON object.
@@ -133,25 +482,115 @@ class Content:
             raise ValueError("the arguments are not a JSON object")
         return cast("JsonObject", decoded)
 
+    def __add__(self, other: Content) -> Content:
+        """Two neighbouring parts of one text, call or usage as one content.
+
+        Raises:
+            TypeError: The two are no parts of one thing.
+        """
+        if self.type != other.type:
+            raise TypeError(f"a {self.type} and a {other.type} cannot be joined")
+        joined = Content(self.type, **{**_values(self), **_values(other)})
+        joined.additional_properties = {**self.additional_properties, **other.additional_properties}
+        joined.raw_representation = other.raw_representation or self.raw_representation
+        match self.type:
+            case "text" | "text_reasoning":
+                joined.text = (self.text or "") + (other.text or "") if (self.text or other.text) else None
+                joined.annotations = [*(self.annotations or ()), *(other.annotations or ())] or None
+            case "function_call":
+                joined.arguments = _joined_arguments(self.arguments, other.arguments)
+            case "usage":
+                first, second = self.usage_details or {}, other.usage_details or {}
+                joined.usage_details = {key: (first.get(key) or 0) + (second.get(key) or 0) for key in {**first, **second}}
+            case _:
+                raise TypeError(f"two {self.type} contents cannot be joined")
+        return joined
+
     # -- serialisation -----------------------------------------------------------------------------------------
 
-    def to_dict(self) -> JsonObject:
-        """JSON form: `type` beside the kind's own fields."""
-        data: JsonObject = {"type": self.type, **{k: v for k, v in self.fields.items() if v is not None}}
-        if self.additional_properties:
+    def to_dict(self, *, exclude_none: bool = True, exclude: set[str] | None = None) -> JsonObject:
+        """JSON form: `type` beside the kind's own fields; `exclude` names fields to leave out."""
+        data: JsonObject = {"type": self.type}
+        for key, value in _values(self).items():
+            if (value is not None or not exclude_none) and key not in (exclude or ()):
+                data[key] = _plain(value)
+        if self.additional_properties and "additional_properties" not in (exclude or ()):
             data["additional_properties"] = self.additional_properties
         return data
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> Content:
-        """The inverse of `to_dict`, for known and unknown kinds."""
-        fields = {k: v for k, v in data.items() if k not in ("type", "additional_properties")}
-        return cls(str(data["type"]), additional_properties=data.get("additional_properties"), fields=fields)
+        """The inverse of `to_dict`, for known and unknown kinds.
+
+        Raises:
+            ValueError: It has no `type`.
+        """
+        if not isinstance(data.get("type"), str):
+            raise ValueError("A content needs a `type`.")
+        values: JsonObject = {key: value for key, value in data.items() if key not in _OWN}
+        for key in ("items", "inputs", "outputs"):
+            if isinstance(values.get(key), list) and key in _NESTED.get(str(data["type"]), ()):
+                values[key] = [_content(item) for item in values[key]]
+        if "function_call" in values:
+            values["function_call"] = _content(values["function_call"])
+        made = cls(str(data["type"]), additional_properties=data.get("additional_properties"))
+        for key, value in values.items():
+            if value is not None:
+                if key in _FIELDS:
+                    made.__dict__[key] = value
+                else:
+                    made.__dict__.setdefault("_unknown", {})[key] = value
+        return made
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Content) and self.to_dict() == other.to_dict()
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
 
+    def __str__(self) -> str:
+        return self.text if self.type == "text" and self.text is not None else repr(self)
+
     def __repr__(self) -> str:
         return f"Content({self.to_dict()!r})"
+
+
+_OWN = frozenset({"type", "additional_properties", "raw_representation"})
+_FIELDS = frozenset(Content.__annotations__) - _OWN
+"""Attributes of the kinds that Moongate knows."""
+
+_NESTED: Mapping[str, tuple[str, ...]] = {
+    "function_result": ("items",),
+    "search_tool_result": ("items",),
+    "code_interpreter_tool_call": ("inputs",),
+    "code_interpreter_tool_result": ("outputs",),
+    "shell_tool_result": ("outputs",),
+}
+"""Fields that hold contents, by kind; anywhere else a list of objects is somebody's data."""
+
+
+def _values(content: Content) -> JsonObject:
+    """The fields that were set, unknown ones included, in their order."""
+    values = {key: value for key, value in content.__dict__.items() if key in _FIELDS}
+    return {**values, **content.__dict__.get("_unknown", {})}
+
+
+def _plain(value: JsonValue) -> JsonValue:
+    if isinstance(value, Content):
+        return value.to_dict()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("Sequence[JsonValue]", value)]
+    return value
+
+
+def _content(item: Any) -> Any:  # what is no content is handed through
+    return Content.from_dict(cast("JsonObject", item)) if isinstance(item, dict) and "type" in item else cast("object", item)
+
+
+def _joined_arguments(first: str | JsonMapping | None, second: str | JsonMapping | None) -> str | JsonMapping | None:
+    if not first or not second:
+        return first or second
+    if isinstance(first, str) and isinstance(second, str):
+        return first + second
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return {**first, **second}
+    raise TypeError("the parts of the arguments are of two kinds")

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Literal, Union, cast
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.types.content import Content
 
 Role = Literal["system", "user", "assistant", "tool"]
+RoleLiteral = Role
 
 
 class Message:
     """One message. Strings and dicts among `contents` become `Content`."""
 
-    __slots__ = ("additional_properties", "author_name", "contents", "message_id", "role")
+    __slots__ = ("additional_properties", "author_name", "contents", "message_id", "raw_representation", "role")
 
     def __init__(
         self,
-        role: Role,
-        contents: str | Sequence[Content | str | JsonMapping] = (),
+        role: Role | str,
+        contents: str | Content | Sequence[Content | str | JsonMapping] | None = None,
         *,
         author_name: str | None = None,
         message_id: str | None = None,
-        additional_properties: JsonObject | None = None,
+        additional_properties: JsonMapping | None = None,
+        raw_representation: object = None,
     ) -> None:
-        given = [contents] if isinstance(contents, str) else list(contents)
-        self.role: Role = role
+        """`role` may be one that only a provider knows; `raw_representation` is never serialised."""
+        given = [contents] if isinstance(contents, str | Content) else contents or ()
+        self.role = cast("Role", role)
         self.contents: list[Content] = [_to_content(item) for item in given]
         self.author_name = author_name
         self.message_id = message_id
-        self.additional_properties: JsonObject = dict(additional_properties or {})
+        self.additional_properties: JsonObject = dict(additional_properties) if additional_properties else {}
+        self.raw_representation = raw_representation
 
     @property
     def text(self) -> str:
@@ -47,16 +52,25 @@ class Message:
             data["additional_properties"] = self.additional_properties
         return data
 
+    def to_json(self) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
     @classmethod
     def from_dict(cls, data: JsonMapping) -> Message:
         """The inverse of `to_dict`."""
         return cls(
-            cast("Role", data["role"]),
+            str(data["role"]),
             cast("list[JsonMapping]", data.get("contents") or []),
             author_name=data.get("author_name"),
             message_id=data.get("message_id"),
             additional_properties=data.get("additional_properties"),
         )
+
+    @classmethod
+    def from_json(cls, text: str) -> Message:
+        """The inverse of `to_json`."""
+        return cls.from_dict(json.loads(text))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self.to_dict() == other.to_dict()
@@ -67,13 +81,19 @@ class Message:
         return f"Message({self.to_dict()!r})"
 
 
+AgentRunInputs = Union[str, Content, Message, Sequence[Union[str, Content, Message]]]  # noqa: UP007  # an alias that is a value
+"""What a caller may pass as messages; strings and contents are the user's."""
+
+
 def _to_content(item: Content | str | JsonMapping) -> Content:
     if isinstance(item, Content):
         return item
     return Content.from_text(item) if isinstance(item, str) else Content.from_dict(item)
 
 
-def to_messages(messages: str | Message | Sequence[str | Message]) -> list[Message]:
-    """What a caller may pass as messages, as a list; strings are the user's."""
-    given = [messages] if isinstance(messages, str | Message) else list(messages)
-    return [m if isinstance(m, Message) else Message("user", m) for m in given]
+def to_messages(messages: AgentRunInputs | None) -> list[Message]:
+    """What a caller may pass as messages, as a list of its own."""
+    if messages is None:
+        return []
+    given = [messages] if isinstance(messages, str | Message | Content) else messages
+    return [item if isinstance(item, Message) else Message("user", item) for item in given]

@@ -1,30 +1,42 @@
-"""Responses of chat clients and agents, whole and streamed, and `ResponseStream`, which turns the second into the first.
+"""Responses of chat clients and agents, whole and streamed.
 
 A streamed response is a sequence of updates; `from_updates` folds them, so a run written as a stream needs no twin.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+import json
+from collections.abc import AsyncIterable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.types.annotations import UsageDetails
 from gateway.types.content import Content
 from gateway.types.messages import Message, Role
+from gateway.types.streams import ResponseStream
 
-UpdateT = TypeVar("UpdateT")
-FinalT = TypeVar("FinalT")
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
-UsageDetails = dict[str, int]
-"""`input_token_count`, `output_token_count`, `total_token_count` and provider extras; missing means unknown."""
+__all__ = ["AgentResponse", "AgentResponseUpdate", "ChatResponse", "ChatResponseUpdate", "ResponseFormat", "ResponseStream", "add_usage"]
+
+
+ContinuationToken = dict[str, Any]
+"""Where a response that is still being made can be picked up; opaque, and only for the client that gave it."""
+
+ResponseFormat = Union["type[BaseModel]", JsonMapping]
+"""What an answer must look like: a pydantic model, or JSON Schema."""
+
+_ResponseT = TypeVar("_ResponseT", "ChatResponse", "AgentResponse")
+_UNPARSED = object()
 
 
 def add_usage(first: UsageDetails | None, second: UsageDetails | None) -> UsageDetails | None:
     """Both counts together; `None` where neither is known."""
     if first is None or second is None:
         return first or second
-    return {key: first.get(key, 0) + second.get(key, 0) for key in {**first, **second}}
+    return {key: (first.get(key) or 0) + (second.get(key) or 0) for key in {**first, **second}}
 
 
 @dataclass(slots=True)
@@ -32,55 +44,23 @@ class ChatResponseUpdate:
     """A part of a streamed model response."""
 
     contents: list[Content] = field(default_factory=lambda: list[Content]())
-    role: Role | None = None
+    role: Role | str | None = None
     response_id: str | None = None
     model: str | None = None
     finish_reason: str | None = None
     """`stop`, `length`, `tool_calls` or `content_filter`, on the last part."""
+    author_name: str | None = None
+    message_id: str | None = None
+    conversation_id: str | None = None
+    created_at: str | None = None
+    continuation_token: ContinuationToken | None = None
+    additional_properties: JsonObject | None = None
+    raw_representation: object = None
 
     @property
     def text(self) -> str:
         """The text in this part."""
         return "".join(c.text or "" for c in self.contents if c.type == "text")
-
-
-@dataclass(slots=True)
-class ChatResponse:
-    """A whole model response."""
-
-    messages: list[Message]
-    response_id: str | None = None
-    model: str | None = None
-    finish_reason: str | None = None
-    usage_details: UsageDetails | None = None
-
-    @property
-    def text(self) -> str:
-        """The text of all messages."""
-        return "".join(m.text for m in self.messages)
-
-    @classmethod
-    def from_updates(cls, updates: Iterable[ChatResponseUpdate]) -> ChatResponse:
-        """Fold a stream's parts; neighbouring text joins, usage adds up."""
-        response = cls([Message("assistant")])
-        for update in updates:
-            response.response_id = update.response_id or response.response_id
-            response.model = update.model or response.model
-            response.finish_reason = update.finish_reason or response.finish_reason
-            for content in update.contents:
-                if content.type == "usage":
-                    response.usage_details = add_usage(response.usage_details, content.fields["usage_details"])
-                else:
-                    _append(response.messages[0].contents, content)
-        return response
-
-
-def _append(contents: list[Content], content: Content) -> None:
-    """Add a content, joining text to the text before it."""
-    if contents and content.type in ("text", "text_reasoning") and contents[-1].type == content.type:
-        contents[-1] = Content(content.type, fields={"text": (contents[-1].text or "") + (content.text or "")})
-    else:
-        contents.append(content)
 
 
 @dataclass(slots=True)
@@ -88,112 +68,355 @@ class AgentResponseUpdate:
     """A part of an agent's run."""
 
     contents: list[Content] = field(default_factory=lambda: list[Content]())
-    role: Role | None = None
+    role: Role | str | None = None
     author_name: str | None = None
     message_id: str | None = None
     """Parts of one message share it."""
     response_id: str | None = None
     finish_reason: str | None = None
+    agent_id: str | None = None
+    created_at: str | None = None
+    continuation_token: ContinuationToken | None = None
+    additional_properties: JsonObject | None = None
+    raw_representation: object = None
 
     @property
     def text(self) -> str:
         """The text in this part."""
         return "".join(c.text or "" for c in self.contents if c.type == "text")
 
+    @property
+    def user_input_requests(self) -> list[Content]:
+        """What in this part waits for a person."""
+        return [c for c in self.contents if c.user_input_request]
 
-@dataclass(slots=True)
-class AgentResponse:
-    """A whole run: every message it added to the conversation, tool rounds included."""
 
-    messages: list[Message] = field(default_factory=lambda: list[Message]())
-    response_id: str | None = None
-    agent_id: str | None = None
-    finish_reason: str | None = None
-    usage_details: UsageDetails | None = None
-    """Summed over every model call of the run."""
-    value: JsonValue = None
-    """The answer as structured output, where one was asked for."""
-    additional_properties: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+class _Response:
+    """What whole responses share: their messages, and the answer as a value."""
+
+    __slots__ = ("_format", "_value", "messages")
+
+    def __init__(self, messages: Message | Sequence[Message] | None, value: JsonValue, response_format: ResponseFormat | None) -> None:
+        self.messages: list[Message] = [messages] if isinstance(messages, Message) else list(messages or ())
+        self._value: JsonValue = _UNPARSED if value is None else value
+        self._format = response_format
+
+    @property
+    def response_format(self) -> ResponseFormat | None:
+        """What the answer must look like, where something was asked for."""
+        return self._format
+
+    @property
+    def value(self) -> JsonValue:
+        """The answer as structured output, where one was asked for; parsed when first read (requirements SO3).
+
+        Raises:
+            ValueError: The answer does not have the form (a pydantic `ValidationError`, where a model was given).
+        """
+        if self._value is _UNPARSED:
+            answer = last_text(self.messages)
+            self._value = None if self._format is None or not answer else _parse(answer, self._format)
+        return self._value
+
+    def parsed(self) -> JsonValue:
+        """The value if it was given or read already."""
+        return None if self._value is _UNPARSED else self._value
+
+    def __str__(self) -> str:
+        return "".join(message.text for message in self.messages if message.role == "assistant")
+
+
+class ChatResponse(_Response):
+    """A whole model response."""
+
+    __slots__ = (
+        "additional_properties",
+        "continuation_token",
+        "conversation_id",
+        "created_at",
+        "finish_reason",
+        "model",
+        "raw_representation",
+        "response_id",
+        "usage_details",
+    )
+
+    def __init__(
+        self,
+        messages: Message | Sequence[Message] | None = None,
+        response_id: str | None = None,
+        model: str | None = None,
+        finish_reason: str | None = None,
+        usage_details: UsageDetails | None = None,
+        *,
+        conversation_id: str | None = None,
+        created_at: str | None = None,
+        value: JsonValue = None,
+        response_format: ResponseFormat | None = None,
+        continuation_token: ContinuationToken | None = None,
+        additional_properties: JsonObject | None = None,
+        raw_representation: object = None,
+    ) -> None:
+        """`continuation_token` is there while the response is still being made."""
+        super().__init__(messages, value, response_format)
+        self.response_id = response_id
+        self.model = model
+        self.finish_reason = finish_reason
+        self.usage_details = usage_details
+        self.conversation_id = conversation_id
+        self.created_at = created_at
+        self.continuation_token = continuation_token
+        self.additional_properties: JsonObject = additional_properties or {}
+        self.raw_representation = raw_representation
 
     @property
     def text(self) -> str:
-        """What the assistant said last: the text of the last assistant message that has any (requirements C22)."""
-        return next((m.text for m in reversed(self.messages) if m.role == "assistant" and m.text), "")
+        """The text of all messages, a line for each."""
+        return "\n".join(message.text for message in self.messages)
 
     @classmethod
-    def from_updates(cls, updates: Iterable[AgentResponseUpdate]) -> AgentResponse:
-        """Fold a run's parts into its messages, in order."""
-        response = cls()
-        last_id: str | None = None
+    def from_updates(cls, updates: Iterable[ChatResponseUpdate], *, output_format_type: ResponseFormat | None = None) -> ChatResponse:
+        """Fold a stream's parts; neighbouring text joins, pieces of a call join, usage adds up."""
+        response = cls(response_format=output_format_type)
         for update in updates:
-            response.response_id = update.response_id or response.response_id
-            response.finish_reason = update.finish_reason or response.finish_reason
-            for content in update.contents:
-                if content.type == "usage":
-                    response.usage_details = add_usage(response.usage_details, content.fields["usage_details"])
-                    continue
-                role = update.role or "assistant"
-                if not response.messages or update.message_id != last_id or response.messages[-1].role != role:
-                    response.messages.append(Message(role, author_name=update.author_name, message_id=update.message_id))
-                    last_id = update.message_id
-                _append(response.messages[-1].contents, content)
+            response.conversation_id = update.conversation_id or response.conversation_id
+            response.model = update.model or response.model
+            _fold(response, update)
         return response
+
+    @classmethod
+    async def from_update_generator(
+        cls, updates: AsyncIterable[ChatResponseUpdate], *, output_format_type: ResponseFormat | None = None
+    ) -> ChatResponse:
+        """`from_updates` of a stream."""
+        return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
+
+    def to_updates(self) -> list[ChatResponseUpdate]:
+        """The parts that fold into this response: one for each message, the last one with what belongs to the whole."""
+        made = [
+            ChatResponseUpdate(m.contents, m.role, self.response_id, self.model, None, m.author_name, m.message_id or f"message-{number}")
+            for number, m in enumerate(self.messages)
+        ] or [ChatResponseUpdate([], None, self.response_id, self.model)]
+        last = made[-1]
+        last.finish_reason, last.conversation_id, last.created_at = self.finish_reason, self.conversation_id, self.created_at
+        last.continuation_token, last.additional_properties = self.continuation_token, self.additional_properties
+        last.raw_representation = self.raw_representation
+        if self.usage_details:
+            last.contents = [*last.contents, Content.from_usage(self.usage_details)]
+        return made
+
+    def to_dict(self) -> JsonObject:
+        """JSON form, `type: chat_response`."""
+        return _to_dict(self, "chat_response", ("response_id", "conversation_id", "model"))
+
+    @classmethod
+    def from_dict(cls, data: JsonMapping) -> ChatResponse:
+        """The inverse of `to_dict`."""
+        known = {key: data[key] for key in cls.__slots__ if key in data and key != "raw_representation"}
+        return cls(_messages(data), value=data.get("value"), **known)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChatResponse) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
+
+
+class AgentResponse(_Response):
+    """A whole run: every message it added to the conversation, tool rounds included."""
+
+    __slots__ = (
+        "additional_properties",
+        "agent_id",
+        "continuation_token",
+        "created_at",
+        "finish_reason",
+        "raw_representation",
+        "response_id",
+        "usage_details",
+    )
+
+    def __init__(
+        self,
+        messages: Message | Sequence[Message] | None = None,
+        response_id: str | None = None,
+        agent_id: str | None = None,
+        finish_reason: str | None = None,
+        usage_details: UsageDetails | None = None,
+        value: JsonValue = None,
+        additional_properties: JsonObject | None = None,
+        *,
+        created_at: str | None = None,
+        response_format: ResponseFormat | None = None,
+        continuation_token: ContinuationToken | None = None,
+        raw_representation: object = None,
+    ) -> None:
+        """`usage_details` is summed over every model call of the run."""
+        super().__init__(messages, value, response_format)
+        self.response_id = response_id
+        self.agent_id = agent_id
+        self.finish_reason = finish_reason
+        self.usage_details = usage_details
+        self.created_at = created_at
+        self.continuation_token = continuation_token
+        self.additional_properties: JsonObject = additional_properties or {}
+        self.raw_representation = raw_representation
+
+    @property
+    def text(self) -> str:
+        """What the assistant said, all of it (requirements C22); `last_text` has its last word."""
+        return str(self)
+
+    @property
+    def user_input_requests(self) -> list[Content]:
+        """What waits for a person: approvals, calls that the caller answers, consents."""
+        return [c for message in self.messages for c in message.contents if c.user_input_request]
+
+    @classmethod
+    def from_updates(cls, updates: Iterable[AgentResponseUpdate], *, output_format_type: ResponseFormat | None = None) -> AgentResponse:
+        """Fold a run's parts into its messages, in order."""
+        response = cls(response_format=output_format_type)
+        for update in updates:
+            response.agent_id = update.agent_id or response.agent_id
+            _fold(response, update)
+        return response
+
+    @classmethod
+    async def from_update_generator(
+        cls, updates: AsyncIterable[AgentResponseUpdate], *, output_format_type: ResponseFormat | None = None
+    ) -> AgentResponse:
+        """`from_updates` of a stream."""
+        return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
+
+    def to_updates(self) -> list[AgentResponseUpdate]:
+        """The parts that fold into this response: one for each message, the last one with what belongs to the whole."""
+        made = [
+            AgentResponseUpdate(m.contents, m.role, m.author_name, m.message_id or f"message-{number}", self.response_id)
+            for number, m in enumerate(self.messages)
+        ] or [AgentResponseUpdate([], response_id=self.response_id)]
+        last = made[-1]
+        last.agent_id = self.agent_id
+        last.finish_reason, last.created_at, last.continuation_token = self.finish_reason, self.created_at, self.continuation_token
+        last.additional_properties, last.raw_representation = self.additional_properties, self.raw_representation
+        if self.usage_details:
+            last.contents = [*last.contents, Content.from_usage(self.usage_details)]
+        return made
 
     def to_dict(self) -> JsonObject:
         """JSON form, `type: agent_response`."""
-        data: JsonObject = {"type": "agent_response", "messages": [m.to_dict() for m in self.messages]}
-        for key in ("response_id", "agent_id", "finish_reason", "usage_details", "value"):
-            if (value := getattr(self, key)) is not None:
-                data[key] = value
-        return {**data, **({"additional_properties": self.additional_properties} if self.additional_properties else {})}
+        return _to_dict(self, "agent_response", ("response_id", "agent_id"))
+
+    def to_json(self) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> AgentResponse:
         """The inverse of `to_dict`."""
-        messages = [Message.from_dict(m) for m in cast("Sequence[JsonMapping]", data.get("messages") or ())]
-        known = {k: data[k] for k in ("response_id", "agent_id", "finish_reason", "usage_details", "value") if k in data}
-        return cls(messages, **known, additional_properties=data.get("additional_properties") or {})
+        known = {key: data[key] for key in cls.__slots__ if key in data and key != "raw_representation"}
+        return cls(_messages(data), value=data.get("value"), **known)
+
+    @classmethod
+    def from_json(cls, text: str) -> AgentResponse:
+        """The inverse of `to_json`."""
+        return cls.from_dict(json.loads(text))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AgentResponse) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
 
 
-class ResponseStream(Generic[UpdateT, FinalT]):
-    """A response that arrives in parts. Iterate it for the parts, or await `get_final_response` for the whole.
-
-    Nothing happens before the first of the two. Not restartable; leave it with `aclose` when you stop early.
-    """
-
-    def __init__(self, updates: AsyncGenerator[UpdateT, None], finalizer: Callable[[Sequence[UpdateT]], FinalT]) -> None:
-        """`finalizer` folds all parts, once, when they have all arrived."""
-        self._updates = updates
-        self._finalizer = finalizer
-        self._seen: list[UpdateT] = []
-        self._final: list[FinalT] = []
-
-    def __aiter__(self) -> AsyncIterator[UpdateT]:
-        return self
-
-    async def __anext__(self) -> UpdateT:
-        update = await anext(self._updates)
-        self._seen.append(update)
-        return update
-
-    async def get_final_response(self) -> FinalT:
-        """The whole response; consumes the parts that are left."""
-        if not self._final:
-            async for _ in self:
-                pass
-            self._final.append(self._finalizer(self._seen))
-        return self._final[0]
-
-    async def aclose(self) -> None:
-        """Stop early and release what the stream holds."""
-        await self._updates.aclose()
+def last_text(messages: Sequence[Message]) -> str:
+    """The assistant's last word: the text of the last assistant message that has any."""
+    return next((m.text for m in reversed(messages) if m.role == "assistant" and m.text), "")
 
 
-class Run(Awaitable[FinalT]):
-    """What a `run` or `get_response` without streaming returns: await it for the whole response."""
+def _parse(answer: str, wanted: ResponseFormat) -> JsonValue:
+    if isinstance(wanted, type):
+        return wanted.model_validate_json(answer)
+    return json.loads(answer)
 
-    def __init__(self, stream: ResponseStream[UpdateT, FinalT]) -> None:
-        self._stream = stream
 
-    def __await__(self) -> Generator[object, None, FinalT]:
-        return self._stream.get_final_response().__await__()
+def _fold(response: _ResponseT, update: ChatResponseUpdate | AgentResponseUpdate) -> None:
+    last = response.messages[-1] if response.messages else None
+    is_other = last is not None and update.message_id and last.message_id and update.message_id != last.message_id
+    if last is None or is_other or (update.role and update.role != last.role):
+        last = Message(update.role or "assistant")
+        response.messages.append(last)
+    last.author_name = update.author_name or last.author_name
+    last.message_id = update.message_id or last.message_id
+    for content in update.contents:
+        if content.type == "usage":
+            response.usage_details = add_usage(response.usage_details, content.usage_details)
+        else:
+            _append(last.contents, content)
+    response.response_id = update.response_id or response.response_id
+    response.created_at = update.created_at or response.created_at
+    response.finish_reason = update.finish_reason or response.finish_reason
+    response.continuation_token = update.continuation_token
+    if update.additional_properties:
+        response.additional_properties.update(update.additional_properties)
+    if update.raw_representation is not None:
+        response.raw_representation = update.raw_representation
+
+
+def _append(contents: list[Content], content: Content) -> None:
+    """Add a content, joining it to the one before where both are parts of one text or of one call."""
+    before = contents[-1] if contents else None
+    if content.type == "function_call" and content.user_input_request:
+        # The loop says again of a call that somebody else must answer it; that is no second call.
+        contents[:] = [known for known in contents if known.type != "function_call" or known.call_id != content.call_id]
+        contents.append(content)
+    elif before is None or before.type != content.type or not _continues(before, content):
+        contents.append(content)
+    elif content.type == "text" and _GROWING in before.__dict__:
+        before.text = (before.text or "") + (content.text or "")
+    else:
+        contents[-1] = before + content
+        contents[-1].__dict__[_GROWING] = True
+
+
+_GROWING = "_growing"
+"""Marks a text that was joined here: nobody else holds it, so the next part is added in place."""
+
+
+def _continues(before: Content, content: Content) -> bool:
+    match content.type:
+        case "text":
+            return not before.annotations and not content.annotations
+        case "text_reasoning":
+            return not content.id or not before.id or content.id == before.id
+        case "function_call":
+            if not content.call_id or content.call_id == before.call_id:
+                return isinstance(content.arguments, str) and not _is_whole(before.arguments)
+            return False
+        case _:
+            return False
+
+
+def _is_whole(arguments: str | JsonMapping | None) -> bool:
+    """Whether arguments are all there, so that another call under their id is a repetition and no further piece."""
+    if not isinstance(arguments, str):
+        return arguments is not None
+    try:
+        json.loads(arguments)
+    except ValueError:
+        return False
+    return True
+
+
+def _to_dict(response: ChatResponse | AgentResponse, kind: str, keys: Sequence[str]) -> JsonObject:
+    data: JsonObject = {"type": kind, "messages": [m.to_dict() for m in response.messages]}
+    keys = (*keys, "created_at", "finish_reason", "usage_details", "continuation_token")
+    data |= {key: value for key in keys if (value := getattr(response, key)) is not None}
+    if (value := response.parsed()) is not None:
+        from pydantic_core import to_jsonable_python
+
+        data["value"] = to_jsonable_python(value)
+    if response.additional_properties:
+        data["additional_properties"] = response.additional_properties
+    return data
+
+
+def _messages(data: JsonMapping) -> list[Message]:
+    return [Message.from_dict(m) for m in cast("Sequence[JsonMapping]", data.get("messages") or ())]

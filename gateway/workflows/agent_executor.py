@@ -225,7 +225,7 @@ def is_agent(value: object) -> bool:
 
 def is_request(content: Content) -> bool:
     """Whether a content asks a person something."""
-    return content.type == "function_approval_request" or bool(getattr(content, "user_input_request", False))
+    return content.type == "function_approval_request" or bool(content.user_input_request)
 
 
 def requests_of(response: AgentResponse) -> Sequence[Content]:
@@ -234,4 +234,4 @@ def requests_of(response: AgentResponse) -> Sequence[Content]:
 
 
 def _request_id(content: Content) -> str:
-    return str(content.fields.get("id") or content.fields.get("call_id") or "")
+    return content.id or content.call_id or ""

@@ -95,8 +95,7 @@ async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
 
 
 async def _ask_approval(request: Content, ctx: CallContext) -> Content:
-    found: Any = request.fields.get("function_call")
-    call = found if isinstance(found, Content) else Content.from_dict(cast("JsonObject", found or {"type": "function_call"}))
+    call = request.function_call or Content("function_call")
     arguments = call.parse_arguments()
     shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
     schema: JsonObject = {"type": "object", "properties": {"approve": {"type": "boolean", "title": "Approve"}}, "required": ["approve"]}
@@ -104,11 +103,7 @@ async def _ask_approval(request: Content, ctx: CallContext) -> Content:
     answer = await ctx.ask({"method": "elicitation/create", "params": params})
     content: JsonObject = answer.get("content") or {}
     approved = answer.get("action") == "accept" and content.get("approve") is True
-    make = getattr(request, "to_function_approval_response", None)
-    if callable(make):
-        return cast("Content", make(approved))
-    fields = {"id": request.fields.get("id"), "approved": approved, "function_call": call}
-    return Content("function_approval_response", fields=fields)
+    return Content.from_function_approval_response(approved, request.id or "", call)
 
 
 def question_of(data: Any) -> str:

@@ -18,7 +18,7 @@ from gateway.sessions.session import AgentSession
 from gateway.tools.context import CallContext
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
-from gateway.types.responses import AgentResponse, AgentResponseUpdate, ResponseStream, Run
+from gateway.types.responses import AgentResponse, AgentResponseUpdate, ResponseStream
 from gateway.workflows.agent_executor import is_request
 from gateway.workflows.annotations import is_compatible, is_instance_of
 from gateway.workflows.checkpoints import CheckpointStorage
@@ -133,7 +133,7 @@ class WorkflowAgent:
         updates: ResponseStream[AgentResponseUpdate, AgentResponse] = ResponseStream(
             self._updates(given, session, base, is_streaming=stream), self._finish
         )
-        return updates if stream else Run(updates)
+        return updates if stream else updates.get_final_response()
 
     def _finish(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
         response = AgentResponse.from_updates(updates)
@@ -201,7 +201,7 @@ class WorkflowAgent:
         if isinstance(data, AgentResponse):
             updates = [_of_message(message, author) for message in data.messages]
             if updates and data.usage_details:
-                usage = Content("usage", fields={"usage_details": data.usage_details})
+                usage = Content("usage", usage_details=data.usage_details)
                 updates[-1].contents = [*updates[-1].contents, usage]
             return updates
         if isinstance(data, Message):
@@ -232,9 +232,9 @@ def _answers_in(messages: Sequence[Message]) -> dict[str, Any]:
     for message in messages:
         for content in message.contents:
             if content.type == "function_approval_response":
-                answers[str(content.fields["id"])] = content
+                answers[str(content.id)] = content
             elif content.type == "function_result":
-                answers[str(content.fields["call_id"])] = content.fields.get("result")
+                answers[str(content.call_id)] = content.result
             else:
                 raise AgentError(
                     f"The workflow waits for answers, and the messages hold a content of type {content.type!r}; "

@@ -9,12 +9,11 @@ import anyio
 import pytest
 
 from gateway import Agent, AgentResponse, ChatOptions, Content, FunctionTool, Message, MiddlewareTermination, ScriptedChatClient
-from gateway.agents.agent import AgentSettings
-from gateway.agents.options import AgentContext, LoopOptions
+from gateway.agents.context import AgentContext
 from gateway.agents.run import NO_ANSWER
 from gateway.chat.scripted import Reply
 from gateway.errors import AgentError, ModelError, ToolFailed
-from gateway.tools.base import Complete, Tool, ToolDefinition
+from gateway.tools.base import Complete, ToolDefinition
 from gateway.tools.invocation import FunctionInvocationContext
 
 CallNext = Callable[[], Awaitable[None]]
@@ -36,8 +35,8 @@ def broken() -> str:
 
 def agent_of(replies: Sequence[Reply], tools: Sequence[Any] = (add, broken), **settings: Any) -> tuple[Agent, ScriptedChatClient]:
     client = ScriptedChatClient(replies)
-    made: list[Tool] = [tool if hasattr(tool, "definition") else FunctionTool(tool) for tool in tools]
-    return Agent(client, "Be helpful.", name="helper", tools=made, settings=AgentSettings(**settings)), client
+    limits = settings.pop("loop", None)
+    return Agent(client, "Be helpful.", name="helper", tools=tools, function_invocation_configuration=limits, **settings), client
 
 
 async def run(agent: Agent, stream: bool, task: str = "go", options: ChatOptions | None = None) -> AgentResponse:
@@ -58,7 +57,7 @@ async def test_tools_run_and_their_results_go_back_until_the_model_answers(strea
     response = await run(agent, stream)
     assert [message.role for message in response.messages] == ["assistant", "tool", "assistant"]
     assert results_of(response) == ["5"]
-    assert response.text == "It is 5."
+    assert response.text == "Let me add.It is 5."
     second, options = client.requests[1]
     assert [message.role for message in second] == ["user", "assistant", "tool"]
     assert options.get("instructions") == "Be helpful."
@@ -95,10 +94,11 @@ async def test_calls_of_one_answer_run_at_the_same_time_and_answer_in_their_orde
 @both_ways
 @pytest.mark.requirement("TL4")
 async def test_at_the_iteration_cap_the_last_call_has_no_tools_and_what_it_asks_is_not_run(stream: bool) -> None:
-    agent, client = agent_of([call("add", {"a": 1, "b": 1})] * 3, loop=LoopOptions(max_iterations=3))
+    agent, client = agent_of([call("add", {"a": 1, "b": 1})] * 3, loop={"max_iterations": 2})
     response = await run(agent, stream)
     assert len(client.requests) == 3
     assert "tools" in client.requests[1][1] and "tools" not in client.requests[2][1]
+    assert client.requests[2][1].get("tool_choice") == "none"
     assert results_of(response) == ["2", "2"]
     assert response.text == NO_ANSWER
 
@@ -107,7 +107,7 @@ async def test_at_the_iteration_cap_the_last_call_has_no_tools_and_what_it_asks_
 @pytest.mark.requirement("TL5")
 async def test_the_call_cap_is_checked_after_a_batch_and_then_tools_are_off(stream: bool) -> None:
     batch = [call("add", {"a": n, "b": 0}, f"c{n}") for n in range(3)]
-    agent, client = agent_of([batch, "that is all"], loop=LoopOptions(max_function_calls=2))
+    agent, client = agent_of([batch, "that is all"], loop={"max_function_calls": 2})
     response = await run(agent, stream)
     assert len(results_of(response)) == 3
     assert "tools" not in client.requests[1][1]
@@ -164,7 +164,7 @@ async def test_an_unknown_tool_is_an_error_result_that_names_it() -> None:
 @both_ways
 @pytest.mark.requirement("TL9")
 async def test_an_unknown_tool_ends_the_run_where_the_options_say_so(stream: bool) -> None:
-    agent, _ = agent_of([call("addd")], loop=LoopOptions(terminate_on_unknown_calls=True))
+    agent, _ = agent_of([call("addd")], loop={"terminate_on_unknown_calls": True})
     with pytest.raises(AgentError, match="addd"):
         await run(agent, stream)
 
@@ -176,17 +176,17 @@ async def test_a_forced_tool_choice_holds_for_the_first_call_only() -> None:
     assert [options.get("tool_choice") for _, options in client.requests] == ["required", None]
 
 
-@pytest.mark.parametrize("bad", [{"max_iterations": 0}, {"max_function_calls": 0}, {"max_consecutive_errors": -1}])
+@pytest.mark.parametrize("bad", [{"max_iterations": 0}, {"max_function_calls": 0}, {"max_consecutive_errors_per_request": -1}])
 @pytest.mark.requirement("TL2")
 def test_limits_out_of_range_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
-        LoopOptions(**bad)
+        agent_of([], loop=bad)
 
 
 @pytest.mark.requirement("AG4")
 async def test_two_tools_of_one_name_are_an_error() -> None:
     agent, _ = agent_of(["hi"], [add, FunctionTool(broken, name="add")])
-    with pytest.raises(AgentError, match="'add'"):
+    with pytest.raises(ValueError, match="'add'"):
         await run(agent, False)
 
 
@@ -261,7 +261,7 @@ async def test_function_middleware_nests_first_outermost_and_sees_arguments_and_
         context.result = f"about {context.result}"
 
     agent, _ = agent_of(
-        [call("add", {"a": 1, "b": 1}), "ok"], function_middleware=[function_layer(log, "a"), function_layer(log, "b"), doubling]
+        [call("add", {"a": 1, "b": 1}), "ok"], middleware=[function_layer(log, "a"), function_layer(log, "b"), doubling]
     )
     assert results_of(await run(agent, False)) == ["about 11"]
     assert log == ["a>", "b>", "<b", "<a"]
@@ -274,7 +274,7 @@ async def test_function_middleware_that_does_not_call_next_answers_instead_of_th
     async def cached(context: FunctionInvocationContext, call_next: CallNext) -> None:
         context.result = "from the cache"
 
-    agent, _ = agent_of([call("broken"), "ok"], function_middleware=[function_layer(log, "a"), cached])
+    agent, _ = agent_of([call("broken"), "ok"], middleware=[function_layer(log, "a"), cached])
     assert results_of(await run(agent, False)) == ["from the cache"]
     assert log == ["a>", "<a"]
 
@@ -289,7 +289,7 @@ async def test_termination_in_function_middleware_ends_the_loop_and_skips_the_ou
             await call_next()
         raise MiddlewareTermination("enough", result="stopped")
 
-    agent, client = agent_of([call("add", {"a": 1, "b": 1}), "never"], function_middleware=[function_layer(log, "a"), stop])
+    agent, client = agent_of([call("add", {"a": 1, "b": 1}), "never"], middleware=[function_layer(log, "a"), stop])
     assert results_of(await run(agent, False)) == ["2" if after else "stopped"]
     assert log == ["a>"]
     assert len(client.requests) == 1
@@ -300,7 +300,7 @@ async def test_an_exception_in_function_middleware_is_a_tool_error_and_the_run_g
     async def faulty(context: FunctionInvocationContext, call_next: CallNext) -> None:
         raise KeyError("oops")
 
-    agent, _ = agent_of([call("add", {"a": 1, "b": 1}), "went on"], function_middleware=[faulty])
+    agent, _ = agent_of([call("add", {"a": 1, "b": 1}), "went on"], middleware=[faulty])
     response = await run(agent, False)
     assert results_of(response) == ["Error: Function failed."]
     assert response.text == "went on"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, Content, Message, ResponseStream
-from gateway.types.responses import add_usage
+from gateway.types.responses import add_usage, last_text
 
 
 @pytest.mark.requirement("TY1")
@@ -71,7 +71,7 @@ def test_agent_updates_fold_into_messages_and_usage_adds_up() -> None:
     said = [(message.role, message.text) for message in response.messages]
     assert said == [("assistant", "let me"), ("tool", ""), ("assistant", "it is 5")]
     assert response.usage_details == {"total_token_count": 10}
-    assert response.text == "it is 5"
+    assert (response.text, last_text(response.messages)) == ("let meit is 5", "it is 5")
     assert updates[2].text == "it is"
 
 

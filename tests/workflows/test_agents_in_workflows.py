@@ -116,7 +116,7 @@ class Picky:
         if any(content.type == "function_approval_response" for message in self.heard for content in message.contents):
             return AgentResponse([Message("assistant", "done")])
         call = Content.from_function_call("c", "delete", {"path": "x"})
-        request = Content("function_approval_request", fields={"id": "r1", "function_call": call})
+        request = Content.from_function_approval_request("r1", call)
         return AgentResponse([Message("assistant", [request])])
 
 
@@ -134,7 +134,7 @@ async def test_what_an_agent_asks_a_person_becomes_a_request_of_the_workflow() -
     assert made.kwargs["function_invocation_kwargs"] == {"user": "ann"}
     (event,) = result.get_request_info_events()
     assert event.request_id == "r1"
-    answer = Content("function_approval_response", fields={"id": "r1", "approved": True})
+    answer = Content("function_approval_response", id="r1", approved=True)
     assert [output.text for output in (await workflow.run(responses={"r1": answer})).get_outputs()] == ["done"]
     assert [(message.role, message.contents) for message in made.heard] == [("user", [answer])]
 

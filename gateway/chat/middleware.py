@@ -1,0 +1,138 @@
+"""`ChatContext`: one model call, as chat middleware sees it; `call_model` makes the call.
+
+Middleware runs once per model call, not once around the function loop (requirements C8). The run loop and
+`BaseChatClient` both go through `around_model`, so middleware of an agent and of a client work alike.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from gateway.json_types import JsonObject
+from gateway.middleware import CallNext, Middleware, MiddlewareTermination, MiddlewareType, compose, mark
+from gateway.types.messages import Message
+from gateway.types.options import ChatOptions
+from gateway.types.responses import ChatResponse, ChatResponseUpdate
+from gateway.types.streams import ResponseStream
+
+if TYPE_CHECKING:
+    from gateway.chat.base import SupportsChatGetResponse
+
+ChatStream = ResponseStream[ChatResponseUpdate, ChatResponse]
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
+
+
+@dataclass(slots=True)
+class ChatContext:
+    """One model call. Edit `messages` and `options` before `call_next`, `result` after.
+
+    `result` is a `ChatResponse`, or with `stream` a `ResponseStream`, whose parts are still to come then: use the hooks.
+    """
+
+    client: SupportsChatGetResponse
+    messages: list[Message]
+    options: ChatOptions
+    stream: bool = False
+    metadata: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+    """Shared by all middleware of this call."""
+    result: ChatStream | ChatResponse | None = None
+    kwargs: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+    """What the caller gave for the client itself (`client_kwargs`)."""
+    function_invocation_kwargs: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+    stream_transform_hooks: list[Callable[[ChatResponseUpdate], Any]] = field(default_factory=lambda: cast("list[Any]", []))
+    """Put on the result where it is a stream, as the two below."""
+    stream_result_hooks: list[Callable[[ChatResponse], Any]] = field(default_factory=lambda: cast("list[Any]", []))
+    stream_cleanup_hooks: list[Callable[[], Any]] = field(default_factory=lambda: cast("list[Any]", []))
+
+
+class ChatMiddleware(ABC):
+    """Middleware around model calls, as a class."""
+
+    middleware_type = MiddlewareType.CHAT
+
+    @abstractmethod
+    async def process(self, context: ChatContext, call_next: CallNext) -> None:
+        """Do something before, call `call_next()` or not, do something after."""
+
+
+def chat_middleware(func: FunctionT) -> FunctionT:
+    """Mark a function as middleware around model calls."""
+    return mark(func, MiddlewareType.CHAT)
+
+
+def call_model(
+    client: SupportsChatGetResponse,
+    messages: Sequence[Message],
+    options: ChatOptions,
+    *,
+    stream: bool,
+    middleware: Sequence[Middleware[ChatContext]] = (),
+) -> ChatStream:
+    """One model call inside `middleware`, as parts; without `stream` the client answers whole, and that is one part per message.
+
+    The client's own middleware runs outside `middleware`, where it has any (`BaseChatClient` does that).
+    """
+    direct = getattr(client, "answer", None)
+    if direct is not None:
+        return cast("ChatStream", direct(messages, stream=stream, options=options, middleware=middleware))
+    context = ChatContext(client, list(messages), options, stream)
+    return ResponseStream(around_model(context, middleware, lambda: _ask(context)), ChatResponse.from_updates)
+
+
+async def around_model(
+    context: ChatContext,
+    middleware: Sequence[Middleware[ChatContext]],
+    send: Callable[[], AsyncGenerator[ChatResponseUpdate, None]],
+) -> AsyncGenerator[ChatResponseUpdate, None]:
+    """The parts of what `send` gives inside `middleware`; `send` reads the context's messages and options."""
+    if not middleware:
+        updates = send()
+        try:
+            async for update in updates:
+                yield update
+        finally:
+            await updates.aclose()
+        return
+
+    async def call() -> None:
+        answer = ResponseStream(send(), ChatResponse.from_updates)
+        context.result = answer if context.stream else await answer.get_final_response()
+
+    try:
+        await compose(middleware, context, call)
+    except MiddlewareTermination as stop:
+        context.result = context.result or cast("ChatResponse | None", stop.result)
+    result = context.result
+    if isinstance(result, ChatResponse):
+        for update in result.to_updates():
+            yield update
+    elif result is not None:
+        for transform in context.stream_transform_hooks:
+            result.with_transform_hook(transform)
+        for finish in context.stream_result_hooks:
+            result.with_result_hook(finish)
+        for clean_up in context.stream_cleanup_hooks:
+            result.with_cleanup_hook(clean_up)
+        try:
+            async for update in result:
+                yield update
+        finally:
+            await result.aclose()
+
+
+async def _ask(context: ChatContext) -> AsyncGenerator[ChatResponseUpdate, None]:
+    """A client that is not one of ours, asked through the one method every client has."""
+    if not context.stream:
+        response = await context.client.get_response(context.messages, stream=False, options=context.options)
+        for update in response.to_updates():
+            yield update
+        return
+    answer = context.client.get_response(context.messages, stream=True, options=context.options)
+    try:
+        async for update in answer:
+            yield update
+    finally:
+        await answer.aclose()

@@ -1,0 +1,198 @@
+"""`ResponseStream`: a response that arrives in parts, with hooks on the way; what every streamed call returns.
+
+Works on any kind of part; what parts of answers look like, and how they fold, is `responses`'.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Sequence
+from inspect import isawaitable
+from typing import Any, Generic, TypeVar, cast
+
+UpdateT = TypeVar("UpdateT")
+FinalT = TypeVar("FinalT")
+OuterUpdateT = TypeVar("OuterUpdateT")
+OuterFinalT = TypeVar("OuterFinalT")
+
+CLEANUP_SECONDS = 5.0
+"""How long the cleanup hooks of an abandoned stream may take."""
+
+
+class ResponseStream(Generic[UpdateT, FinalT]):
+    """A response that arrives in parts. Iterate it for the parts, or await `get_final_response` for the whole.
+
+    Nothing happens before the first of the two. Not restartable; leave it with `aclose` when you stop early. Hooks are
+    called in the order they were added and may be async; one that returns `None` leaves things as they are.
+    """
+
+    def __init__(
+        self,
+        stream: AsyncIterable[UpdateT] | Awaitable[AsyncIterable[UpdateT]],
+        finalizer: Callable[[Sequence[UpdateT]], FinalT | Awaitable[FinalT]] | None = None,
+        *,
+        transform_hooks: Sequence[Callable[[UpdateT], Any]] | None = None,
+        cleanup_hooks: Sequence[Callable[[], Any]] | None = None,
+        result_hooks: Sequence[Callable[[FinalT], Any]] | None = None,
+    ) -> None:
+        """`finalizer` folds all parts, once, when they have all arrived; without one the whole is that of `stream`, or the parts."""
+        self._source: Any = stream
+        self._iterator: AsyncIterator[UpdateT] | None = None
+        self._finalizer = finalizer
+        self._convert: Callable[[Any], Any] | None = None
+        self._transform_hooks = list(transform_hooks or ())
+        self._cleanup_hooks = list(cleanup_hooks or ())
+        self._result_hooks = list(result_hooks or ())
+        self._pull_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
+        self._seen: list[UpdateT] = []
+        self._ended = False
+        self._error: Exception | None = None
+        self._final: list[FinalT] = []
+
+    @classmethod
+    def from_awaitable(cls, awaitable: Awaitable[ResponseStream[UpdateT, FinalT]]) -> ResponseStream[UpdateT, FinalT]:
+        """The stream that an async function will return, at once."""
+        return cls(awaitable)
+
+    def map(
+        self,
+        transform: Callable[[UpdateT], OuterUpdateT | Awaitable[OuterUpdateT]],
+        finalizer: Callable[[Sequence[OuterUpdateT]], OuterFinalT | Awaitable[OuterFinalT]],
+    ) -> ResponseStream[OuterUpdateT, OuterFinalT]:
+        """A stream of other parts made from these; this stream's own hooks still run."""
+        made: ResponseStream[OuterUpdateT, OuterFinalT] = ResponseStream(cast("Any", self), finalizer)
+        made._convert = transform
+        return made
+
+    def with_finalizer(
+        self, finalizer: Callable[[Sequence[UpdateT]], OuterFinalT | Awaitable[OuterFinalT]]
+    ) -> ResponseStream[UpdateT, OuterFinalT]:
+        """The same parts, folded otherwise."""
+        return ResponseStream(self, finalizer)
+
+    def with_transform_hook(self, hook: Callable[[UpdateT], Any]) -> ResponseStream[UpdateT, FinalT]:
+        """`hook` sees each part and may give another to whoever reads; the whole is made of what it was given. Returns itself."""
+        self._transform_hooks.append(hook)
+        return self
+
+    def with_result_hook(self, hook: Callable[[FinalT], Any]) -> ResponseStream[UpdateT, FinalT]:
+        """`hook` gets the whole and may give another. Returns itself."""
+        self._result_hooks.append(hook)
+        self._final.clear()
+        return self
+
+    def with_cleanup_hook(self, hook: Callable[[], Any]) -> ResponseStream[UpdateT, FinalT]:
+        """`hook` runs once, when no more parts will come: at the end, after a failure, or when left early. Returns itself."""
+        self._cleanup_hooks.append(hook)
+        return self
+
+    def with_pull_context_manager(
+        self, cm_factory: Callable[[], contextlib.AbstractContextManager[Any]]
+    ) -> ResponseStream[UpdateT, FinalT]:
+        """A context entered around the wait for each part, such as an active trace span. Returns itself."""
+        self._pull_contexts.append(cm_factory)
+        return self
+
+    @property
+    def updates(self) -> Sequence[UpdateT]:
+        """The parts that arrived so far."""
+        return self._seen
+
+    def __await__(self) -> Generator[Any, None, ResponseStream[UpdateT, FinalT]]:
+        """Wait until the stream is there; agent-framework's code awaits streams."""
+        return self._resolved().__await__()
+
+    async def _resolved(self) -> ResponseStream[UpdateT, FinalT]:
+        await self._iterate()
+        return self
+
+    async def _iterate(self) -> AsyncIterator[UpdateT]:
+        if self._iterator is None:
+            if not hasattr(self._source, "__aiter__"):
+                self._source = await self._source
+            self._iterator = aiter(cast("AsyncIterable[UpdateT]", self._source))
+        return self._iterator
+
+    def __aiter__(self) -> AsyncIterator[UpdateT]:
+        return self
+
+    async def __anext__(self) -> UpdateT:
+        if self._ended:
+            raise StopAsyncIteration
+        try:
+            update = await self._pull()
+        except StopAsyncIteration:
+            self._ended = True
+            await self._clean_up()
+            await self.get_final_response()
+            raise
+        except Exception as error:
+            self._ended, self._error = True, error
+            await self._clean_up()
+            raise
+        except BaseException:
+            self._ended = True
+            if self._cleanup_hooks:
+                import anyio  # here, because plain messages should not bring it along
+
+                with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
+                    await self._clean_up()
+            raise
+        if self._convert is not None:
+            update = await _settled(self._convert(update))
+        self._seen.append(update)
+        for hook in self._transform_hooks:
+            hooked = await _settled(hook(update))
+            update = update if hooked is None else hooked
+        return update
+
+    async def _pull(self) -> UpdateT:
+        if not self._pull_contexts:
+            return await anext(self._iterator or await self._iterate())
+        with contextlib.ExitStack() as stack:
+            for factory in self._pull_contexts:
+                stack.enter_context(factory())
+            return await anext(await self._iterate())
+
+    async def get_final_response(self) -> FinalT:
+        """The whole response; consumes the parts that are left.
+
+        Raises what reading the parts raised, again if need be.
+        """
+        if self._error is not None:
+            raise self._error
+        if not self._ended:
+            async for _ in self:
+                pass
+        if not self._final:
+            self._final.append(await self._finalized())
+        return self._final[0]
+
+    async def _finalized(self) -> FinalT:
+        if self._finalizer is not None:
+            result = await _settled(self._finalizer(self._seen))
+        elif isinstance(cast("object", self._source), ResponseStream):
+            result = await cast("ResponseStream[UpdateT, FinalT]", self._source).get_final_response()
+        else:
+            result = cast("FinalT", list(self._seen))
+        for hook in self._result_hooks:
+            hooked = await _settled(hook(result))
+            result = result if hooked is None else hooked
+        return result
+
+    async def aclose(self) -> None:
+        """Stop early and release what the stream holds."""
+        self._ended = True
+        close = getattr(self._source, "aclose" if hasattr(self._source, "__aiter__") else "close", None)
+        if close is not None:
+            await _settled(close())
+        await self._clean_up()
+
+    async def _clean_up(self) -> None:
+        hooks, self._cleanup_hooks = self._cleanup_hooks, []
+        for hook in hooks:
+            await _settled(hook())
+
+
+async def _settled(value: Any) -> Any:
+    return await value if isawaitable(value) else value
