@@ -80,7 +80,8 @@ class _LineFormatter(logging.Formatter):
 def configure_logging(level: LogLevelName, *, mask: SecretMask | None = None, stream: TextIO | None = None) -> None:
     """Send the log to stderr (or `stream`) at `level`; calling it again replaces the earlier set-up.
 
-    Other libraries are heard from WARNING up only, whatever `level` is, because at DEBUG some log request headers.
+    Other libraries are heard from WARNING up only, whatever `level` is, because at DEBUG some log request headers. The SDK's HTTP
+    client is not: it prints what a server answered, and what goes wrong there is told by name in `gateway.upstream`.
     """
     root = logging.getLogger()
     for handler in list(root.handlers):
@@ -91,4 +92,5 @@ def configure_logging(level: LogLevelName, *, mask: SecretMask | None = None, st
     root.addHandler(handler)
     root.setLevel(logging.ERROR if level == "error" else logging.WARNING)
     logging.getLogger("gateway").setLevel(level.upper())
+    logging.getLogger("mcp.client.streamable_http").setLevel(logging.CRITICAL)
     logging.captureWarnings(capture=True)

@@ -17,9 +17,11 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
+from types import TracebackType
 from typing import Protocol
 
 import anyio
+import anyio.abc
 import httpx2
 
 from gateway.errors import AuthNeeded, GatewayError, StorageError, UpstreamError, UpstreamUnavailable
@@ -60,6 +62,9 @@ MAX_RETRY_SECONDS = 300.0
 ACKNOWLEDGE_SECONDS = 5.0
 """Time for the server to take what has no answer: a notification, an answer of ours, the end of a session. The SDK sends those one
 after the other and everything else after them, so one that is never taken would hold up every call of the session."""
+
+MAX_IN_PASSING = 64
+"""Cancellations and answers of ours on their way to one server, for which nothing waits; further ones wait for each other."""
 
 HEAD_BYTES = 256
 """Of a message, enough to see what it is: the SDK writes `jsonrpc`, `id` and `method` first."""
@@ -172,15 +177,49 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 
 class SteadyTransport(httpx2.AsyncBaseTransport):
-    """Wraps the real transport of one server; owns and closes it."""
+    """Wraps the real transport of one server; owns and closes it. Entered, it delivers in passing what nothing has to wait for."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, *, server: str, max_body_bytes: int) -> None:
         self._inner = inner
         self._server = server
         self._max_body_bytes = max_body_bytes
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._in_passing = 0
+
+    async def __aenter__(self) -> SteadyTransport:
+        tasks = anyio.create_task_group()
+        await tasks.__aenter__()
+        self._tasks = tasks
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None = None, exc_value: BaseException | None = None, traceback: TracebackType | None = None
+    ) -> None:
+        tasks, self._tasks = self._tasks, None
+        if tasks is not None:
+            tasks.cancel_scope.cancel()
+            await tasks.__aexit__(None, None, None)
+        await self.aclose()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send; a delivery failure of a POST becomes a JSON-RPC error response, anything else raises as usual."""
+        if request.method == "POST" and self._tasks is not None and self._in_passing < MAX_IN_PASSING and _is_waited_for_by_none(request):
+            self._in_passing += 1
+            self._tasks.start_soon(self._pass_on, request)
+            return httpx2.Response(202, request=request)
+        return await self._acknowledged(request)
+
+    async def _pass_on(self, request: httpx2.Request) -> None:
+        try:
+            response = await self._acknowledged(request)
+            await response.aclose()
+        except httpx2.HTTPError as error:
+            logger.debug("%s: not taken: %s", self._server, type(error).__name__)
+        finally:
+            self._in_passing -= 1
+
+    async def _acknowledged(self, request: httpx2.Request) -> httpx2.Response:
+        """Deliver, within `ACKNOWLEDGE_SECONDS` what has no answer."""
         if request.method == "DELETE" or (request.method == "POST" and _has_no_answer(request)):
             with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
                 return await self._deliver(request)
@@ -270,10 +309,20 @@ def _reason(error: Exception) -> str:
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 
+def _head(request: httpx2.Request) -> bytes:
+    return request.content[:HEAD_BYTES] if isinstance(request.stream, httpx2.ByteStream) else b'"method"'
+
+
 def _has_no_answer(request: httpx2.Request) -> bool:
     """Whether a POST carries a notification, or our answer to a server's request."""
-    head = request.content[:HEAD_BYTES] if isinstance(request.stream, httpx2.ByteStream) else b'"method"'
+    head = _head(request)
     return b'"method"' not in head or b'"method":"notifications/' in head
+
+
+def _is_waited_for_by_none(request: httpx2.Request) -> bool:
+    """Whether it may arrive after what is sent later: a cancellation, or our answer to a server's request."""
+    head = _head(request)
+    return b'"method"' not in head or b'"method":"notifications/cancelled"' in head
 
 
 def _retry_after(value: str) -> float:

@@ -86,6 +86,11 @@ _NO_ANSWERS = frozenset(
 )
 """How the SDK's transport spells an answer that was no JSON-RPC, before a colon; not to be passed on as the server's own words."""
 
+_NOT_FOUND = (METHOD_NOT_FOUND, "Not Found")
+"""How it spells a bare 404, by which servers also refuse methods they do not have; none is without those of `_CALLS`."""
+
+_CALLS = frozenset({"tools/call", "resources/read", "prompts/get"})
+
 _calling: ContextVar[CallContext | None] = ContextVar("moongate_calling", default=None)
 """The call on whose behalf a request goes out. The SDK's HTTP transport carries it along to whatever the server
 sends on that request's stream, which is the only way to know whom an ask or log line is for (protocol.md §5.3)."""
@@ -258,7 +263,8 @@ class Session:
             code = LOST
         if code == LOST or (code == CONNECTION_CLOSED and text.startswith("SSE stream ")):
             return UpstreamLost(f"The connection to {self.server!r} broke during {method!r}; the call may have run.", server=self.server)
-        if (code, text.partition(":")[0]) in _NO_ANSWERS and method != "server/discover":
+        spelled = (code, text.partition(":")[0])
+        if (spelled in _NO_ANSWERS and method != "server/discover") or (spelled == _NOT_FOUND and method in _CALLS):
             return UpstreamLost(f"Server {self.server!r} answered {method!r} with what is no MCP; it may have run.", server=self.server)
         if code == TOO_LARGE:
             return UpstreamError(f"Server {self.server!r}: {text}.", server=self.server)

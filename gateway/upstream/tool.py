@@ -66,8 +66,10 @@ class RemoteTool:
             return Complete(without_owned_meta(await self._sender.tasks.call(params, ctx, headers)))
         result = await self._sender.send("tools/call", params, ctx, headers)
         match result.pop("resultType", "complete"):
-            case "complete":
+            case "complete" if isinstance(result.get("content"), list) or "structuredContent" in result:
                 return Complete(without_owned_meta(result))
+            case "complete":
+                raise ToolFailed(f"Tool {name!r} answered with a result that cannot be read; it may have run.")
             case "input_required":
                 return self._sender.judge(result, ctx)
             case "task" if isinstance(result.get("taskId"), str):

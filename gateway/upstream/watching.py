@@ -29,6 +29,9 @@ RELISTEN_SECONDS = 1.0
 MAX_RELISTEN_SECONDS = 30.0
 """Longest wait between attempts to listen."""
 
+ACKNOWLEDGED_SECONDS = 10.0
+"""Time for a server to acknowledge a listen stream; one that was not understood would tell nothing for ever."""
+
 SUBSCRIBE_SECONDS = 20.0
 """Time for a legacy server to answer `resources/subscribe` or `resources/unsubscribe`."""
 
@@ -51,6 +54,7 @@ class Watcher:
         """No longer watched, and a legacy server has yet to be told."""
         self._subscribed_on: Session | None = None
         self._relisten = anyio.Event()
+        self._acknowledged = anyio.Event()
         self._missed = False
         self._inherits = False
 
@@ -71,10 +75,12 @@ class Watcher:
             self._on_change(kind)
         elif method == "notifications/resources/updated" and isinstance(uri := params.get("uri"), str):
             self.on_update(uri)
-        elif method == "notifications/subscriptions/acknowledged" and self._missed:
-            self._missed = False
-            for change in _CHANGES.values():
-                self._on_change(change)
+        elif method == "notifications/subscriptions/acknowledged":
+            self._acknowledged.set()
+            if self._missed:
+                self._missed = False
+                for change in _CHANGES.values():
+                    self._on_change(change)
 
     async def watch(self, uri: str, connection: Connection) -> None:
         """Count a watch of `uri`; the first one reaches the server.
@@ -145,11 +151,13 @@ class Watcher:
     async def _listen(self, session: Session) -> None:
         """Hold one stream until it breaks or must be re-opened; sleeps likewise where the server has nothing to tell."""
         self._unwanted.clear()
+        self._acknowledged = anyio.Event()
         wanted = self._filter(session.negotiated.capabilities)
+        refused = not wanted
         async with anyio.create_task_group() as tasks:
 
             async def hold() -> None:
-                refused = not wanted
+                nonlocal refused
                 if wanted:
                     try:
                         await session.listen(wanted)
@@ -161,7 +169,15 @@ class Watcher:
                     await session.closed.wait()
                 tasks.cancel_scope.cancel()
 
+            async def expect() -> None:
+                with anyio.move_on_after(ACKNOWLEDGED_SECONDS):
+                    await self._acknowledged.wait()
+                if wanted and not refused and not self._acknowledged.is_set():
+                    logger.info("%s: its listen stream was not acknowledged; opening it again", self._server)
+                    tasks.cancel_scope.cancel()
+
             tasks.start_soon(hold)
+            tasks.start_soon(expect)
             await self._relisten.wait()
             tasks.cancel_scope.cancel()
 

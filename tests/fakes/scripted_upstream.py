@@ -1,13 +1,15 @@
 """A remote server that misbehaves at one step of the protocol, as long as a file exists, and keeps a journal of what it ran.
 
     python -m tests.fakes.scripted_upstream --stdio | --http PORT  [--modern]  FOLDER STEP KIND
+    python -m tests.fakes.scripted_upstream --rows '[[FOLDER, STEP, KIND, ERA], …]'      (all over HTTP; prints their ports)
 
-Bare JSON-RPC. While `FOLDER/fault` exists, KIND happens at STEP. Steps: `discover`, `initialize`, `initialized`, `list`, `before`
-(a call that was read but not run), `after` (run but not answered), `progress` (in the middle of a call), `idle` (after an
-answer). Kinds: `die`, `hang`, `garbage` (bytes that are no JSON), `binary` (NUL and 0xFF), `shape` (JSON that is no JSON-RPC),
-`stranger` (an answer to nobody), `half` (half an answer, then the end), `twice` (the answer two times), `refuse` (an error),
-`once` (as `die`, and `FOLDER/fault` is gone). Every run of the tool `do` appends its argument `id` to `FOLDER/journal`; its
-annotations are what `FOLDER/annotations` holds as JSON.
+Bare JSON-RPC. While `FOLDER/fault` exists, KIND happens at STEP, which is one of `STEPS`. Kinds everywhere: `die`, `hang`, `garbage`
+(bytes that are no JSON), `binary` (NUL and 0xFF), `shape` (JSON that is no JSON-RPC), `stranger` (an answer to nobody), `half` (half
+an answer, then the end), `twice` (the answer two times), `refuse` (an error), `once` (as `die`, and `FOLDER/fault` is gone). Over HTTP
+also `type` (an HTML page), `lost` (404), `error` (500), `busy` (503), `drip` (one byte at a time) and `oversized`; see `scripted_http`.
+
+The tools `do`, `ask`, `slow` (until cancelled) and `long` (a task) append their argument `id` to `FOLDER/journal` when they run. The
+annotations of `do` are what `FOLDER/annotations` holds as JSON. Once `FOLDER/changed` exists there is a tool `more`, which is announced.
 """
 
 from __future__ import annotations
@@ -17,14 +19,90 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TOOL = {"name": "do", "inputSchema": {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}}
-STEP_OF = {"server/discover": "discover", "initialize": "initialize", "notifications/initialized": "initialized", "tools/list": "list"}
-Write = Callable[[bytes], None]
+STEPS = {
+    "discover": "server/discover",
+    "initialize": "initialize (2025)",
+    "initialized": "notifications/initialized (2025)",
+    "list": "tools/list",
+    "before": "a call that was read but not run",
+    "after": "a call that ran but was not answered",
+    "progress": "the middle of a call",
+    "idle": "after the answer of a call",
+    "read": "resources/read",
+    "prompt": "prompts/get",
+    "complete": "completion/complete",
+    "ask": "where a call would ask back",
+    "answered": "the answer to what was asked came",
+    "cancel": "a cancellation came",
+    "listen": "subscriptions/listen, or GET over HTTP (2025)",
+    "subscribe": "resources/subscribe (2025)",
+    "task-get": "tasks/get",
+    "task-result": "tasks/result (2025)",
+    "delete": "the end of a session over HTTP (2025)",
+}
+STEP_OF = {
+    "server/discover": "discover",
+    "initialize": "initialize",
+    "notifications/initialized": "initialized",
+    "tools/list": "list",
+    "resources/read": "read",
+    "prompts/get": "prompt",
+    "completion/complete": "complete",
+    "resources/subscribe": "subscribe",
+    "tasks/get": "task-get",
+    "tasks/result": "task-result",
+    "notifications/cancelled": "cancel",
+}
+ID_ONLY = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+EXTENSION = "io.modelcontextprotocol/tasks"
+QUESTION = {"mode": "form", "message": "Who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
+DONE = {"content": [{"type": "text", "text": "done"}]}
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Here the fault happens, if it is this step's; `answer` is what would have been said."""
+
+    step: str
+    answer: Message | None
+
+
+@dataclass(frozen=True)
+class Say:
+    """A notification."""
+
+    message: Message
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request to the client; its answer is sent back in."""
+
+    message: Message
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Wait until cancelled; with `acknowledged` as a listener who is told of changes."""
+
+    acknowledged: Message | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The end."""
+
+    message: Message
+
+
+Doing = Generator[Point | Say | Ask | Hold | Answer, Any, None]
 
 
 class Scripted:
@@ -32,173 +110,263 @@ class Scripted:
 
     def __init__(self, folder: Path, step: str, kind: str, *, modern: bool) -> None:
         self.folder, self.step, self.kind, self.modern = folder, step, kind, modern
+        self.fault, self.journal, self.changed = folder / "fault", folder / "journal", folder / "changed"
+        self.tasks: set[str] = set()
 
     def fails_at(self, step: str) -> bool:
-        return step == self.step and (self.folder / "fault").exists()
+        return step == self.step and self.fault.exists()
 
-    def handle(self, message: dict[str, Any], write: Write) -> None:
-        """Answer one message by writing whole lines; a fault may end the process instead."""
+    def handle(self, message: Message) -> Doing:
+        """What becomes of one request or notification."""
         method = message.get("method", "")
         if method == "tools/call":
-            self.call(message, write)
+            yield from self.call(message)
             return
-        answer = self.line(message, self.answer(method))
-        if self.fails_at(STEP_OF.get(method, "")):
-            self.fail(answer, write)
-        elif "id" in message:
-            write(answer)
+        answer = self.line(message, self.answer(method, message.get("params") or {}))
+        if method == "subscriptions/listen" and self.modern:
+            yield Point("listen", answer)
+            meta = {"io.modelcontextprotocol/subscriptionId": message["id"]}
+            params = {"notifications": message["params"]["notifications"], "_meta": meta}
+            yield Hold({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params})
+            return
+        yield Point(STEP_OF.get(method, ""), answer if "id" in message else None)
+        if "id" in message:
+            yield Answer(answer)
 
-    def call(self, message: dict[str, Any], write: Write) -> None:
+    def call(self, message: Message) -> Doing:
         params: dict[str, Any] = message["params"]
-        result = {"content": [{"type": "text", "text": "done"}], **({"resultType": "complete"} if self.modern else {})}
-        answer = self.line(message, {"result": result})
-        if self.fails_at("before"):
-            self.fail(answer, write)
+        name, id_ = params["name"], params["arguments"]["id"]
+        answer = self.line(message, {"result": self.whole(DONE)})
+        if name == "slow":
+            self.note(id_)
+            yield Hold()
             return
+        if name == "ask":
+            answered = yield from self.ask(message)
+            if not answered:
+                return
+        if name == "long" and self.takes_task(params):
+            self.note(id_)
+            self.tasks.add(id_)
+            task = self.task(id_, "working")
+            yield Answer(self.line(message, {"result": {"resultType": "task", **task} if self.modern else {"task": task}}))
+            return
+        yield Point("before", answer)
         meta: dict[str, Any] = params.get("_meta") or {}
         token = meta.get("progressToken")
         if token is not None:
             progress = {"progressToken": token, "progress": 1}
-            write(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}).encode() + b"\n")
-        if self.fails_at("progress"):
-            self.fail(answer, write)
-            return
-        with (self.folder / "journal").open("a") as journal:
-            journal.write(params["arguments"]["id"] + "\n")
-        if self.fails_at("after"):
-            self.fail(answer, write)
-            return
-        write(answer)
-        if self.fails_at("idle"):
-            self.fail(b"", write)
+            yield Say({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})
+        yield Point("progress", answer)
+        self.note(id_)
+        yield Point("after", answer)
+        yield Answer(answer)
+        yield Point("idle", None)
 
-    def answer(self, method: str) -> dict[str, Any]:
+    def ask(self, message: Message) -> Generator[Any, Any, bool]:
+        """Ask, in the way of the era; whether the answer is here."""
+        params: dict[str, Any] = message["params"]
+        request = {"method": "elicitation/create", "params": QUESTION}
+        if not self.modern:
+            yield Point("ask", self.line(message, {"result": DONE}))
+            yield Ask({"jsonrpc": "2.0", **request})
+        elif "inputResponses" not in params:
+            asked = self.line(message, {"result": {"resultType": "input_required", "inputRequests": {"who": request}, "requestState": "s"}})
+            yield Point("ask", asked)
+            yield Answer(asked)
+            return False
+        yield Point("answered", self.line(message, {"result": self.whole(DONE)}))
+        return True
+
+    def takes_task(self, params: dict[str, Any]) -> bool:
+        meta: dict[str, Any] = params.get("_meta") or {}
+        declared: dict[str, Any] = meta.get("io.modelcontextprotocol/clientCapabilities") or {}
+        return EXTENSION in declared.get("extensions", {}) if self.modern else "task" in params
+
+    def task(self, id_: str, status: str) -> dict[str, Any]:
+        made = {"taskId": id_, "status": status, "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
+        if self.modern:
+            return {**made, "ttlMs": None, "pollIntervalMs": 100, **({"result": DONE} if status == "completed" else {})}
+        return {**made, "ttl": None, "pollInterval": 100}
+
+    def note(self, id_: str) -> None:
+        with self.journal.open("a") as journal:
+            journal.write(id_ + "\n")
+
+    def whole(self, result: dict[str, Any]) -> dict[str, Any]:
+        return {**result, "resultType": "complete"} if self.modern else result
+
+    def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        found = self.listing(method) or self.introduction(method) or self.about_task(method, params)
+        if method == "resources/read":
+            found = {"contents": [{"uri": params["uri"], "text": "page"}]}
+        elif method == "prompts/get":
+            found = {"messages": [{"role": "user", "content": {"type": "text", "text": "hello"}}]}
+        elif method == "completion/complete":
+            found = {"completion": {"values": ["Paris"]}}
+        elif method in ("resources/subscribe", "resources/unsubscribe", "ping", "tasks/cancel"):
+            found = {}
+        if found is None:
+            return {"error": {"code": -32601, "message": "Method not found"}}
+        if self.modern:
+            kept = {"ttlMs": 0, "cacheScope": "private"} if not method.startswith("tasks/") else {}
+            return {"result": {"resultType": "complete", **kept, **found}}
+        return {"result": found}
+
+    def listing(self, method: str) -> dict[str, Any] | None:
         if method == "tools/list":
-            extra = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if self.modern else {}
             hints = self.folder / "annotations"
-            tool = {**TOOL, "annotations": json.loads(hints.read_text())} if hints.exists() else TOOL
-            return {"result": {"tools": [tool], **extra}}
+            tools: list[dict[str, Any]] = [{"name": name, "inputSchema": ID_ONLY} for name in ("do", "ask", "slow", "long")]
+            if hints.exists():
+                tools[0]["annotations"] = json.loads(hints.read_text())
+            if not self.modern:
+                tools[3]["execution"] = {"taskSupport": "required"}
+            return {"tools": tools + ([{"name": "more", "inputSchema": ID_ONLY}] if self.changed.exists() else [])}
+        lists: dict[str, dict[str, Any]] = {
+            "prompts/list": {"prompts": [{"name": "greet", "arguments": [{"name": "city"}]}]},
+            "resources/list": {"resources": [{"name": "page", "uri": "page://one"}]},
+            "resources/templates/list": {"resourceTemplates": []},
+        }
+        return lists.get(method)
+
+    def introduction(self, method: str) -> dict[str, Any] | None:
+        can: dict[str, Any] = {"tools": {"listChanged": True}, "prompts": {}, "completions": {}, "resources": {"subscribe": True}}
         if method == "server/discover" and self.modern:
-            facts: dict[str, Any] = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "resultType": "complete"}
-            return {"result": {**facts, "ttlMs": 0, "cacheScope": "private"}}
+            return {"supportedVersions": ["2026-07-28"], "capabilities": {**can, "extensions": {EXTENSION: {}}}}
         if method == "initialize":
-            agreed: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
-            return {"result": {**agreed, "serverInfo": {"name": "scripted", "version": "1"}}}
-        return {"error": {"code": -32601, "message": "Method not found"}}
+            tasks: dict[str, Any] = {"cancel": {}, "requests": {"tools": {"call": {}}}}
+            agreed: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {**can, "tasks": tasks}}
+            return {**agreed, "serverInfo": {"name": "scripted", "version": "1"}}
+        return None
+
+    def about_task(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+        if not method.startswith("tasks/") or params.get("taskId") not in self.tasks:
+            return None
+        if method == "tasks/get":
+            return self.task(params["taskId"], "completed")
+        return DONE if method == "tasks/result" else None
 
     @staticmethod
-    def line(message: dict[str, Any], body: dict[str, Any]) -> bytes:
-        return json.dumps({"jsonrpc": "2.0", "id": message.get("id"), **body}).encode() + b"\n"
+    def line(message: Message, body: dict[str, Any]) -> Message:
+        return {"jsonrpc": "2.0", "id": message.get("id"), **body}
 
-    def fail(self, answer: bytes, write: Write) -> None:
-        match self.kind:
+
+def encoded(message: Message | None) -> bytes:
+    """As a line without its end."""
+    return b"" if message is None else json.dumps(message).encode()
+
+
+ODD: dict[str, bytes] = {
+    "garbage": b"<html>502 Bad Gateway</html>",
+    "binary": b"\x00\xff\xfe\x00",
+    "shape": b'{"jsonrpc":"2.0","id":[],"result":7}',
+    "stranger": b'{"jsonrpc":"2.0","id":987654,"result":{}}',
+}
+"""What is said instead of an answer."""
+
+
+def refusal(answer: Message | None) -> bytes:
+    """The kind `refuse`."""
+    id_ = answer["id"] if answer else None
+    return encoded({"jsonrpc": "2.0", "id": id_, "error": {"code": -32603, "message": "no"}})
+
+
+class OverStdio:
+    """One message a line; a fault may end the process."""
+
+    def __init__(self, server: Scripted) -> None:
+        self.server = server
+        self.asking: dict[str, Doing] = {}
+        self.announced = False
+        self.listening: Message | None = None
+
+    def run(self) -> None:
+        for line in sys.stdin.buffer:
+            message = json.loads(line)
+            self.announce()
+            if "method" in message:
+                self.go_on(self.server.handle(message), None)
+            elif message["id"] in self.asking:
+                self.go_on(self.asking.pop(message["id"]), message)
+
+    def go_on(self, doing: Doing, value: Any) -> None:
+        while True:
+            try:
+                step = doing.send(value)
+            except StopIteration:
+                return
+            value = None
+            match step:
+                case Point():
+                    if self.server.fails_at(step.step):
+                        self.fail(step.answer)
+                        return
+                case Ask():
+                    name = f"ask-{len(self.asking)}-{time.monotonic_ns()}"
+                    self.asking[name] = doing
+                    self.write(encoded({**step.message, "id": name}))
+                    return
+                case Hold():
+                    if step.acknowledged is not None:
+                        self.listening = step.acknowledged
+                        self.write(encoded(step.acknowledged))
+                    return
+                case _:
+                    self.write(encoded(step.message))
+
+    def announce(self) -> None:
+        """Tell once that there is a tool more, where somebody listens."""
+        if self.announced or not self.server.changed.exists() or (self.server.modern and self.listening is None):
+            return
+        self.announced = True
+        meta = {"_meta": self.listening["params"]["_meta"]} if self.listening else {}
+        self.write(encoded({"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": meta}))
+
+    @staticmethod
+    def write(data: bytes) -> None:
+        os.write(1, data + b"\n")
+
+    def fail(self, answer: Message | None) -> None:
+        fault, kind = self.server.fault, self.server.kind
+        match kind:
             case "die":
                 os._exit(3)
             case "once":
-                (self.folder / "fault").unlink()
+                fault.unlink()
                 os._exit(3)
             case "hang":
-                while (self.folder / "fault").exists():
-                    time.sleep(0.05)
-            case "garbage":
-                write(b"<html>502 Bad Gateway</html>\n")
-            case "binary":
-                write(b"\x00\xff\xfe\x00\n")
-            case "shape":
-                write(b'{"jsonrpc":"2.0","id":[],"result":7}\n')
-            case "stranger":
-                write(b'{"jsonrpc":"2.0","id":987654,"result":{}}\n')
+                while fault.exists():
+                    time.sleep(0.02)
             case "half":
-                write(answer[: len(answer) // 2])
+                os.write(1, encoded(answer)[: len(encoded(answer)) // 2])
                 os._exit(4)
             case "twice":
-                write(answer)
-                write(answer)
+                if answer is not None:
+                    self.write(encoded(answer))
+                    self.write(encoded(answer))
             case "refuse":
-                id_ = json.loads(answer)["id"] if answer else None
-                write(json.dumps({"jsonrpc": "2.0", "id": id_, "error": {"code": -32603, "message": "no"}}).encode() + b"\n")
-            case other:
-                raise SystemExit(f"unknown kind {other!r}")
-
-
-def over_stdio(server: Scripted) -> None:
-    def write(data: bytes) -> None:
-        os.write(1, data)
-
-    for line in sys.stdin.buffer:
-        server.handle(json.loads(line), write)
-
-
-def over_http(server: Scripted, port: int) -> None:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if "id" not in message:
-                server.handle(message, lambda _: None)
-                self.start(202, "text/plain", 0)
-                return
-            lines: list[bytes] = []
-            if message.get("method") == "tools/call" and server.step == "progress":
-                self.stream(message)
-                return
-            server.handle(message, lines.append)
-            body = b"".join(lines[-1:])
-            self.start(200, "application/json", len(body))
-            self.wfile.write(body)
-
-        def stream(self, message: dict[str, Any]) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Connection", "close")
-            self.end_headers()
-
-            def write(data: bytes) -> None:
-                self.wfile.write(b"data: " + data.strip(b"\n") + b"\n\n")
-                self.wfile.flush()
-
-            server.handle(message, write)
-            self.close_connection = True
-
-        def start(self, status: int, kind: str, length: int) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(length))
-            self.end_headers()
-
-        def do_GET(self) -> None:
-            self.start(405, "text/plain", 0)
-
-        def do_DELETE(self) -> None:
-            self.start(200, "text/plain", 0)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: stderr is the test's."""
-
-    class Quick(ThreadingHTTPServer):
-        daemon_threads = True
-
-    serving = Quick(("127.0.0.1", port), Handler)
-    sys.stdout.write("listening\n")
-    sys.stdout.flush()
-    serving.serve_forever()
+                self.write(refusal(answer))
+            case _:
+                self.write(ODD[kind])
 
 
 def main() -> None:
     cli = argparse.ArgumentParser()
     cli.add_argument("--stdio", action="store_true")
     cli.add_argument("--http", type=int)
+    cli.add_argument("--rows", type=json.loads)
     cli.add_argument("--modern", action="store_true")
-    cli.add_argument("folder", type=Path)
-    cli.add_argument("step")
-    cli.add_argument("kind")
+    cli.add_argument("folder", type=Path, nargs="?")
+    cli.add_argument("step", nargs="?")
+    cli.add_argument("kind", nargs="?")
     options = cli.parse_args()
-    server = Scripted(options.folder, options.step, options.kind, modern=options.modern)
     if options.stdio:
-        over_stdio(server)
-    else:
-        over_http(server, options.http)
+        OverStdio(Scripted(options.folder, options.step, options.kind, modern=options.modern)).run()
+        return
+    from tests.fakes.scripted_http import serve  # heavier than all the rest
+
+    era = "modern" if options.modern else "legacy"
+    serve(options.rows or [(options.folder, options.step, options.kind, era)], options.http or 0)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,9 @@ class Far:
         self.gate = threading.Event()
         """While cleared, calls and other requests of callers wait."""
         self.gate.set()
+        self.hears = threading.Event()
+        """While cleared, no notification is acknowledged."""
+        self.hears.set()
         self.seen: list[tuple[str, float]] = []
         """Every request that arrived: method and monotonic time."""
         self.runs: list[str] = []
@@ -83,6 +86,7 @@ class Far:
             error = {"code": -32000, "message": "Bad Request: No valid session ID provided"}
             return self.forgets_with, json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode(), {}
         if "id" not in message:
+            self.hears.wait(30)
             return 202, b"", {}
         method: str = message["method"]
         found = self.result(method, message.get("params") or {})
@@ -140,6 +144,7 @@ def far_server(*, modern: bool) -> Generator[Far]:
         yield far
     finally:
         far.gate.set()
+        far.hears.set()
         serving.shutdown()
         serving.server_close()
         thread.join(5)

@@ -221,3 +221,19 @@ async def test_what_a_client_watched_is_given_back_when_it_leaves_however_slow_t
             while len(far.said) < 2 * len(uris):
                 await anyio.sleep(0.02)
     assert sorted(far.said) == sorted((f"resources/{verb}", uri) for verb in ("subscribe", "unsubscribe") for uri in uris)
+
+
+async def test_a_cancellation_that_the_server_does_not_take_holds_up_no_other_call(tmp_path: Path) -> None:
+    with far_server(modern=False) as far, gateway_http(tmp_path, config_of(far.url)) as url:
+        async with connected(MODERN, url) as (client, _):
+            assert not (await do(client, "before")).is_error
+            far.hears.clear()
+            far.gate.clear()
+            with anyio.move_on_after(0.3):
+                await do(client, "cancelled")
+            with anyio.fail_after(10):
+                while not far.count("notifications/cancelled"):
+                    await anyio.sleep(0.01)
+            far.gate.set()
+            with anyio.fail_after(2):
+                assert not (await do(client, "after")).is_error
