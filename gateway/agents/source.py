@@ -6,7 +6,7 @@ Reads once, when entered; a broken file is noted in `problems` and the others lo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio.to_thread
@@ -33,15 +33,14 @@ class AgentSource:
         paths: Sequence[Path],
         *,
         toolbox: ToolBox,
-        defaults_model: str | None,
-        environ: Mapping[str, str],
+        models: ModelResolver,
         skill_instructions: SkillInstructions | None = None,
     ) -> None:
-        """`environ` is read when an agent runs. No side effects before it is entered."""
+        """`models` stays the caller's. No side effects before it is entered."""
         self._paths = list(paths)
         self._toolbox = toolbox
         self._skill_instructions = skill_instructions
-        self._models = ModelResolver(environ, defaults_model)
+        self._models = models
         self._tools: list[Tool] = []
         self.definitions: list[AgentDefinition] = []
         """The agents that loaded."""
@@ -75,7 +74,7 @@ class AgentSource:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._models.aclose()
+        """Nothing is held open."""
 
     async def tools(self) -> Sequence[Tool]:
         """One tool per agent."""

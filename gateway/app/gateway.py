@@ -19,6 +19,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import __version__
+from gateway.app.held import Hosts
+from gateway.app.local import LocalSources, LocalTurnover
 from gateway.app.lock import LockFile
 from gateway.app.reload import Reloader, fixed_changes, with_fixed
 from gateway.app.servers import Servers
@@ -54,7 +56,6 @@ from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
     from gateway.chat.resolve import ModelResolver
-    from gateway.skills.source import SkillSource
 
 logger = logging.getLogger(__name__)
 
@@ -76,13 +77,12 @@ class Gateway:
         self._servers: Servers
         self._own: OwnSource
         self._disclosure = Disclosure()
-        self._lock = LockFile(self._pin)
+        self._lock = LockFile(self._pin_again)
         self._mask = SecretMask()
         self._models: ModelResolver | None = None
         self._reloader: Reloader | None = None
         self._tasks: TaskGroup
-        self._local: dict[str, ToolSource] = {}
-        self._skills: SkillSource | None = None
+        self._local: LocalSources
         self._stack = AsyncExitStack()
         self._settled = anyio.Event()
         self._list_deadline = 0.0
@@ -115,11 +115,16 @@ class Gateway:
         own_id = await anyio.to_thread.run_sync(state.installation_id)
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
         self.keys = KeyStore(state.path / "keys.json")
-        await self._enter_local()
+        self._stack.push_async_callback(self._close_models)
+        hosts = Hosts()
+        self._local = LocalSources(hosts, self, self._all_models)
         services = self._asking(state)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes))
         client: JsonObject = {"name": config.server.name, "version": __version__}
-        self._servers = Servers(state, services, children, own_id=own_id, client=client)
+        await self._stack.enter_async_context(hosts)
+        own_turnover = await self._local.prepare(self.loaded)
+        self._local.take(own_turnover)
+        self._servers = Servers(hosts, state, services, children, own_id=own_id, client=client)
         turnover = await self._servers.plan(self.loaded, await self._lock.read(self.loaded))
         self._servers.take(turnover)
         kept = config.storage
@@ -150,10 +155,7 @@ class Gateway:
             ask_timeout_seconds=config.server.ask_timeout_seconds,
             state_key=state_key,
         )
-        if self._skills is not None:
-            from gateway.server.skills import bind_skills
-
-            bind_skills(self._server.mcp, self._skills.extension, self._server.gate_of("skill"))
+        self._bind_skills(own_turnover)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(self.catalog.run)
@@ -162,7 +164,6 @@ class Gateway:
         tasks.start_soon(services.records.run)
         self._tasks = tasks
         self._list_deadline = anyio.current_time() + config.server.startup_timeout_seconds
-        await self._stack.enter_async_context(self._servers)
         await self._servers.start(turnover.joining)
         tasks.start_soon(self._note_settled)
         await self._stack.enter_async_context(self._server)
@@ -176,67 +177,56 @@ class Gateway:
         return AskServices(self.events, records, Approvals(records, self.events), self._wanted_models(config))
 
     def _wanted_models(self, config: GatewayConfig) -> ModelResolver | None:
-        """Our models, from when a policy of some configuration first lets one answer."""
+        """Our models, where a policy lets one answer."""
         wanting = {name: config.policy(name).sampling for name in config.mcp_servers}
         wanting = {name: sampling for name, sampling in wanting.items() if sampling.mode in ("ask", "answer")}
-        if wanting and self._models is None:
+        if not wanting:
+            return None
+        models = self._all_models()
+        for name, sampling in wanting.items():
+            if sampling.mode == "answer" and not models.can_answer(sampling.model or "auto"):
+                logger.warning("policies.%s.sampling.mode is `answer`, but no model is configured, so sampling is not announced", name)
+        return models
+
+    def _all_models(self) -> ModelResolver:
+        """Our models, made when an agent or a policy first needs one: agents and servers share their clients."""
+        if self._models is None:
             from gateway.chat.resolve import ModelResolver
 
-            self._models = ModelResolver(os.environ, config.defaults.model)
-            self._stack.push_async_callback(self._models.aclose)
-        for name, sampling in wanting.items():
-            if self._models is not None and sampling.mode == "answer" and not self._models.can_answer(sampling.model or "auto"):
-                logger.warning("policies.%s.sampling.mode is `answer`, but no model is configured, so sampling is not announced", name)
+            self._models = ModelResolver(os.environ, self.loaded.config.defaults.model)
         return self._models
 
-    async def _enter_local(self) -> None:
-        """Build and enter our own sources; each room is imported only when something is configured for it."""
-        config, base = self.loaded.config, self.loaded.base_dir
-        expose = config.expose
-        skill_paths = [base / path for path in expose.skills]
-        agent_paths = [base / path for path in expose.agents]
-        if skill_paths:
-            from gateway.skills.source import SkillSource
+    async def _close_models(self) -> None:
+        if self._models is not None:
+            await self._models.aclose()
 
-            self._skills = await self._stack.enter_async_context(SkillSource(skill_paths))
-            self._local["skill"] = self._skills
-        if expose.functions:
-            from gateway.tools.functions_source import FunctionSource
+    def _bind_skills(self, turnover: LocalTurnover) -> None:
+        """Serve the skills extension as long as skills are exposed."""
+        if any(local.source.id == "skill" for local in (*turnover.joining, *turnover.leaving)):
+            from gateway.server.skills import bind_skills, unbind_skills
 
-            self._local["function"] = await self._stack.enter_async_context(FunctionSource(expose.functions, base_dir=base))
-        if agent_paths:
-            from gateway.agents.source import AgentSource
-            from gateway.workflows.source import WorkflowSource
-
-            self._local["agent"] = await self._stack.enter_async_context(
-                AgentSource(
-                    agent_paths,
-                    toolbox=self,
-                    defaults_model=config.defaults.model,
-                    environ=os.environ,
-                    skill_instructions=self._skills.instructions if self._skills is not None else None,
-                )
-            )
-            self._local["workflow"] = await self._stack.enter_async_context(WorkflowSource(agent_paths, toolbox=self, base_dir=base))
+            unbind_skills(self._server.mcp)
+            if self._local.skills is not None:
+                bind_skills(self._server.mcp, self._local.skills.extension, self._server.gate_of("skill"))
 
     def _entries(self) -> list[CatalogEntry]:
         """What the catalog is to serve, in order: our own tools, our own sources, the servers as in the file."""
         unlimited = {"max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
         own = self.loaded.config.policy(SOURCE_ID).model_copy(update=unlimited)
         entries = [CatalogEntry(self._own, own, "", self._own, is_local=True)]
-        entries += [self._entry(source, None) for source in self._local.values()]
-        entries += [self._entry(server.source, server.usage) for server in self._servers.table.values()]
+        entries += [self._entry(local.source, local.held.usage, is_local=True) for local in self._local.table.values()]
+        entries += [self._entry(server.source, server.held.usage, is_local=False) for server in self._servers.table.values()]
         return entries
 
-    def _entry(self, source: ToolSource, usage: Usage | None) -> CatalogEntry:
+    def _entry(self, source: ToolSource, usage: Usage, *, is_local: bool) -> CatalogEntry:
         policy = self.loaded.config.policy(source.id)
         prefix = policy.prefix if policy.prefix is not None else _DEFAULT_PREFIX.get(source.id, source.id)
         full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # the Protocol's own mark
-        return CatalogEntry(source, policy, prefix, full, is_local=usage is None, usage=usage)
+        return CatalogEntry(source, policy, prefix, full, is_local=is_local, usage=usage)
 
     def _is_on_demand(self) -> bool:
         config = self.loaded.config
-        return any(config.policy(name).disclosure == "on-demand" for name in (*config.mcp_servers, *self._local))
+        return any(config.policy(name).disclosure == "on-demand" for name in (*config.mcp_servers, *self._local.table))
 
     def _learn_secrets(self) -> None:
         for secret in self.loaded.secrets:
@@ -266,31 +256,41 @@ class Gateway:
         pins = await self._lock.read(loaded)
         self._servers.services = dataclasses.replace(self._servers.services, models=self._wanted_models(loaded.config))
         turnover = await self._servers.plan(loaded, pins)
+        local = await self._local.prepare(loaded)
         self.loaded = loaded
         self._learn_secrets()
+        self._local.take(local)
         self._servers.take(turnover)
         self._pin(pins)
         await self._servers.start(turnover.joining)
         self._own.offer(self._disclosure.tools if self._is_on_demand() else ())
         await self.catalog.arrange(self._entries())
+        self._bind_skills(local)
         self._servers.release(turnover.leaving)
+        self._local.release(local.leaving)
         self._server.describe()
         for server in turnover.joining:
             self._tasks.start_soon(self._note_ready, server.source)
         for note in loaded.notes:
             logger.info("configuration: %s", note)
-        came, went = (", ".join(s.source.id for s in servers) or "none" for servers in (turnover.joining, turnover.leaving))
-        logger.info("configuration applied again: servers started: %s; left: %s", came, went)
+        joining, leaving = [*local.joining, *turnover.joining], [*local.leaving, *turnover.leaving]
+        came, went = (", ".join(s.source.id for s in sources) or "none" for sources in (joining, leaving))
+        logger.info("configuration applied again: sources started: %s; left: %s", came, went)
         return loaded.config.server.reload
 
     def _pin(self, pins: Pins) -> None:
         for upstream in self._servers.sources:
             upstream.pin(pins.of(upstream.id))
 
+    def _pin_again(self, pins: Pins) -> None:
+        self._pin(pins)
+        if self._reloader is not None:
+            self._reloader.try_again()
+
     def problems(self) -> list[str]:
-        """What is wrong with the gateway as a whole: a configuration file that could not be taken up."""
-        problem = self._reloader.problem if self._reloader is not None else None
-        return [problem] if problem else []
+        """What is wrong with the gateway as a whole: a configuration or lock file that could not be taken up."""
+        problems = (self._reloader.problem if self._reloader is not None else None, self._lock.problem)
+        return [problem for problem in problems if problem]
 
     # -- state -------------------------------------------------------------------------------------------------
 
@@ -331,8 +331,8 @@ class Gateway:
     async def findings(self) -> dict[str, tuple[Finding, ...]]:
         """Everything there is to say about the rules of every source that is ready."""
         found: dict[str, tuple[Finding, ...]] = {}
-        for name, source in self._local.items():
-            schemas = {tool.definition.name: tool.definition.input_schema for tool in await source.tools()}
+        for name, local in self._local.table.items():
+            schemas = {tool.definition.name: tool.definition.input_schema for tool in await local.source.tools()}
             found[name] = lint_policy(self.loaded.config.policy(name), schemas, is_local=True)
         for name, definitions in self.definitions().items():
             found[name] = lint_policy(self.loaded.config.policy(name), _schemas(definitions))
@@ -353,7 +353,7 @@ class Gateway:
 
     def sources(self) -> list[SourceStatus]:
         """How every source is doing, in catalog order; disabled servers last."""
-        statuses = [self._local_status(name) for name in self._local]
+        statuses = [self._local_status(name) for name in self._local.table]
         statuses += [self._upstream_status(upstream) for upstream in self._servers.sources]
         for name, entry in self.loaded.config.mcp_servers.items():
             if entry.disabled:
@@ -369,7 +369,7 @@ class Gateway:
 
     def _local_status(self, name: str) -> SourceStatus:
         count = self.catalog.count(name)
-        problems = getattr(self._local[name], "problems", None)
+        problems = getattr(self._local.table[name].source, "problems", None)
         return SourceStatus(
             name=name,
             kind=name,  # pyright: ignore[reportArgumentType]  # keys of `_local` are the local kinds
@@ -382,7 +382,8 @@ class Gateway:
 
     def _instructions(self) -> str:
         notes = {u.id: text for u in self._servers.sources if (text := u.instructions)}
-        count = len(self._skills.index.for_models) if self._skills is not None else 0
+        skills = self._local.skills
+        count = len(skills.index.for_models) if skills is not None else 0
         return build_instructions(self.loaded.config.server.instructions, self.sources(), notes, count)
 
     # -- serving -----------------------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ class LockFile:
         self._apply = apply
         self._watch: FileWatch | None = None
         self._moved = anyio.Event()
+        self.problem: str | None = None
+        """Why the file as it is now is not in use."""
 
     async def read(self, loaded: LoadedConfig) -> Pins:
         """The pins for a configuration; its lock file is the one followed from now on.
@@ -37,6 +39,7 @@ class LockFile:
         if path is None or watch is None or watch.path != path:
             watch = await anyio.to_thread.run_sync(FileWatch, path) if path is not None else None
         pins = await anyio.to_thread.run_sync(read_pins, path)
+        self.problem = None
         if watch is not self._watch:
             self._watch = watch
             self._moved.set()
@@ -58,7 +61,9 @@ class LockFile:
             try:
                 pins = await anyio.to_thread.run_sync(read_pins, watch.path)
             except ConfigError as error:
-                logger.error("The lock file is not applied, the earlier pins stay: %s", error)
+                self.problem = f"The lock file is not applied, the earlier pins stay: {error}"
+                logger.error("%s", self.problem)
                 continue
+            self.problem = None
             self._apply(pins)
             logger.info("lock file applied again: %s", watch.path)

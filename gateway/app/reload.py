@@ -21,7 +21,7 @@ from gateway.errors import GatewayError
 
 logger = logging.getLogger(__name__)
 
-FIXED_SECTIONS = ("expose", "storage", "defaults")
+FIXED_SECTIONS = ("storage", "defaults")
 """Sections that are read at the start only."""
 
 FOLLOWED_SETTINGS = frozenset({"instructions", "reload", "lock_file", "log_level"})
@@ -74,6 +74,11 @@ class Reloader:
         self._wanted = anyio.Event()
         self.problem: str | None = None
         """Why the file as it is now is not in use."""
+
+    def try_again(self) -> None:
+        """Read the file again if it could not be used: something that it needs was mended."""
+        if self.problem is not None:
+            self._wanted.set()
 
     async def run(self) -> None:
         """Reload until cancelled."""

@@ -1,26 +1,23 @@
-"""`Servers`: the remote servers of a running gateway, each entered and left by a task of its own.
+"""`Servers`: the remote servers of a running gateway, any of which can come and go while the others work.
 
-So any of them can come and go while the others work. Decides which may stay when the configuration changed; what is served
+Decides which may stay when the configuration changed; what is served
 of them is the catalog's, how one is supervised the source's.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
 
+from gateway.app.held import Held, Hosts
 from gateway.config.load import LoadedConfig
 from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.policies import SourcePolicy
 from gateway.json_types import JsonObject
 from gateway.storage.state import StateFolder
-from gateway.tools.slot import Usage
 from gateway.upstream.children import ChildProcesses
 from gateway.upstream.inputs import AskServices
 from gateway.upstream.pins import Pins
@@ -30,21 +27,14 @@ from gateway.upstream.source import UpstreamSource
 if TYPE_CHECKING:
     from gateway.upstream.http import OwnedCredentials
 
-logger = logging.getLogger(__name__)
-
-
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True, slots=True)
 class Server:
     """One server and what it was made from."""
 
     entry: ServerEntry
     policy: SourcePolicy
     source: UpstreamSource
-    usage: Usage = field(default_factory=Usage)
-    """Its running calls."""
-    stop: anyio.Event = field(default_factory=anyio.Event)
-    patience: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    """Ends when its running calls are waited for no longer."""
+    held: Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +48,11 @@ class Turnover:
 
 
 class Servers:
-    """Enter it before `start`; leaving stops every server, all at once."""
+    """Remote servers, which `hosts` enters and leaves."""
 
-    def __init__(self, state: StateFolder, services: AskServices, children: ChildProcesses, *, own_id: str, client: JsonObject) -> None:
+    def __init__(
+        self, hosts: Hosts, state: StateFolder, services: AskServices, children: ChildProcesses, *, own_id: str, client: JsonObject
+    ) -> None:
         """`own_id` is the gateway's hop id, `client` the `clientInfo` it shows. No side effects."""
         self.services = services
         """For the servers made from now on."""
@@ -68,19 +60,8 @@ class Servers:
         self._children = children
         self._own_id = own_id
         self._client = client
+        self._hosts = hosts
         self._table: Mapping[str, Server] = {}
-        self._entered: set[Server] = set()
-        self._stack = AsyncExitStack()
-        self._tasks: TaskGroup
-
-    async def __aenter__(self) -> Servers:
-        self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        for server in self._entered:
-            server.patience.cancel()
-        await self._stack.aclose()
 
     @property
     def table(self) -> Mapping[str, Server]:
@@ -105,7 +86,7 @@ class Servers:
                 table[name] = known
                 continue
             source = await self._build(name, entry, policy, pins, known.source if known is not None else None)
-            table[name] = Server(entry, policy, source)
+            table[name] = Server(entry, policy, source, Held(source, policy.timeout_seconds))
             joining.append(table[name])
         leaving = [server for name, server in self._table.items() if table.get(name) is not server]
         return Turnover(table, joining, leaving)
@@ -133,29 +114,15 @@ class Servers:
         """From now on these are the servers."""
         self._table = turnover.table
 
-    async def start(self, servers: list[Server]) -> None:
+    async def start(self, servers: Sequence[Server]) -> None:
         """Enter them; each connects in the background."""
         for server in servers:
-            await self._tasks.start(self._hold, server)
+            await self._hosts.start(server.held)
 
-    def release(self, servers: list[Server]) -> None:
+    def release(self, servers: Sequence[Server]) -> None:
         """Let them go as soon as their running calls are over, at the latest after their `timeoutSeconds`."""
         for server in servers:
-            server.stop.set()
-
-    async def _hold(self, server: Server, *, task_status: TaskStatus[None]) -> None:
-        self._entered.add(server)
-        try:
-            async with server.source:
-                task_status.started()
-                with server.patience:
-                    await server.stop.wait()
-                    server.patience.deadline = anyio.current_time() + server.policy.timeout_seconds
-                    await server.usage.over()
-        finally:
-            self._entered.discard(server)
-        if server.stop.is_set():
-            logger.info("%s: left", server.source.id)
+            self._hosts.release(server.held)
 
 
 def _located(entry: ServerEntry, loaded: LoadedConfig) -> ServerEntry:

@@ -130,11 +130,12 @@ async def _definition_checks(loaded: LoadedConfig, own: OwnHub) -> list[Check]:
             found += [Check("fail", f"function {p.where}", p.message, "") for p in functions.problems]
     if expose.agents:
         from gateway.agents.source import AgentSource
+        from gateway.chat.resolve import ModelResolver
         from gateway.workflows.source import WorkflowSource
 
         paths = [Path(folder) for folder in expose.agents]
-        model = loaded.config.defaults.model
-        async with AgentSource(paths, toolbox=own.gateway, defaults_model=model, environ=os.environ) as agents:
+        models = ModelResolver(os.environ, loaded.config.defaults.model)
+        async with AgentSource(paths, toolbox=own.gateway, models=models) as agents:
             found += [Check("fail", f"agent {p.where}", p.message, "") for p in agents.problems]
         async with WorkflowSource(paths, toolbox=own.gateway, base_dir=loaded.base_dir) as workflows:
             found += [Check("fail", f"workflow {p.where}", p.message, "") for p in workflows.problems]

@@ -11,7 +11,7 @@ from typing import Any
 
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, PaginatedRequestParams, RequestParams
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, PaginatedRequestParams, RequestParams
 
 from gateway.errors import GatewayError, NotFound
 from gateway.json_types import JsonObject
@@ -37,7 +37,7 @@ Gate = Callable[[RequestContext, str, Callable[[], Awaitable[JsonObject]]], Awai
 
 
 def bind_skills(server: Server[Any], extension: SkillsExtension, gate: Gate) -> None:
-    """Declare the extension and serve its methods, each through `gate`."""
+    """Declare the extension and serve its methods, each through `gate`; bound again, the later ones count."""
 
     async def list_skills(ctx: RequestContext, params: PaginatedRequestParams) -> JsonObject:
         return await _answer(gate(ctx, params.cursor or "", lambda: extension.list_page(params.cursor)))
@@ -52,6 +52,17 @@ def bind_skills(server: Server[Any], extension: SkillsExtension, gate: Gate) -> 
     server.add_request_handler("skills/list", PaginatedRequestParams, list_skills)
     server.add_request_handler("skills/get", SkillParams, get_skill)
     server.add_request_handler("resources/directory/read", DirectoryParams, read_directory)
+
+
+def unbind_skills(server: Server[Any]) -> None:
+    """Serve no skills any more: the methods are unknown again."""
+
+    async def unknown(ctx: RequestContext, params: RequestParams) -> JsonObject:
+        raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+
+    if server.extensions.pop(EXTENSION_ID, None) is not None:
+        for method in ("skills/list", "skills/get", "resources/directory/read"):
+            server.add_request_handler(method, RequestParams, unknown)
 
 
 async def _answer(work: Awaitable[JsonObject]) -> JsonObject:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from gateway import CallContext, FunctionTool
 from gateway.agents.source import AgentSource
 from gateway.agents.tool import DEPTH_KEY, MAX_DEPTH, RESULT_META_KEY
+from gateway.chat.resolve import ModelResolver
 from gateway.errors import AgentError, ModelError
 from gateway.tools.base import Complete, Tool
 from gateway.tools.context import ClientProfile, NoCaller
@@ -65,8 +67,12 @@ def agent_file(folder: Path, name: str = "helper", body: str = "Help.", **keys: 
     (folder / f"{name}.agent.md").write_text("---\n" + "\n".join(lines) + f"\n---\n{body}\n", encoding="utf-8")
 
 
-def source_of(folder: Path, environ: dict[str, str], tools: Tools | None = None) -> AgentSource:
-    return AgentSource([folder], toolbox=tools or Tools(), defaults_model=None, environ=environ)
+@asynccontextmanager
+async def source_of(folder: Path, environ: dict[str, str], tools: Tools | None = None) -> AsyncGenerator[AgentSource]:
+    models = ModelResolver(environ, None)
+    async with AgentSource([folder], toolbox=tools or Tools(), models=models) as source:
+        yield source
+    await models.aclose()
 
 
 def endpoint(server: ScriptedServer) -> dict[str, str]:

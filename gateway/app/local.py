@@ -1,0 +1,123 @@
+"""`LocalSources`: the gateway's own sources, from `expose`, made anew where a configuration says otherwise.
+
+A room is imported only when something is configured for it. Remote servers are `servers`'; what is served is the catalog's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from gateway.app.held import Held, Holdable, Hosts
+from gateway.config.load import LoadedConfig
+from gateway.config.models import Expose
+from gateway.tools.base import ToolSource
+from gateway.tools.toolbox import ToolBox
+
+if TYPE_CHECKING:
+    from gateway.chat.resolve import ModelResolver
+    from gateway.skills.source import SkillSource
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """One of our own sources and what it was made from."""
+
+    made_from: tuple[Sequence[str], ...]
+    source: ToolSource
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTurnover:
+    """What a configuration changes about our own sources."""
+
+    table: dict[str, Local]
+    joining: list[Local]
+    leaving: list[Local]
+
+
+class LocalSources:
+    """Made from `expose`: `prepare` enters what is new, `take` serves it, `release` lets go what went."""
+
+    def __init__(self, hosts: Hosts, toolbox: ToolBox, models: Callable[[], ModelResolver]) -> None:
+        """`models` gives the gateway's resolver, made when an agent first needs it. No side effects."""
+        self._hosts = hosts
+        self._toolbox = toolbox
+        self._models = models
+        self._table: dict[str, Local] = {}
+
+    @property
+    def table(self) -> dict[str, Local]:
+        """Our sources by their ids, in catalog order."""
+        return self._table
+
+    @property
+    def skills(self) -> SkillSource | None:
+        """The skills, where any are exposed."""
+        local = self._table.get("skill")
+        return cast("SkillSource", local.source) if local is not None else None
+
+    async def prepare(self, loaded: LoadedConfig) -> LocalTurnover:
+        """Make and enter what `loaded` exposes and is not here alike; nothing is served or left yet."""
+        expose = loaded.config.expose
+        table: dict[str, Local] = {}
+        joining: list[Local] = []
+        skills: SkillSource | None = None
+        for kind, made_from in _wanted(expose):
+            local = self._table.get(kind)
+            if local is None or local.made_from != made_from:
+                source = self._build(kind, loaded, skills)
+                policy = loaded.config.policy(kind)
+                local = Local(made_from, source, Held(cast("Holdable", source), policy.timeout_seconds))
+                await self._hosts.start(local.held)
+                joining.append(local)
+            table[kind] = local
+            if kind == "skill":
+                skills = cast("SkillSource", local.source)
+        return LocalTurnover(table, joining, [local for kind, local in self._table.items() if table.get(kind) is not local])
+
+    def take(self, turnover: LocalTurnover) -> None:
+        """From now on these are our sources."""
+        self._table = turnover.table
+
+    def release(self, locals_: Sequence[Local]) -> None:
+        """Let them go as soon as their running calls are over."""
+        for local in locals_:
+            self._hosts.release(local.held)
+
+    def _build(self, kind: str, loaded: LoadedConfig, skills: SkillSource | None) -> ToolSource:
+        expose, base = loaded.config.expose, loaded.base_dir
+        match kind:
+            case "skill":
+                from gateway.skills.source import SkillSource
+
+                return SkillSource([base / path for path in expose.skills])
+            case "function":
+                from gateway.tools.functions_source import FunctionSource
+
+                return FunctionSource(expose.functions, base_dir=base)
+            case "agent":
+                from gateway.agents.source import AgentSource
+
+                told = skills.instructions if skills is not None else None
+                paths = [base / path for path in expose.agents]
+                return AgentSource(paths, toolbox=self._toolbox, models=self._models(), skill_instructions=told)
+            case _:
+                from gateway.workflows.source import WorkflowSource
+
+                return WorkflowSource([Path(path) for path in expose.agents], toolbox=self._toolbox, base_dir=base)
+
+
+def _wanted(expose: Expose) -> list[tuple[str, tuple[Sequence[str], ...]]]:
+    """The sources that something is exposed for, each with what it depends on; agents are told of skills, so after them."""
+    wanted: list[tuple[str, tuple[Sequence[str], ...]]] = []
+    if expose.skills:
+        wanted.append(("skill", (expose.skills,)))
+    if expose.functions:
+        wanted.append(("function", (expose.functions,)))
+    if expose.agents:
+        wanted += [("agent", (expose.agents, expose.skills)), ("workflow", (expose.agents,))]
+    return wanted
