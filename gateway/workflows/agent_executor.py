@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from gateway.agents.agent import Agent
 from gateway.sessions.session import AgentSession, SupportsAgentRun
@@ -51,6 +51,9 @@ AgentContextOf = WorkflowContext[AgentExecutorResponse, AgentResponse | AgentRes
 
 class AgentExecutor(Executor):
     """Runs one agent in one session of its own."""
+
+    shows_parts: ClassVar[bool] = True
+    """Whether the parts of an answer are yielded as they come, where the run is streamed."""
 
     def __init__(
         self,
@@ -157,16 +160,26 @@ class AgentExecutor(Executor):
         """Forget messages that wait for an answer."""
         self._cache.clear()
 
+    def forget(self) -> None:
+        """Begin a new conversation."""
+        self._cache, self._answers, self._pending = [], [], {}
+        self._session = self._agent.create_session()
+
+    async def hand_on(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
+        """Yield the answer, unless its parts were already, and send it on; subclasses do other things with it."""
+        if not is_shown:
+            await ctx.yield_output(answer.agent_response)
+        await ctx.send_message(answer)
+
     async def _answer(self, ctx: AgentContextOf) -> None:
         kwargs = self._run_kwargs(ctx)
-        if ctx.is_streaming():
+        is_streamed = ctx.is_streaming() and self.shows_parts
+        if is_streamed:
             response, asked = await self._streamed(ctx, kwargs)
         else:
             run = cast("Callable[..., Awaitable[AgentResponse]]", self._agent.run)
             response = await run(list(self._cache), stream=False, session=self._session, **kwargs)
-            asked = requests_of(response)
-            if not asked:
-                await ctx.yield_output(response)
+            asked = list(requests_of(response))
         if asked:
             for request in asked:
                 self._pending[_request_id(request)] = request
@@ -174,7 +187,7 @@ class AgentExecutor(Executor):
             return
         conversation = [*self._cache, *response.messages]
         self._cache = []
-        await ctx.send_message(AgentExecutorResponse(self.id, response, conversation))
+        await self.hand_on(AgentExecutorResponse(self.id, response, conversation), ctx, is_shown=is_streamed)
 
     async def _streamed(self, ctx: AgentContextOf, kwargs: Mapping[str, Any]) -> tuple[AgentResponse, list[Content]]:
         run = cast("Callable[..., ResponseStream[AgentResponseUpdate, AgentResponse]]", self._agent.run)

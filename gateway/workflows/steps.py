@@ -183,7 +183,7 @@ def demand_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[Json
 def read_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[JsonObject | None, str]:
     """The declared fields of a result, defaults filled in and others left out; or `None` and what is wrong."""
     structured = result.structured
-    found = cast("JsonObject", structured) if isinstance(structured, dict) else _find_object(result.as_text())
+    found = cast("JsonObject", structured) if isinstance(structured, dict) else find_object(result.as_text())
     if found is None:
         return None, "there is no JSON object in it"
     problem = SchemaCheck(object_schema(fields, is_closed=False)).find(found, measure(found))
@@ -217,7 +217,7 @@ def incoming_text(messages: Sequence[JsonValue]) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-def _find_object(text: str) -> JsonObject | None:
+def find_object(text: str) -> JsonObject | None:
     """The JSON object in a model's answer: the whole text, a fenced block, or the outermost braces."""
     candidates: list[Callable[[], str]] = [
         lambda: text,

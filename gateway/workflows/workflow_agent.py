@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
-from gateway.errors import AgentError
 from gateway.json_types import JsonObject
 from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.tools.context import CallContext
-from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
-from gateway.types.responses import AgentResponse, AgentResponseUpdate, ResponseStream
-from gateway.workflows.agent_executor import is_request
-from gateway.workflows.annotations import is_compatible, is_instance_of
+from gateway.types.responses import AgentResponse, AgentResponseUpdate
+from gateway.types.streams import ResponseStream
+from gateway.workflows.agent_events import REQUEST_INFO_FUNCTION_NAME, answers_in, updates_of
+from gateway.workflows.annotations import is_compatible
 from gateway.workflows.checkpoints import CheckpointStorage
-from gateway.workflows.encoding import encode
-from gateway.workflows.events import CROSSING_TYPES, WorkflowEvent, WorkflowRunState
+from gateway.workflows.events import WorkflowEvent, WorkflowRunState
 from gateway.workflows.request import RunRequest
 from gateway.workflows.stream import live
 
@@ -36,7 +34,7 @@ Input = str | Message | Sequence[str | Message]
 class WorkflowAgent:
     """Runs a workflow whenever it is run."""
 
-    REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = "request_info"
+    REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
 
     def __init__(
         self,
@@ -154,7 +152,7 @@ class WorkflowAgent:
             await provider.before_run(agent=self, session=own, context=around, state=_state_of(own, provider))
         seen: list[AgentResponseUpdate] = []
         async for event in self._events(around.get_messages(include_input=True), given, base, is_streaming=is_streaming):
-            for update in self._to_updates(event):
+            for update in updates_of(event):
                 seen.append(update)
                 yield update
         around.finish(self._finish(seen))
@@ -171,7 +169,7 @@ class WorkflowAgent:
             request = RunRequest(None, None, None, base.checkpoint_storage, base.run_kwargs, base.ctx)
         if request.checkpoint_id is None:
             is_waiting = self._workflow.status is WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
-            answers = _answers_in(given) if is_waiting else None
+            answers = answers_in(given) if is_waiting else None
             request = RunRequest(None if is_waiting else messages, answers, None, base.checkpoint_storage, base.run_kwargs, base.ctx)
         events: list[WorkflowEvent[Any]] = []
         if not is_streaming:
@@ -186,74 +184,6 @@ class WorkflowAgent:
         finally:
             await stream.aclose()
 
-    def _to_updates(self, event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
-        if event.type not in CROSSING_TYPES:
-            return []
-        if event.type == "request_info":
-            return [_update([self._to_content(event)], event.source_executor_id)]
-        data, author = event.data, event.executor_id
-        if isinstance(data, AgentResponseUpdate):
-            return [
-                AgentResponseUpdate(
-                    list(data.contents), data.role, data.author_name or author, data.message_id, data.response_id, data.finish_reason
-                )
-            ]
-        if isinstance(data, AgentResponse):
-            updates = [_of_message(message, author) for message in data.messages]
-            if updates and data.usage_details:
-                usage = Content("usage", usage_details=data.usage_details)
-                updates[-1].contents = [*updates[-1].contents, usage]
-            return updates
-        if isinstance(data, Message):
-            return [_of_message(data, author)]
-        if is_instance_of(data, list[Message]):
-            return [_of_message(message, author) for message in cast("list[Message]", data)]
-        contents = _contents_of(data)
-        return [_update(contents, author)] if contents else []
-
-    def _to_content(self, event: WorkflowEvent[Any]) -> Content:
-        """A request as a call of `request_info`; what already asks a person stays as it is."""
-        if isinstance(event.data, Content) and is_request(event.data):
-            return event.data
-        arguments: JsonObject = {
-            "request_id": event.request_id,
-            "source_executor_id": event.source_executor_id,
-            "data": encode(event.data),
-        }
-        return Content.from_function_call(call_id=event.request_id, name=self.REQUEST_INFO_FUNCTION_NAME, arguments=arguments)
-
 
 def _state_of(session: AgentSession, provider: ContextProvider) -> JsonObject:
     return session.state.setdefault(provider.source_id, {})
-
-
-def _answers_in(messages: Sequence[Message]) -> dict[str, Any]:
-    answers: dict[str, Any] = {}
-    for message in messages:
-        for content in message.contents:
-            if content.type == "function_approval_response":
-                answers[str(content.id)] = content
-            elif content.type == "function_result":
-                answers[str(content.call_id)] = content.result
-            else:
-                raise AgentError(
-                    f"The workflow waits for answers, and the messages hold a content of type {content.type!r}; "
-                    "answer with function_result or function_approval_response contents."
-                )
-    if not answers:
-        raise AgentError("The workflow waits for answers, and the messages hold none.")
-    return answers
-
-
-def _update(contents: list[Content], author: str | None) -> AgentResponseUpdate:
-    return AgentResponseUpdate(contents, "assistant", author, str(uuid.uuid4()))
-
-
-def _of_message(message: Message, author: str | None) -> AgentResponseUpdate:
-    return AgentResponseUpdate(list(message.contents), message.role, message.author_name or author, message.message_id or str(uuid.uuid4()))
-
-
-def _contents_of(data: Any) -> list[Content]:
-    if isinstance(data, list):
-        return [content for item in cast("list[Any]", data) for content in _contents_of(item)]
-    return [data if isinstance(data, Content) else Content.from_text(data if isinstance(data, str) else str(data))]

@@ -11,6 +11,8 @@ MAX_FUNCTION_LINES = 80
 MAX_PARAMETERS = 8
 
 MOVED_OVER = {
+    "gateway/workflows/orchestrations/group_chat.py GroupChatBuilder.__init__",
+    "gateway/workflows/orchestrations/magentic.py MagenticBuilder.__init__",
     "gateway/workflows/workflow.py Workflow.run",
     "gateway/agents/agent.py Agent.__init__",
     "gateway/agents/agent.py Agent.run",

@@ -1,0 +1,402 @@
+"""`GroupChatBuilder`: participants talk in one conversation, and an orchestrator chooses who speaks next.
+
+The orchestrator is a function of the conversation's state, or an agent that answers with its choice. Everybody hears
+everything; only the chosen one answers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gateway.errors import WorkflowError
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.types.messages import Message
+from gateway.types.responses import AgentResponse
+from gateway.workflows.agent_executor import AgentExecutor, AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
+from gateway.workflows.builder import WorkflowBuilder
+from gateway.workflows.checkpoints import CheckpointStorage
+from gateway.workflows.context import WorkflowContext
+from gateway.workflows.events import WorkflowEvent
+from gateway.workflows.executor import Executor, handler
+from gateway.workflows.orchestrations.participants import (
+    IntermediateFrom,
+    OutputFrom,
+    Participant,
+    ParticipantBuilder,
+    as_messages,
+    describe,
+    finish,
+    spoken,
+)
+from gateway.workflows.steps import find_object
+from gateway.workflows.workflow import Workflow
+
+TerminationCondition = Callable[[list[Message]], bool | Awaitable[bool]]
+"""Judges the conversation; true ends it."""
+
+ChatContext = WorkflowContext[Any, Any]
+
+
+@dataclass
+class GroupChatRequestMessage:
+    """Asks an executor that is no agent to speak."""
+
+    additional_instruction: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+@dataclass
+class GroupChatParticipantMessage:
+    """What others said, for an executor that is no agent."""
+
+    messages: list[Message]
+
+
+@dataclass
+class GroupChatResponseMessage:
+    """What an executor that is no agent says."""
+
+    message: Message
+
+
+@dataclass
+class GroupChatRequestSentEvent:
+    """Data of a `group_chat` event: somebody is asked to speak."""
+
+    round_index: int
+    participant_name: str
+
+
+@dataclass
+class GroupChatResponseReceivedEvent:
+    """Data of a `group_chat` event: somebody spoke."""
+
+    round_index: int
+    participant_name: str
+
+
+@dataclass(frozen=True)
+class GroupChatState:
+    """What a selection function sees."""
+
+    current_round: int
+    participants: OrderedDict[str, str]
+    """Descriptions by name."""
+    conversation: list[Message]
+
+
+GroupChatSelectionFunction = Callable[[GroupChatState], Awaitable[str] | str]
+"""The name of who speaks next."""
+
+
+class BaseGroupChatOrchestrator(Executor):
+    """Keeps the conversation, ends it, and asks who speaks next. A subclass says who: `choose`."""
+
+    TERMINATION_CONDITION_MET_MESSAGE: ClassVar[str] = "The group chat has reached its termination condition."
+    MAX_ROUNDS_MET_MESSAGE: ClassVar[str] = "The group chat has reached the maximum number of rounds."
+
+    def __init__(
+        self, id: str, *, name: str | None = None, max_rounds: int | None = None, termination_condition: TerminationCondition | None = None
+    ) -> None:
+        """`max_rounds` counts what participants say."""
+        super().__init__(id)
+        self.name = name or id
+        self.participants: OrderedDict[str, str] = OrderedDict()
+        self._agents: set[str] = set()
+        self._max_rounds = max(1, max_rounds) if max_rounds is not None else None
+        self._condition = termination_condition
+        self._round = 0
+        self._conversation: list[Message] = []
+
+    def meet(self, executors: dict[str, Executor]) -> None:
+        """Who takes part; called once by the builder."""
+        self.participants = OrderedDict((name, describe(item)) for name, item in executors.items())
+        self._agents = {name for name, item in executors.items() if isinstance(item, AgentExecutor)}
+
+    async def choose(self, ctx: ChatContext) -> str | None:
+        """Who speaks next; `None` when the conversation was ended here."""
+        raise NotImplementedError
+
+    @handler
+    async def handle_str(self, task: str, ctx: ChatContext) -> None:
+        """Begin with a user's text."""
+        await self.begin(as_messages(task), ctx)
+
+    @handler
+    async def handle_message(self, task: Message, ctx: ChatContext) -> None:
+        """Begin with a message."""
+        await self.begin(as_messages(task), ctx)
+
+    @handler
+    async def handle_messages(self, task: list[str | Message], ctx: ChatContext) -> None:
+        """Begin with messages."""
+        await self.begin(as_messages(task), ctx)
+
+    @handler
+    async def handle_participant_response(self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: ChatContext) -> None:
+        """Somebody spoke."""
+        who = ctx.get_source_executor_id()
+        await ctx.add_event(WorkflowEvent("group_chat", GroupChatResponseReceivedEvent(self._round, who), self.id))
+        said = response.agent_response.messages if isinstance(response, AgentExecutorResponse) else [response.message]
+        await self.heard(who, said, ctx)
+
+    async def begin(self, messages: list[Message], ctx: ChatContext) -> None:
+        """The first messages."""
+        self._conversation += messages
+        if not await self._is_over(ctx, check_rounds=False):
+            await self._next(ctx, messages, None)
+
+    async def heard(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
+        """What a participant said."""
+        messages = spoken(said)
+        self._conversation += messages
+        if not await self._is_over(ctx, check_rounds=True):
+            await self._next(ctx, messages, who)
+
+    async def end(self, ctx: ChatContext, text: str) -> None:
+        """End the conversation with a last word."""
+        message = Message("assistant", [text], author_name=self.name)
+        self._conversation.append(message)
+        await finish(ctx, message)
+
+    async def request(self, who: str, ctx: ChatContext, instruction: str | None = None) -> None:
+        """Ask somebody to speak."""
+        if who in self._agents:
+            messages = [Message("user", [instruction])] if instruction else []
+            await ctx.send_message(AgentExecutorRequest(messages), target_id=who)
+        else:
+            await ctx.send_message(GroupChatRequestMessage(instruction), target_id=who)
+        await ctx.add_event(WorkflowEvent("group_chat", GroupChatRequestSentEvent(self._round, who), self.id))
+        self._round += 1
+
+    async def broadcast(self, messages: list[Message], ctx: ChatContext, *, but: str | None) -> None:
+        """Let everybody else hear."""
+        for name in self.participants:
+            if name != but and name in self._agents:
+                await ctx.send_message(AgentExecutorRequest(list(messages), should_respond=False), target_id=name)
+            elif name != but:
+                await ctx.send_message(GroupChatParticipantMessage(list(messages)), target_id=name)
+
+    async def on_checkpoint_save(self) -> dict[str, Any]:
+        """The conversation."""
+        return {"conversation": list(self._conversation), "round_index": self._round}
+
+    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+        """Take it back."""
+        self._conversation, self._round = list(state["conversation"]), state["round_index"]
+
+    async def _next(self, ctx: ChatContext, messages: list[Message], who: str | None) -> None:
+        speaker = await self.choose(ctx)
+        if speaker is None:
+            return
+        if speaker not in self.participants:
+            raise WorkflowError(f"The orchestrator chose the unknown participant {speaker!r}; they are {', '.join(self.participants)}.")
+        await self.broadcast(messages, ctx, but=who)
+        await self.request(speaker, ctx)
+
+    async def _is_over(self, ctx: ChatContext, *, check_rounds: bool) -> bool:
+        verdict: Any = self._condition(list(self._conversation)) if self._condition is not None else False
+        if await verdict if inspect.isawaitable(verdict) else verdict:
+            await self.end(ctx, self.TERMINATION_CONDITION_MET_MESSAGE)
+            return True
+        if check_rounds and self._max_rounds is not None and self._round >= self._max_rounds:
+            await self.end(ctx, self.MAX_ROUNDS_MET_MESSAGE)
+            return True
+        return False
+
+
+class GroupChatOrchestrator(BaseGroupChatOrchestrator):
+    """A function chooses."""
+
+    def __init__(
+        self,
+        id: str,
+        selection_func: GroupChatSelectionFunction,
+        *,
+        name: str | None = None,
+        max_rounds: int | None = None,
+        termination_condition: TerminationCondition | None = None,
+    ) -> None:
+        """`selection_func` may be async."""
+        super().__init__(id, name=name, max_rounds=max_rounds, termination_condition=termination_condition)
+        self._select = selection_func
+
+    async def choose(self, ctx: ChatContext) -> str | None:
+        """Ask the function."""
+        chosen = self._select(GroupChatState(self._round, self.participants, list(self._conversation)))
+        return await chosen if inspect.isawaitable(chosen) else chosen
+
+
+class AgentOrchestrationOutput(BaseModel):
+    """What an orchestrating agent answers with."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    terminate: bool
+    reason: str = ""
+    next_speaker: str | None = None
+    final_message: str | None = None
+
+
+_INSTRUCTION = """\
+You lead this conversation. Decide who speaks next, or end it. The participants:
+{participants}
+
+Answer with one JSON object and nothing else:
+{{"terminate": true or false, "reason": "why",
+ "next_speaker": "a participant's name, unless you end it", "final_message": "your last word, when you end it"}}"""
+
+
+class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
+    """An agent chooses."""
+
+    def __init__(
+        self,
+        agent: SupportsAgentRun,
+        *,
+        max_rounds: int | None = None,
+        termination_condition: TerminationCondition | None = None,
+        retry_attempts: int = 2,
+    ) -> None:
+        """`retry_attempts`: how often it is told that its answer could not be used."""
+        super().__init__(resolve_agent_id(agent), name=agent.name, max_rounds=max_rounds, termination_condition=termination_condition)
+        self._agent = agent
+        self._session = agent.create_session()
+        self._told = 0
+        self._retries = retry_attempts
+
+    async def choose(self, ctx: ChatContext) -> str | None:
+        """Ask the agent, with what was said since it was asked last."""
+        team = "\n".join(f"- {name}: {description}" for name, description in self.participants.items())
+        fresh, self._told = self._conversation[self._told :], len(self._conversation)
+        messages = [*fresh, Message("user", [_INSTRUCTION.format(participants=team)])]
+        for attempt in range(self._retries + 1):
+            response = await self._agent.run(messages, session=self._session)
+            try:
+                decision = self._read(response)
+            except ValueError as error:
+                if attempt == self._retries:
+                    raise WorkflowError(f"Agent {self.id!r} chose nobody: {error}") from error
+                messages = [Message("user", [f"Your answer cannot be used: {error}. Answer again, with the JSON object only."])]
+                continue
+            if decision.terminate:
+                await self.end(ctx, decision.final_message or "The conversation has been ended by its orchestrator.")
+                return None
+            return decision.next_speaker
+        return None
+
+    def _read(self, response: AgentResponse) -> AgentOrchestrationOutput:
+        found = find_object(response.text)
+        if found is None:
+            raise ValueError("there is no JSON object in it")
+        try:
+            decision = AgentOrchestrationOutput.model_validate(found)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        if not decision.terminate and decision.next_speaker not in self.participants:
+            raise ValueError(f"next_speaker is {decision.next_speaker!r}, but the participants are {', '.join(self.participants)}")
+        return decision
+
+    async def on_checkpoint_save(self) -> dict[str, Any]:
+        """With the orchestrating agent's own conversation."""
+        return {**await super().on_checkpoint_save(), "session": self._session.to_dict(), "told": self._told}
+
+    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+        """Take it back."""
+        await super().on_checkpoint_restore(state)
+        self._session, self._told = AgentSession.from_dict(state["session"]), state["told"]
+
+
+class GroupChatBuilder(ParticipantBuilder):
+    """Builds a group chat; the orchestrator's last word is the workflow's output."""
+
+    DEFAULT_ORCHESTRATOR_ID: ClassVar[str] = "group_chat_orchestrator"
+
+    def __init__(
+        self,
+        *,
+        participants: Sequence[Participant],
+        orchestrator_agent: SupportsAgentRun | None = None,
+        orchestrator: BaseGroupChatOrchestrator | None = None,
+        selection_func: GroupChatSelectionFunction | None = None,
+        orchestrator_name: str | None = None,
+        termination_condition: TerminationCondition | None = None,
+        max_rounds: int | None = None,
+        name: str | None = None,
+        checkpoint_storage: CheckpointStorage | None = None,
+        output_from: OutputFrom | None = None,
+        intermediate_output_from: IntermediateFrom | None = None,
+    ) -> None:
+        """Exactly one of `orchestrator_agent`, `orchestrator` and `selection_func` chooses who speaks.
+
+        Raises:
+            ValueError: None or several of them are given.
+        """
+        super().__init__(participants, output_from, intermediate_output_from)
+        given = [item for item in (orchestrator_agent, orchestrator, selection_func) if item is not None]
+        if len(given) != 1:
+            raise ValueError("Exactly one of orchestrator_agent, orchestrator, or selection_func must be provided.")
+        self._chooser: Any = given[0]
+        self._is_function = selection_func is not None
+        self._orchestrator_name = orchestrator_name
+        self._condition = termination_condition
+        self._max_rounds = max_rounds
+        self._name = name or "GroupChat"
+        self._storage = checkpoint_storage
+
+    def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
+        """End the conversation when this is true of it."""
+        self._condition = termination_condition
+        return self
+
+    def with_max_rounds(self, max_rounds: int | None) -> Self:
+        """End the conversation after so many answers."""
+        self._max_rounds = max_rounds
+        return self
+
+    def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
+        """Keep a checkpoint of every round."""
+        self._storage = checkpoint_storage
+        return self
+
+    def with_request_info(self, *, agents: Sequence[str | SupportsAgentRun] | None = None) -> Self:
+        """Show the answers of these agents, or of all, to a person before the others hear them."""
+        self._review(agents)
+        return self
+
+    def build(self) -> Workflow:
+        """The workflow."""
+        orchestrator = self._orchestrator()
+        executors = self._executors()
+        orchestrator.meet(executors)
+        outputs, intermediates = self._outputs(executors, default=(), always=[orchestrator.id])
+        builder = WorkflowBuilder(
+            name=self._name,
+            start_executor=orchestrator,
+            checkpoint_storage=self._storage,
+            output_from=outputs,
+            intermediate_output_from=intermediates,
+        )
+        for executor in executors.values():
+            builder.add_edge(orchestrator, executor).add_edge(executor, orchestrator)
+        return builder.build()
+
+    def _orchestrator(self) -> BaseGroupChatOrchestrator:
+        if isinstance(self._chooser, BaseGroupChatOrchestrator):
+            return self._chooser
+        if self._is_function:
+            return GroupChatOrchestrator(
+                self.DEFAULT_ORCHESTRATOR_ID,
+                cast("GroupChatSelectionFunction", self._chooser),
+                name=self._orchestrator_name,
+                max_rounds=self._max_rounds,
+                termination_condition=self._condition,
+            )
+        return AgentBasedGroupChatOrchestrator(self._chooser, max_rounds=self._max_rounds, termination_condition=self._condition)

@@ -1,0 +1,342 @@
+"""`HandoffBuilder`: agents pass the conversation on to each other; without a handoff the user is asked.
+
+Every agent gets a tool per colleague, `handoff_to_<name>`. Calling it ends its turn and makes the colleague answer.
+Everybody hears what is said; calls of tools stay with whoever made them.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+from gateway.agents.agent import Agent
+from gateway.json_types import JsonObject
+from gateway.middleware import MiddlewareTermination
+from gateway.sessions.context import ContextProvider, SessionContext
+from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.tools.base import Complete, Tool, ToolDefinition
+from gateway.tools.context import CallContext
+from gateway.types.messages import Message, to_messages
+from gateway.types.responses import AgentResponse
+from gateway.workflows.agent_executor import AgentContextOf, AgentExecutor, AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
+from gateway.workflows.builder import WorkflowBuilder
+from gateway.workflows.checkpoints import CheckpointStorage
+from gateway.workflows.events import WorkflowEvent
+from gateway.workflows.executor import response_handler
+from gateway.workflows.orchestrations.group_chat import TerminationCondition
+from gateway.workflows.orchestrations.participants import IntermediateFrom, OutputFrom, ParticipantBuilder, spoken
+from gateway.workflows.workflow import Workflow
+
+DEFAULT_AUTONOMOUS_PROMPT = "User did not respond. Continue assisting autonomously."
+DEFAULT_AUTONOMOUS_TURNS = 50
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_HANDOFF_KEY = "handoff_to"
+
+
+@dataclass
+class HandoffSentEvent:
+    """Data of a `handoff_sent` event."""
+
+    source: str
+    target: str
+
+
+@dataclass
+class HandoffAgentUserRequest:
+    """An agent answered without handing off: the user's turn."""
+
+    agent_response: AgentResponse
+
+    @staticmethod
+    def create_response(response: str | Message | list[str] | list[Message]) -> list[Message]:
+        """What the user says, as the response."""
+        return to_messages(cast("list[str | Message]", response))
+
+    @staticmethod
+    def terminate() -> list[Message]:
+        """The response that ends the conversation."""
+        return []
+
+
+class HandoffConfiguration:
+    """Who may be handed to, and what the tool for it says."""
+
+    def __init__(self, *, target: str | SupportsAgentRun, description: str | None = None) -> None:
+        self.target_id = target if isinstance(target, str) else resolve_agent_id(target)
+        self.description = description
+
+
+def handoff_tool_name(target_id: str) -> str:
+    """The name of the tool that hands off to somebody."""
+    return ("handoff_to_" + _NOT_IN_NAMES.sub("_", target_id))[:64]
+
+
+class HandoffTool:
+    """Ends the turn of the agent that calls it."""
+
+    def __init__(self, handoff: HandoffConfiguration) -> None:
+        self.target_id = handoff.target_id
+        self.name = handoff_tool_name(handoff.target_id)
+        description = handoff.description or f"Hand the conversation over to {handoff.target_id}."
+        self.definition = ToolDefinition(
+            name=self.name, description=description, input_schema={"type": "object", "properties": {}}, task="never"
+        )
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
+        """Stop the run; the result names the target.
+
+        Raises:
+            MiddlewareTermination: Always.
+        """
+        raise MiddlewareTermination(result={_HANDOFF_KEY: self.target_id})
+
+
+class HandoffProvider(ContextProvider):
+    """Gives a run the handoff tools."""
+
+    def __init__(self, tools: Sequence[HandoffTool]) -> None:
+        super().__init__("handoff")
+        self._tools = list(tools)
+
+    async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Add them."""
+        context.extend_tools(self.source_id, cast("list[Tool]", self._tools))
+
+
+class HandoffAgentExecutor(AgentExecutor):
+    """One agent of a handoff."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        handoffs: Sequence[HandoffConfiguration],
+        *,
+        is_start: bool = False,
+        user_response_target_id: str | None = None,
+        termination_condition: TerminationCondition | None = None,
+        autonomous_turns: int = 0,
+        autonomous_prompt: str | None = None,
+    ) -> None:
+        """`user_response_target_id` gets what the user says, where it is not this agent. `autonomous_turns`: how often it
+        is told to go on before the user is asked."""
+        tools = {tool.name: tool for tool in map(HandoffTool, handoffs)}
+        own = copy.copy(agent)
+        history = any(isinstance(item, HistoryProvider) and item.load_messages for item in agent.context_providers)
+        own.context_providers = [
+            *([] if history else [InMemoryHistoryProvider()]),
+            *agent.context_providers,
+            HandoffProvider(list(tools.values())),
+        ]
+        super().__init__(own)
+        self._tools = tools
+        self._is_start = is_start
+        self._user_target = user_response_target_id
+        self._condition = termination_condition
+        self._turn_limit = autonomous_turns
+        self._prompt = autonomous_prompt or DEFAULT_AUTONOMOUS_PROMPT
+        self._turns = 0
+        self._heard: list[Message] = []
+        """The whole conversation, for the termination condition."""
+
+    async def _answer(self, ctx: AgentContextOf) -> None:
+        if self._is_start and not self._heard:
+            await self._broadcast(list(self._cache), ctx)
+        self._heard += self._cache
+        if not await self._is_over():
+            await super()._answer(ctx)
+
+    async def hand_on(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
+        """Hand over, go on alone, or ask the user."""
+        response = answer.agent_response
+        if not is_shown:
+            await ctx.yield_output(response)
+        said = spoken(response.messages)
+        self._heard += said
+        await self._broadcast(said, ctx)
+        target = self._target_of(response)
+        if target is not None:
+            self._turns = 0
+            await ctx.send_message(cast("Any", AgentExecutorRequest([])), target_id=target)
+            await ctx.add_event(WorkflowEvent("handoff_sent", HandoffSentEvent(self.id, target), self.id))
+        elif await self._is_over():
+            return
+        elif self._turns < self._turn_limit:
+            self._turns += 1
+            self._cache = [Message("user", [self._prompt])]
+            await self._answer(ctx)
+        else:
+            self._turns = 0
+            await ctx.request_info(HandoffAgentUserRequest(response), list[Message])
+
+    @response_handler
+    async def handle_response(self, original_request: HandoffAgentUserRequest, response: list[Message], ctx: AgentContextOf) -> None:
+        """The user spoke; nothing ends the conversation."""
+        if not response:
+            return
+        await self._broadcast(response, ctx)
+        self._cache += response
+        if self._user_target is not None and self._user_target != self.id:
+            self._heard += self._cache
+            self._cache = []
+            await ctx.send_message(cast("Any", AgentExecutorRequest([])), target_id=self._user_target)
+        else:
+            await self._answer(ctx)
+
+    async def on_checkpoint_save(self) -> dict[str, Any]:
+        """With the conversation."""
+        return {**await super().on_checkpoint_save(), "heard": list(self._heard), "turns": self._turns}
+
+    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+        """Take it back."""
+        await super().on_checkpoint_restore(state)
+        self._heard, self._turns = list(state["heard"]), state["turns"]
+
+    async def _broadcast(self, messages: list[Message], ctx: AgentContextOf) -> None:
+        if messages:
+            await ctx.send_message(cast("Any", AgentExecutorRequest(messages, should_respond=False)))
+
+    def _target_of(self, response: AgentResponse) -> str | None:
+        """Whom the last call of a handoff tool names."""
+        for message in reversed(response.messages):
+            for content in reversed(message.contents):
+                tool = self._tools.get(content.name or "") if content.type == "function_call" else None
+                if tool is not None:
+                    return tool.target_id
+        return None
+
+    async def _is_over(self) -> bool:
+        verdict: Any = self._condition(list(self._heard)) if self._condition is not None else False
+        return bool(await verdict if inspect.isawaitable(verdict) else verdict)
+
+
+class HandoffBuilder(ParticipantBuilder):
+    """Builds a handoff; everything agents answer is output. Without `add_handoff` everybody may hand to everybody."""
+
+    def __init__(
+        self,
+        *,
+        participants: Sequence[Agent],
+        name: str | None = None,
+        description: str | None = None,
+        checkpoint_storage: CheckpointStorage | None = None,
+        termination_condition: TerminationCondition | None = None,
+        output_from: OutputFrom | None = None,
+        intermediate_output_from: IntermediateFrom | None = None,
+    ) -> None:
+        """
+        Raises:
+            TypeError: A participant is no `Agent`: handing off needs tools of its own.
+        """
+        for item in participants:
+            if not isinstance(item, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers are not checked
+                raise TypeError(f"Participants of a handoff must be Agent instances. Got {type(item).__name__}.")
+        super().__init__(participants, output_from, intermediate_output_from)
+        self._agents = dict(zip(self._given, participants, strict=True))
+        self._name = name or "Handoff"
+        self._description = description
+        self._storage = checkpoint_storage
+        self._condition = termination_condition
+        self._start: str | None = None
+        self._handoffs: dict[str, dict[str, HandoffConfiguration]] = {}
+        self._returns = True
+        self._autonomous: dict[str, tuple[int, str | None]] = {}
+
+    def add_handoff(self, source: Agent | str, targets: Sequence[Agent | str], *, description: str | None = None) -> Self:
+        """Let `source` hand to `targets`; `description` tells the model when.
+
+        Raises:
+            ValueError: One of them does not take part.
+        """
+        own = self._handoffs.setdefault(self._known(source), {})
+        for target in targets:
+            own[self._known(target)] = HandoffConfiguration(target=self._known(target), description=description)
+        return self
+
+    def with_start_agent(self, agent: Agent | str) -> Self:
+        """Who answers first."""
+        self._start = self._known(agent)
+        return self
+
+    def enable_return_to_previous(self, enabled: bool = True) -> Self:
+        """Whether the agent that asked the user gets the answer, rather than the start agent."""
+        self._returns = enabled
+        return self
+
+    def with_autonomous_mode(
+        self,
+        *,
+        agents: Sequence[Agent | str] | None = None,
+        prompts: dict[str, str] | None = None,
+        turn_limits: dict[str, int] | None = None,
+    ) -> Self:
+        """Let these agents, or all, go on by themselves for some turns instead of asking the user."""
+        for name in [self._known(agent) for agent in agents] if agents else list(self._agents):
+            limit = (turn_limits or {}).get(name, DEFAULT_AUTONOMOUS_TURNS)
+            self._autonomous[name] = (limit, (prompts or {}).get(name))
+        return self
+
+    def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
+        """Keep a checkpoint of every round."""
+        self._storage = checkpoint_storage
+        return self
+
+    def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
+        """End the conversation when this is true of it."""
+        self._condition = termination_condition
+        return self
+
+    def build(self) -> Workflow:
+        """The workflow.
+
+        Raises:
+            ValueError: There is no start agent.
+        """
+        if self._start is None:
+            raise ValueError("Must call with_start_agent(...) before building the workflow.")
+        executors: dict[str, Any] = {}
+        for name, agent in self._agents.items():
+            turns, prompt = self._autonomous.get(name, (0, None))
+            executors[name] = HandoffAgentExecutor(
+                agent,
+                self._handoffs_of(name),
+                is_start=name == self._start,
+                user_response_target_id=None if self._returns else self._start,
+                termination_condition=self._condition,
+                autonomous_turns=turns,
+                autonomous_prompt=prompt,
+            )
+        outputs, intermediates = self._outputs(executors, default=list(executors))
+        builder = WorkflowBuilder(
+            name=self._name,
+            description=self._description,
+            start_executor=executors[self._start],
+            checkpoint_storage=self._storage,
+            output_from=outputs,
+            intermediate_output_from=intermediates,
+        )
+        for name, executor in executors.items():
+            others = [item for other, item in executors.items() if other != name]
+            if len(others) > 1:
+                builder.add_fan_out_edges(executor, others)
+            elif others:
+                builder.add_edge(executor, others[0])
+        return builder.build()
+
+    def _handoffs_of(self, name: str) -> list[HandoffConfiguration]:
+        own = self._handoffs.get(name, {}) if self._handoffs else {other: None for other in self._agents if other != name}
+        return [
+            HandoffConfiguration(target=target, description=(given and given.description) or self._agents[target].description)
+            for target, given in own.items()
+        ]
+
+    def _known(self, agent: Agent | str) -> str:
+        name = agent if isinstance(agent, str) else resolve_agent_id(agent)
+        if name not in self._agents:
+            raise ValueError(f"Agent {name!r} is not in the participants list: {', '.join(self._agents)}.")
+        return name

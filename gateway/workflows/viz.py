@@ -1,0 +1,242 @@
+"""`WorkflowViz`: a graph as Mermaid text, Graphviz text or SVG. Names are agent-framework's.
+
+All three come from one `Drawing`, so they show the same: the start, conditions and limits on edges, fan-ins as a node of
+their own, sub-workflows in a frame. The SVG is laid out here, in layers from the start, so nothing has to be installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gateway.storage.files import write_atomic
+from gateway.workflows.edges import FanInEdgeGroup, InternalEdgeGroup, SwitchCaseEdgeGroup, SwitchCaseEdgeGroupDefault
+
+if TYPE_CHECKING:
+    from gateway.workflows.workflow import Workflow
+
+Kind = Literal["start", "executor", "fan-in"]
+Format = Literal["svg", "dot", "mermaid"]
+
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 150, 40, 40, 60, 20
+_FILLS = {"start": "#c8e6c9", "executor": "#e3f2fd", "fan-in": "#fff3cd"}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A box."""
+
+    id: str
+    """Unique in the whole drawing."""
+    label: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An arrow."""
+
+    source: str
+    target: str
+    label: str = ""
+    is_conditional: bool = False
+
+
+@dataclass(slots=True)
+class Drawing:
+    """What there is to see of a workflow."""
+
+    nodes: list[Node] = field(default_factory=list[Node])
+    lines: list[Line] = field(default_factory=list[Line])
+    inner: list[tuple[str, Drawing]] = field(default_factory=lambda: list[tuple[str, "Drawing"]]())
+    """Sub-workflows, by the executor that runs them."""
+
+    @classmethod
+    def of(cls, workflow: Workflow, prefix: str = "") -> Drawing:
+        """The drawing of a graph; `prefix` goes before every id."""
+        made = cls()
+        for name, executor in workflow.executors.items():
+            kind: Kind = "start" if name == workflow.start_executor_id else "executor"
+            made.nodes.append(Node(prefix + name, f"{name} (Start)" if kind == "start" else name, kind))
+            child: Workflow | None = getattr(executor, "workflow", None)
+            if child is not None:
+                made.inner.append((name, cls.of(child, f"{prefix}{name}/")))
+        for group in workflow.edge_groups:
+            if isinstance(group, InternalEdgeGroup):
+                continue
+            if isinstance(group, FanInEdgeGroup):
+                sources, target = group.source_executor_ids, group.edges[0].target_id
+                digest = hashlib.sha256("|".join([target, *sorted(sources)]).encode()).hexdigest()[:8]
+                join = Node(f"{prefix}fan_in::{target}::{digest}", "fan-in", "fan-in")
+                made.nodes.append(join)
+                made.lines += [Line(prefix + source, join.id) for source in sources]
+                made.lines.append(Line(join.id, prefix + target))
+                continue
+            is_default = (
+                {case.target_id for case in group.cases if isinstance(case, SwitchCaseEdgeGroupDefault)}
+                if isinstance(group, SwitchCaseEdgeGroup)
+                else set[str]()
+            )
+            is_chosen = getattr(group, "selection_func", None) is not None
+            for edge in group.edges:
+                words = ["default"] if edge.target_id in is_default else ["conditional"] if edge.has_condition or is_chosen else []
+                if edge.max_traversals is not None:
+                    words.append(f"at most {edge.max_traversals}")
+                made.lines.append(Line(prefix + edge.source_id, prefix + edge.target_id, ", ".join(words), edge.has_condition or is_chosen))
+        return made
+
+
+class WorkflowViz:
+    """Draws a workflow."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self._drawing = Drawing.of(workflow)
+
+    def to_mermaid(self) -> str:
+        """A Mermaid flow chart, top down."""
+        lines = ["flowchart TD"]
+        _mermaid(self._drawing, lines, "  ")
+        return "\n".join(lines)
+
+    def to_digraph(self) -> str:
+        """A Graphviz digraph, top down."""
+        lines = ["digraph Workflow {", "  rankdir=TD;", "  node [shape=box, style=filled, fillcolor=lightblue];", "  edge [arrowhead=vee];"]
+        _digraph(self._drawing, lines, "  ")
+        return "\n".join([*lines, "}"])
+
+    def to_svg(self) -> str:
+        """A picture."""
+        body, width, height = _svg(self._drawing)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+            'font-family="sans-serif" font-size="13">'
+            '<defs><marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto-start-reverse">'
+            '<path d="M 0 0 L 10 5 L 0 10 z" fill="#555"/></marker></defs>'
+            f'<rect width="{width}" height="{height}" fill="white"/>{body}</svg>'
+        )
+
+    def export(self, format: Format = "svg", filename: str | Path = "workflow.svg") -> str:
+        """Write a file and return its name. Blocking.
+
+        Raises:
+            ValueError: Another format.
+        """
+        texts = {"svg": self.to_svg, "dot": self.to_digraph, "mermaid": self.to_mermaid}
+        if format not in texts:
+            raise ValueError(f"Unsupported format: {format}. Supported formats: {', '.join(texts)}")
+        write_atomic(Path(filename), texts[format]().encode(), mode=0o644)
+        return str(filename)
+
+    def save_svg(self, filename: str | Path) -> str:
+        """Write an SVG file and return its name. Blocking."""
+        return self.export("svg", filename)
+
+
+def _word(name: str) -> str:
+    """An id that Mermaid takes; different ids stay different."""
+    plain = re.sub(r"[^0-9A-Za-z_]", "_", name)
+    if plain != name:
+        plain += "_" + hashlib.sha256(name.encode()).hexdigest()[:4]
+    return plain if plain[:1].isalpha() and plain.lower() not in ("end", "graph", "subgraph") else f"n_{plain}"
+
+
+def _quoted(text: str) -> str:
+    return html.escape(text, quote=True).replace("&#x27;", "'")
+
+
+def _mermaid(drawing: Drawing, lines: list[str], indent: str) -> None:
+    for node in drawing.nodes:
+        text = f'"{_quoted(node.label)}"'
+        box = f"(({text}))" if node.kind == "fan-in" else f"[{text}]"
+        lines.append(f"{indent}{_word(node.id)}{box};")
+    for line in drawing.lines:
+        arrow = "-.->" if line.is_conditional else "-->"
+        label = f'|"{_quoted(line.label)}"|' if line.label else ""
+        lines.append(f"{indent}{_word(line.source)} {arrow}{label} {_word(line.target)};")
+    for name, inner in drawing.inner:
+        lines.append(f'{indent}subgraph {_word("sub-workflow/" + name)}["{_quoted(name)}"]')
+        _mermaid(inner, lines, indent + "  ")
+        lines.append(f"{indent}end")
+
+
+def _dot_text(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _digraph(drawing: Drawing, lines: list[str], indent: str) -> None:
+    looks = {"start": ", fillcolor=lightgreen", "fan-in": ", shape=ellipse, fillcolor=lightgoldenrod", "executor": ""}
+    lines += [f"{indent}{_dot_text(node.id)} [label={_dot_text(node.label)}{looks[node.kind]}];" for node in drawing.nodes]
+    for line in drawing.lines:
+        parts = ["style=dashed"] if line.is_conditional else []
+        parts += [f"label={_dot_text(line.label)}"] if line.label else []
+        attributes = f" [{', '.join(parts)}]" if parts else ""
+        lines.append(f"{indent}{_dot_text(line.source)} -> {_dot_text(line.target)}{attributes};")
+    for name, inner in drawing.inner:
+        lines += [f"{indent}subgraph {_dot_text('cluster_' + name)} {{", f"{indent}  label={_dot_text('sub-workflow: ' + name)};"]
+        _digraph(inner, lines, indent + "  ")
+        lines.append(f"{indent}}}")
+
+
+def _layers(drawing: Drawing) -> list[list[Node]]:
+    """Nodes by their distance from the start; loops do not push anything down."""
+    outgoing: dict[str, list[str]] = {}
+    for line in drawing.lines:
+        outgoing.setdefault(line.source, []).append(line.target)
+    depth = {node.id: 0 for node in drawing.nodes if node.kind == "start"}
+    queue = list(depth)
+    for name in queue:
+        for target in outgoing.get(name, []):
+            if target not in depth:
+                depth[target] = depth[name] + 1
+                queue.append(target)
+    rows: list[list[Node]] = [[] for _ in range(max(depth.values(), default=0) + 1)]
+    for node in drawing.nodes:
+        rows[depth.get(node.id, 0)].append(node)
+    return rows
+
+
+def _svg(drawing: Drawing, top: int = _MARGIN) -> tuple[str, int, int]:
+    rows = _layers(drawing)
+    width = 2 * _MARGIN + max(len(row) for row in rows) * (_WIDTH + _GAP_X) - _GAP_X + _GAP_X
+    places: dict[str, tuple[int, int]] = {}
+    parts: list[str] = []
+    for index, row in enumerate(rows):
+        left = (width - len(row) * (_WIDTH + _GAP_X) + _GAP_X) // 2
+        for column, node in enumerate(row):
+            places[node.id] = (left + column * (_WIDTH + _GAP_X), top + index * (_HEIGHT + _GAP_Y))
+    parts += [_arrow(line, places[line.source], places[line.target]) for line in drawing.lines]
+    for node in drawing.nodes:
+        x, y = places[node.id]
+        shown = node.label if len(node.label) <= 22 else node.label[:21] + "…"
+        parts.append(
+            f'<g><title>{html.escape(node.id)}</title><rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" '
+            f'rx="{20 if node.kind == "fan-in" else 6}" fill="{_FILLS[node.kind]}" stroke="#555"/>'
+            f'<text x="{x + _WIDTH // 2}" y="{y + _HEIGHT // 2 + 4}" text-anchor="middle">{html.escape(shown)}</text></g>'
+        )
+    height = top + len(rows) * (_HEIGHT + _GAP_Y) - _GAP_Y + _MARGIN
+    for name, inner in drawing.inner:
+        body, inner_width, inner_height = _svg(inner, height + 2 * _MARGIN)
+        size = f'width="{inner_width - 8}" height="{inner_height - height - 4}"'
+        frame = f'<rect x="4" y="{height}" {size} fill="none" stroke="#999" stroke-dasharray="5"/>'
+        parts.append(f'{frame}<text x="12" y="{height + 16}" fill="#555">{html.escape(name)}</text>{body}')
+        width, height = max(width, inner_width), inner_height + _MARGIN
+    return "".join(parts), width, height
+
+
+def _arrow(line: Line, source: tuple[int, int], target: tuple[int, int]) -> str:
+    x1, y1, x2, y2 = source[0] + _WIDTH // 2, source[1] + _HEIGHT, target[0] + _WIDTH // 2, target[1]
+    if target[1] > source[1]:
+        path, at = f"M {x1} {y1} C {x1} {y1 + 30}, {x2} {y2 - 30}, {x2} {y2}", ((x1 + x2) // 2, (y1 + y2) // 2)
+    else:
+        x1, y1, x2, y2 = source[0] + _WIDTH, source[1] + _HEIGHT // 2, target[0] + _WIDTH, target[1] + _HEIGHT // 2
+        out = max(x1, x2) + _GAP_X - 5
+        path, at = f"M {x1} {y1} C {out} {y1}, {out} {y2 + 8}, {x2} {y2 + 8}", (out - 12, (y1 + y2) // 2)
+    dash = ' stroke-dasharray="6"' if line.is_conditional else ""
+    drawn = f'<path d="{path}" fill="none" stroke="#555" marker-end="url(#arrow)"{dash}/>'
+    if line.label:
+        drawn += f'<text x="{at[0]}" y="{at[1]}" text-anchor="middle" font-size="11" fill="#555">{html.escape(line.label)}</text>'
+    return drawn
