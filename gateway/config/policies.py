@@ -85,7 +85,8 @@ class TaskPolicy(Model):
     ttl_seconds: float | None = Field(default=None, gt=0)
     """How long a server is asked to keep a finished task; left out: it decides."""
     max_wait_seconds: float | None = Field(default=None, gt=0)
-    """Longest time a server's task is followed, and working time of a call that runs as a task of this gateway; left out: no limit."""
+    """Longest time a server's task is followed, and working time of a call that runs as a task of this gateway. Left out: no limit
+    for what is followed and for our own sources, one hour for a remote server's call."""
     cancel_on_abandon: bool = True
     """Cancel the server's task when nobody waits for it any more."""
     follow: bool = True

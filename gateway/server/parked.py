@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
 import anyio
 import anyio.abc
 
-from gateway.errors import AskUnavailable, NotFound
+from gateway.errors import NotFound
 from gateway.json_types import JsonObject
 from gateway.server.caller import DetachedCaller, WireCaller
+from gateway.tasks.asks import OpenAsks
 from gateway.tools.base import InputRequired
-from gateway.tools.context import CallContext, ClientProfile, capability_of
-from gateway.tools.drive import ASK_KEY
-from gateway.upstream.hop import crossing_meta
+from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
 
@@ -46,78 +44,21 @@ STATE_PREFIX = "state:"
 GONE = "parked call"
 """`NotFound.kind` of a handle that is unknown, over, or somebody else's."""
 
-_KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
 OutcomeT = TypeVar("OutcomeT")
 
 
 class _ParkedCaller(DetachedCaller):
     """A caller whose asks wait for the next leg."""
 
-    def __init__(self, client: ClientProfile, given: Mapping[str, JsonObject]) -> None:
-        """`given` are answers that came with the first request, to asks whose server names their keys."""
+    def __init__(self, ctx: CallContext) -> None:
         super().__init__()
-        self._client = client
-        self._given = dict(given)
-        self._asked = 0
-        self._keys: set[str] = set()
-        self.open: dict[str, JsonObject] = {}
-        self.answers: dict[str, JsonObject] = {}
         self.moved = anyio.Event()
-        self._answered = anyio.Event()
+        self.asks = OpenAsks(ctx.client, lambda: self.moved.set())
+        self.asks.expect(ctx)
 
     async def ask(self, request: JsonObject) -> JsonObject:
         """Show the request with the next result of the call and wait for a retry that answers it."""
-        capability = capability_of(request)
-        if not self._client.can(capability):
-            raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
-        wanted, request = _shown(request)
-        if wanted in self._given:
-            return self._given.pop(wanted)
-        key = self._key(wanted)
-        self.open[key] = request
-        self.moved.set()
-        try:
-            while key not in self.answers:
-                await self._answered.wait()
-            return self.answers.pop(key)
-        finally:
-            self.open.pop(key, None)
-            self.answers.pop(key, None)
-
-    def _key(self, wanted: str) -> str:
-        """The key whoever asks chose, where it is one and free; else one of ours."""
-        self._asked += 1
-        key = wanted if _KEY.fullmatch(wanted) else f"ask-{self._asked}"
-        while key in self._keys:
-            key = f"{key}-{self._asked}"
-        self._keys.add(key)
-        return key
-
-    def answer(self, responses: Mapping[str, JsonObject]) -> None:
-        """Hand over answers to open asks; keys that are not open are ignored (SEP-2322)."""
-        for key, response in responses.items():
-            if key in self.open:
-                del self.open[key]
-                self.answers[key] = response
-        answered, self._answered = self._answered, anyio.Event()
-        answered.set()
-
-
-def _shown(request: JsonObject) -> tuple[str, JsonObject]:
-    """The key an ask carries, and the ask as a modern client gets it: without that key and a 2025 `elicitationId`."""
-    params: JsonObject = dict(request.get("params") or {})
-    meta = crossing_meta(params.pop("_meta", None))
-    wanted = meta.pop(ASK_KEY, "")
-    if meta:
-        params["_meta"] = meta
-    params.pop("elicitationId", None)
-    shown = {**request, "params": params} if params or "params" in request else request
-    return wanted if isinstance(wanted, str) else "", shown
-
-
-def _answers(ctx: CallContext) -> Mapping[str, JsonObject]:
-    return cast("Mapping[str, JsonObject]", ctx.input_responses or {})
+        return await self.asks.ask(request)
 
 
 class _Parked:
@@ -126,7 +67,7 @@ class _Parked:
     def __init__(self, ctx: CallContext) -> None:
         self.handle = secrets.token_urlsafe(24)
         self.principal = ctx.principal.id
-        self.caller = _ParkedCaller(ctx.client, _answers(ctx))
+        self.caller = _ParkedCaller(ctx)
         self.scope = anyio.CancelScope()
         """Has a deadline while no request attends to the call."""
         self.outcome: object = None
@@ -141,7 +82,7 @@ class _Parked:
             await self.caller.moved.wait()
             with anyio.move_on_after(GATHER_SECONDS):
                 await self.done.wait()
-            if self.done.is_set() or self.caller.open:
+            if self.done.is_set() or self.caller.asks.open:
                 return
             self.caller.moved = anyio.Event()  # whoever asked took it back
 
@@ -182,8 +123,8 @@ class ParkedCalls:
             raise NotFound(GONE, "", "This call is no longer waiting for input; make it again.")
         if not parked.done.is_set():
             parked.caller.moved = anyio.Event()
-            parked.caller.answer(_answers(ctx))
-            if parked.caller.open:
+            parked.caller.asks.answer(ctx.input_responses or {})
+            if parked.caller.asks.open:
                 return self._park(parked)
         return await self._leg(parked, caller)
 
@@ -212,7 +153,7 @@ class ParkedCalls:
     def _park(self, parked: _Parked) -> InputRequired:
         self._make_room(parked.principal)
         parked.scope.deadline = anyio.current_time() + self._ttl_seconds
-        return InputRequired(dict(parked.caller.open), HANDLE_PREFIX + parked.handle)
+        return InputRequired(dict(parked.caller.asks.open), HANDLE_PREFIX + parked.handle)
 
     async def _work(
         self, parked: _Parked, work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext

@@ -12,16 +12,16 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal, cast
+from typing import Literal
 
 import anyio
 import anyio.abc
 
-from gateway.errors import AskUnavailable, GatewayError, NotFound, TaskError, UpstreamRefused
+from gateway.errors import GatewayError, NotFound, TaskError, UpstreamRefused
 from gateway.json_types import JsonObject, JsonValue
+from gateway.tasks.asks import OpenAsks
 from gateway.tools.base import Complete, TaskStarted
-from gateway.tools.context import CallContext, ClientProfile, LogLevel, capability_of
-from gateway.tools.drive import ASK_KEY
+from gateway.tools.context import CallContext, ClientProfile, LogLevel
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,6 @@ MAX_TASKS_PER_PRINCIPAL = 64
 
 MAX_KEPT_PER_PRINCIPAL = 256
 """Finished tasks of one principal that are kept; the oldest give way."""
-
-MAX_KEY_LENGTH = 64
-"""Longest key of an ask that is kept as whoever asks chose it."""
 
 MESSAGE_SECONDS = 0.5
 """A task's status message changes at most this often (requirements 3.C2/95)."""
@@ -56,6 +53,8 @@ class Task:
     principal: str
     tool: str
     ttl_seconds: float
+    client: ClientProfile
+    """Who started it, and what it can be asked."""
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     updated: datetime = field(default_factory=lambda: datetime.now(UTC))
     status: Status = "working"
@@ -63,14 +62,23 @@ class Task:
     result: JsonObject | None = None
     error: JsonObject | None = None
     """A JSON-RPC error (`code`, `message`), where there is no result."""
-    asks: dict[str, JsonObject] = field(default_factory=lambda: cast("dict[str, JsonObject]", {}))
-    """Open asks by key."""
-    answers: dict[str, JsonObject] = field(default_factory=lambda: cast("dict[str, JsonObject]", {}))
-    """Answers that were given and not yet taken."""
     moved: anyio.Event = field(default_factory=anyio.Event)
     """Set, and replaced, at every change."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     gone_at: float = float("inf")
+    questions: OpenAsks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.questions = OpenAsks(self.client, self._asked)
+
+    def _asked(self) -> None:
+        self.status = "input_required"
+        self.touch()
+
+    @property
+    def asks(self) -> Mapping[str, JsonObject]:
+        """Open asks by key; none once it is over."""
+        return {} if self.is_over else self.questions.open
 
     @property
     def is_over(self) -> bool:
@@ -105,9 +113,9 @@ class TaskRunner:
         for task in finished[: max(0, len(finished) - MAX_KEPT_PER_PRINCIPAL + 1)]:
             del self._tasks[task.id]
         ttl = min(ttl_seconds or DEFAULT_TTL_SECONDS, MAX_TTL_SECONDS)
-        task = Task(secrets.token_urlsafe(24), ctx.principal.id, tool, ttl)
+        task = Task(secrets.token_urlsafe(24), ctx.principal.id, tool, ttl, ctx.client)
         self._tasks[task.id] = task
-        caller = _TaskCaller(task, ctx.client)
+        caller = _TaskCaller(task)
         inner = dataclasses.replace(ctx, caller=caller, wants_progress=True, takes_tasks=False, in_task=True, log_level=None)
         self._group.start_soon(self._run, task, work, inner)
         return task
@@ -133,7 +141,6 @@ class TaskRunner:
         finally:
             if not task.is_over:
                 task.status = "cancelled"
-            task.asks.clear()
             task.gone_at = anyio.current_time() + task.ttl_seconds
             task.touch()
 
@@ -156,10 +163,7 @@ class TaskRunner:
 
     def answer(self, task: Task, responses: Mapping[str, JsonValue]) -> None:
         """Hand over answers to open asks; other keys are ignored."""
-        for key, response in responses.items():
-            if key in task.asks and isinstance(response, dict):
-                del task.asks[key]
-                task.answers[key] = cast("JsonObject", response)
+        task.questions.answer(responses)
         if not task.asks and task.status == "input_required":
             task.status = "working"
         task.touch()
@@ -180,11 +184,8 @@ class TaskRunner:
 class _TaskCaller:
     """The caller of a call in the background: progress becomes the status message, an ask waits for its answer."""
 
-    def __init__(self, task: Task, client: ClientProfile) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
-        self._client = client
-        self._asked = 0
-        self._keys: set[str] = set()
         self._told_at = float("-inf")
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
@@ -199,28 +200,8 @@ class _TaskCaller:
         """Dropped: a task has no channel for logs."""
 
     async def ask(self, request: JsonObject) -> JsonObject:
-        """Show the request with the task until it is answered; a key is never used twice."""
-        capability = capability_of(request)
-        if not self._client.can(capability):
-            raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
-        task = self._task
-        self._asked += 1
-        params: JsonObject = dict(request.get("params") or {})
-        meta: JsonObject = dict(params.pop("_meta", None) or {})
-        wanted = meta.pop(ASK_KEY, None)
-        key = wanted if isinstance(wanted, str) and 0 < len(wanted) <= MAX_KEY_LENGTH else f"ask-{self._asked}"
-        while key in self._keys:
-            key = f"{key}-{self._asked}"
-        self._keys.add(key)
-        task.asks[key] = {**request, "params": {**params, **({"_meta": meta} if meta else {})}}
-        task.status = "input_required"
-        task.touch()
-        try:
-            while key not in task.answers:
-                await task.moved.wait()
-            return task.answers.pop(key)
-        finally:
-            task.asks.pop(key, None)
+        """Show the request with the task until it is answered."""
+        return await self._task.questions.ask(request)
 
 
 def _error(code: int, message: str) -> JsonObject:

@@ -44,6 +44,10 @@ DROPPED_META_KEY = "dev.moongate/droppedArguments"
 RULE_META_KEY = "dev.moongate/rule"
 """Key in a refusal's `_meta`: the id of the rule that refused, e.g. `arguments.read_text.path`."""
 
+DEFAULT_TASK_SECONDS = 3600.0
+"""Working time of a remote server's call that runs as a task where the policy names none: one that hangs must not keep its
+slot for ever. Waiting for a person and following a server's own task do not count."""
+
 _MAX_NOTED_NAMES = 20
 _MAX_NOTED_LENGTH = 64
 """Dropped names come from the caller: this many, cut to this length, are noted in events and results."""
@@ -59,7 +63,7 @@ class ToolGate:
     timeout_seconds: float
     """Working time of one call; waiting for a slot or for a person does not count."""
     max_task_seconds: float
-    """The same for a call that runs as a task; infinite where nobody set a limit."""
+    """The same for a call that runs as a task; infinite for our own sources where nobody set a limit."""
     max_result_bytes: int
     max_kept_bytes: int
     hidden_text: HiddenText
@@ -95,7 +99,8 @@ class ToolGate:
         if needs_approval:
             published = dataclasses.replace(published, may_ask=True)
         longest = source_policy.tasks.max_wait_seconds
-        times = source_policy.timeout_seconds, math.inf if longest is None else longest
+        unlimited = math.inf if is_local else max(DEFAULT_TASK_SECONDS, source_policy.timeout_seconds)
+        times = source_policy.timeout_seconds, unlimited if longest is None else longest
         return cls(arguments, published, *times, *limits, hidden_text, keeper, needs_approval)
 
 

@@ -298,6 +298,43 @@ async def call_as_person(front: str, era: Era) -> tuple[list[Any], list[str | No
     return told.asked, messages, result
 
 
+SURE = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
+ASKING: dict[str, Any] = {
+    "support": "required",
+    "tools_call": [{"result": {"task": {"taskId": "t1", "status": "working", "createdAt": "2026-01-01T00:00:00Z"}}}],
+    "tasks_get": [{"result": {"taskId": "t1", "status": "input_required"}}],
+    "tasks_result": [
+        {"ask": {"method": "elicitation/create", "params": SURE}, "result": {"content": [{"type": "text", "text": "deleted"}]}}
+    ],
+}
+"""A 2025 server that asks while the result of its task is fetched."""
+
+
+@pytest.mark.requirement(79, 89)
+@pytest.mark.parametrize("era", ERAS)
+async def test_what_a_2025_server_asks_while_its_result_is_fetched_reaches_the_person_of_the_call(tmp_path: Path, era: Era) -> None:
+    log = tmp_path / "requests.jsonl"
+    with gateway_http(tmp_path, scripted(log, **ASKING)) as front:
+        asked, _, result = await call_as_person(front, era)
+    assert [params.message for params in asked] == ["up asks: Sure?"]
+    assert result.content[0].text == "deleted"
+    assert [entry["params"]["content"] for entry in heard(log) if entry["method"] == "answer"] == [{"name": "Ada"}]
+
+
+@pytest.mark.requirement(89)
+async def test_what_a_2025_server_asks_while_its_result_is_fetched_waits_with_the_task_of_a_modern_client(tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    with gateway_http(tmp_path, scripted(log, **ASKING)) as front:
+        async with over_http(front, "modern") as wire:
+            made = await start(wire, "modern", "up__job")
+            waiting = await until(wire, made["taskId"], "input_required")
+            [(key, ask)] = waiting["inputRequests"].items()
+            assert ask["params"]["message"] == "up asks: Sure?"
+            await wire.send("tasks/update", taskId=made["taskId"], inputResponses={"other": NAME_ANSWER, key: NAME_ANSWER})
+            done = await until(wire, made["taskId"], "completed", "failed")
+    assert text(done["result"]) == "deleted"
+
+
 @pytest.mark.requirement(79, 89)
 async def test_a_task_that_asks_a_client_nobody_can_ask_fails_and_says_what_it_wanted(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"

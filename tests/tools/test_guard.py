@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext, LogLevel
 from gateway.tools.drive import drive
-from gateway.tools.guard import DROPPED_META_KEY, RULE_META_KEY, GuardedTool, ToolGate
+from gateway.tools.guard import DEFAULT_TASK_SECONDS, DROPPED_META_KEY, RULE_META_KEY, GuardedTool, ToolGate
 
 Work = Callable[[JsonObject, CallContext], Awaitable[ToolOutcome]]
 SCHEMA: JsonObject = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -494,3 +495,14 @@ async def test_the_deadline_of_an_outer_call_stands_while_an_inner_one_asks() ->
             assert [clock.scope.deadline for clock in contexts[0].clocks] == [float("inf")] * 2
             person.may_answer.set()
     assert all(clock.scope.deadline < float("inf") for clock in contexts[0].clocks)
+
+
+@pytest.mark.parametrize(("rules", "is_local", "seconds"), [
+    ({}, False, DEFAULT_TASK_SECONDS),
+    ({"timeoutSeconds": 2 * DEFAULT_TASK_SECONDS}, False, 2 * DEFAULT_TASK_SECONDS),
+    ({"tasks": {"maxWaitSeconds": 5}}, False, 5),
+    ({}, True, math.inf),
+])  # fmt: skip
+def test_a_remote_call_that_runs_as_a_task_always_has_an_end(rules: dict[str, Any], is_local: bool, seconds: float) -> None:
+    gate = ToolGate.build(ToolDefinition("hang", "", {"type": "object"}), SourcePolicy.model_validate(rules), is_local=is_local)
+    assert gate.max_task_seconds == seconds

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import logging
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -15,9 +15,11 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway import MCPStdioTool, MCPTaskOptions, MCPTool
-from gateway.errors import GatewayError, ToolFailed
-from gateway.upstream.tasks import poll_seconds
+from gateway import CallContext, MCPStdioTool, MCPTaskOptions, MCPTool
+from gateway.errors import GatewayError, TaskError, ToolFailed
+from gateway.json_types import JsonObject
+from gateway.upstream.inputs import Answered, Relayed
+from gateway.upstream.tasks import TaskFollower, poll_seconds
 from tests.fakes.running import ROOT
 
 pytestmark = pytest.mark.anyio
@@ -351,6 +353,39 @@ async def test_a_task_that_takes_too_long_is_given_up_and_cancelled_in_any_case(
     with pytest.raises(ToolFailed, match=r"0\.8 s"):
         await server.call(options)
     assert (server.count("tasks/cancel"), server.count("tools/call")) == (1, 1)
+
+
+class LateLine:
+    """A way to a server on which something of our own times out while a task is polled."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+        self.sent.append(method)
+        if method == "tasks/get":
+            raise TimeoutError("the proxy was slow")
+        return {}
+
+    async def reconnect(self) -> None: ...
+
+    async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+        return Relayed(request)
+
+    async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
+        return {}
+
+
+@pytest.mark.requirement(83)
+@pytest.mark.parametrize("limit", [None, timedelta(seconds=20)])
+async def test_a_timeout_raised_inside_is_told_as_what_it_is_and_not_as_the_deadline(limit: timedelta | None) -> None:
+    line = LateLine()
+    follower = TaskFollower("s", line, MCPTaskOptions(max_wait=limit))
+    with anyio.fail_after(10), pytest.raises(TaskError) as caught:
+        await follower.follow("job", {"taskId": "t1", "status": "working"}, CallContext(), "modern")
+    assert "the proxy was slow" in str(caught.value)
+    assert "limit" not in str(caught.value)
+    assert line.sent == ["tasks/get", "tasks/cancel"]
 
 
 @pytest.mark.requirement(84)
