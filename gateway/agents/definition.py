@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Annotated, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gateway.config.documents import DocumentError, load_mapping, split_frontmatter
 from gateway.config.suggest import did_you_mean
@@ -48,6 +48,50 @@ _ALIASES = {"max_turns": "max-turns", "maxTurns": "max-turns", "steps": "max-tur
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,50}$")
 
 
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True)
+
+
+class WindowCompaction(_Part):
+    """Keep within a model's context window: first old tool results are collapsed, then the oldest messages go."""
+
+    strategy: Literal["context-window"]
+    """`context-window`."""
+    max_tokens: int = Field(ge=100, alias="max-tokens")
+    """The model's context window, in tokens."""
+    output_tokens: int = Field(default=4096, ge=0, alias="output-tokens")
+    """Of that, room for the answer."""
+
+    @model_validator(mode="after")
+    def _leaves_room(self) -> WindowCompaction:
+        if self.output_tokens >= self.max_tokens:
+            raise ValueError("output-tokens must be less than max-tokens, which is the whole window")
+        return self
+
+
+class KeepingCompaction(_Part):
+    """Keep only the newest part of the conversation, of some kind."""
+
+    strategy: Literal["sliding-window", "tool-results", "tool-calls"]
+    """`sliding-window` drops older turns, `tool-calls` older tool calls, `tool-results` says in a line what older tool calls gave."""
+    keep: int = Field(default=20, ge=1)
+    """Newest groups that stay: a message, or a tool call with its results."""
+
+
+class SummaryCompaction(_Part):
+    """Let the agent's model summarise the older part of the conversation."""
+
+    strategy: Literal["summarization"]
+    """`summarization`."""
+    keep: int = Field(default=4, ge=1)
+    """About how many of the newest messages stay as they are."""
+    threshold: int = Field(default=2, ge=0)
+    """How many more there may be before it happens."""
+
+
+Compaction = Annotated[WindowCompaction | KeepingCompaction | SummaryCompaction, Field(discriminator="strategy")]
+
+
 class AgentFile(BaseModel):
     """The frontmatter of an agent file. The body below it is the agent's instructions."""
 
@@ -67,6 +111,14 @@ class AgentFile(BaseModel):
     """Model calls of one run at most; the last is made without tools."""
     output: JsonObject | None = None
     """JSON Schema of an object the answer must be; the tool then has structured output."""
+    history: Literal["database", "none"] = "database"
+    """Whether callers may have sessions with it, kept in the gateway's database."""
+    session_ttl: float | None = Field(default=None, gt=0, alias="session-ttl")
+    """Seconds after the last turn until a session is forgotten; left out: `sessions.ttlSeconds` of the configuration."""
+    compaction: Compaction | None = None
+    """What the model no longer sees of a conversation that grew long; left out: it sees everything."""
+    context_providers: list[str] = Field(default_factory=list, alias="context-providers")
+    """Context providers of your own, as `module:name` of an object or of what makes one; in the order they run."""
 
     @field_validator("name")
     @classmethod
@@ -82,11 +134,20 @@ class AgentFile(BaseModel):
             raise ValueError("must say what the agent does and when to use it")
         return value.strip()
 
-    @field_validator("tools", "skills", mode="before")
+    @field_validator("tools", "skills", "context_providers", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         """Other hosts write lists as `a, b`."""
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("context_providers")
+    @classmethod
+    def _check_context(cls, value: list[str]) -> list[str]:
+        for reference in value:
+            module, _, name = reference.partition(":")
+            if not module or not name:
+                raise ValueError(f"{reference!r} names no object; write `package.module:name`")
+        return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""`AgentTool`: an agent as a tool with one argument, `task`, and progress on the way.
+"""`AgentTool`: an agent as a tool with the argument `task`, and progress on the way.
 
-Each call is a conversation of its own. The agent's model is chosen per call, because `model: auto` may mean the
-caller's own; its tools are the guarded ones of the catalog, called in the caller's name.
+Each call is a conversation of its own, or a turn of a session of its caller (`conversations`). The agent's model is chosen per call,
+because `model: auto` may mean the caller's own; its tools are the guarded ones of the catalog, called in the caller's name.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import json
 from collections.abc import Callable, Sequence
 
 from gateway.agents.agent import Agent
+from gateway.agents.compaction import to_strategy
+from gateway.agents.conversations import NEW_SESSION, Conversations, in_session
 from gateway.agents.definition import AgentDefinition
 from gateway.agents.options import LoopOptions
 from gateway.chat.resolve import ModelResolver
 from gateway.errors import AgentError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.checking import SchemaCheck, measure
+from gateway.sessions.context import ContextProvider
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext, LogLevel
 from gateway.tools.toolbox import ToolBox
@@ -38,6 +41,23 @@ MAX_TASK_CHARS = 200_000
 """Longer tasks are refused: they would not fit a model anyway."""
 
 
+_TASK: JsonObject = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_TASK_CHARS,
+    "description": "What the agent is to do, with everything it needs to know: it does not see your conversation.",
+}
+
+_SESSION_ID: JsonObject = {
+    "type": "string",
+    "maxLength": 100,
+    "description": (
+        f"Leave it out for a task that stands alone. `{NEW_SESSION}` begins a conversation: the result names its id; "
+        "give that id with the next task, and the agent remembers what was said."
+    ),
+}
+
+
 class AgentTool:
     """Implements `Tool` over one agent file."""
 
@@ -48,9 +68,15 @@ class AgentTool:
         toolbox: ToolBox,
         models: ModelResolver,
         skill_instructions: Callable[[Sequence[str]], str] | None,
+        conversations: Conversations | None = None,
+        context_providers: Sequence[ContextProvider] = (),
     ) -> None:
-        """`skill_instructions` says what an agent is told about skills by name; `None` where none are served."""
+        """`skill_instructions` says what an agent is told about skills by name; `None` where none are served. Without
+        `conversations` every call stands alone.
+        """
         self._agent = definition
+        self._conversations = conversations if definition.file.history != "none" else None
+        self._context_providers = tuple(context_providers)
         self._toolbox = toolbox
         self._models = models
         self._skill_instructions = skill_instructions
@@ -60,14 +86,7 @@ class AgentTool:
             description=file.description,
             input_schema={
                 "type": "object",
-                "properties": {
-                    "task": {
-                        "type": "string",
-                        "minLength": 1,
-                        "maxLength": MAX_TASK_CHARS,
-                        "description": "What the agent is to do, with everything it needs to know: it does not see your conversation.",
-                    }
-                },
+                "properties": {"task": _TASK, **({"session_id": _SESSION_ID} if self._conversations is not None else {})},
                 "required": ["task"],
                 "additionalProperties": False,
             },
@@ -78,15 +97,18 @@ class AgentTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """One string argument, `task`."""
+        """A string argument, `task`, and where sessions are kept an optional one, `session_id`."""
         return self._definition
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the agent on a task.
+        """Run the agent on a task, alone or as the next turn of a session.
 
         Raises:
             ModelError: No model, or it failed; the text says what to set or do.
-            AgentError: Agents call each other too deeply, or a skill it names does not exist.
+            AgentError: Agents call each other too deeply, a skill it names does not exist, or the session is busy.
+            NotFound: The session is unknown to this caller (`kind` is `session`).
+            PolicyDenied: The caller has too many sessions.
+            StorageError: The session cannot be read.
         """
         depth = ctx.meta.get(DEPTH_KEY)
         depth = depth if isinstance(depth, int) else 0
@@ -94,11 +116,16 @@ class AgentTool:
             raise AgentError(f"Agent {self._agent.file.name!r} was not run: {depth} agents are already calling each other.")
         progress = _Progress(ctx)
         inner = dataclasses.replace(ctx, caller=progress, meta={**ctx.meta, DEPTH_KEY: depth + 1})
-        agent = await self._build(inner)
-        response = await agent.run(str(arguments["task"]), ctx=inner, observer=progress)
-        return self._to_complete(agent, response)
+        task, session_id = str(arguments["task"]), str(arguments.get("session_id") or "")
+        if not session_id or self._conversations is None:
+            agent = await self._build(inner, self._context_providers)
+            return self._to_complete(agent, await agent.run(task, ctx=inner, observer=progress))
+        async with self._conversations.open(self._agent.file, session_id, ctx.principal.id) as conversation:
+            agent = await self._build(inner, [conversation.history, *self._context_providers])
+            response = await agent.run(task, session=conversation.session, ctx=inner, observer=progress)
+            return await in_session(conversation, self._to_complete(agent, response))
 
-    async def _build(self, ctx: CallContext) -> Agent:
+    async def _build(self, ctx: CallContext, providers: Sequence[ContextProvider]) -> Agent:
         file = self._agent.file
         patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]
         # The last of its turns is the one without tools, so an agent of one turn has none.
@@ -109,14 +136,17 @@ class AgentTool:
                 raise AgentError(f"Agent {file.name!r} names skills, but none are served; set `expose.skills`.")
             parts.append(self._skill_instructions(file.skills))
         options: ChatOptions = {"response_format": file.output} if file.output is not None else {}
+        client = self._models.resolve(file.model, ctx)
         return Agent(
-            self._models.resolve(file.model, ctx),
+            client,
             "\n\n".join(parts),
             name=file.name,
             description=file.description,
             tools=tools,
             default_options=options,
             function_invocation_configuration=LoopOptions(max_iterations=max(1, file.max_turns - 1)),
+            context_providers=providers,
+            compaction_strategy=to_strategy(file.compaction, client),
         )
 
     def _to_complete(self, agent: Agent, response: AgentResponse) -> Complete:

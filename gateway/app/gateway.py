@@ -117,8 +117,10 @@ class Gateway:
         self.keys = KeyStore(state.path / "keys.json")
         self._stack.push_async_callback(self._close_models)
         hosts = Hosts()
-        self._local = LocalSources(hosts, self, self._all_models)
-        services = self._asking(state)
+        records = Records(state, audit_days=config.storage.audit_days, url=config.storage.url)
+        self._stack.push_async_callback(records.aclose)
+        self._local = LocalSources(hosts, self, self._all_models, records)
+        services = self._asking(records)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes))
         client: JsonObject = {"name": config.server.name, "version": __version__}
         await self._stack.enter_async_context(hosts)
@@ -132,8 +134,9 @@ class Gateway:
             state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
         )
         self._learn_secrets()
-        self._own = OwnSource(store, GatewayStatus(self.sources, self.problems, self._mask.mask) if config.server.status_tool else None)
-        self._own.offer(self._disclosure.tools if self._is_on_demand() else ())
+        status = GatewayStatus(self.sources, self.problems, self._mask.mask) if config.server.status_tool else None
+        self._own = OwnSource(store, status, records)
+        self._offer_own()
         budget = NAME_BUDGET - len(config.server.client_prefix)
         self.catalog = Catalog(
             self._entries(),
@@ -168,11 +171,9 @@ class Gateway:
         tasks.start_soon(self._note_settled)
         await self._stack.enter_async_context(self._server)
 
-    def _asking(self, state: StateFolder) -> AskServices:
+    def _asking(self, records: Records) -> AskServices:
         """What judging asks needs: the records, opened on first use, and a model of ours where policy lets one answer."""
         config = self.loaded.config
-        records = Records(state, audit_days=config.storage.audit_days, url=config.storage.url)
-        self._stack.push_async_callback(records.aclose)
         self._stack.callback(self.events.subscribe(lambda event: records.note(_to_audit(event)), kinds=AUDITED))
         return AskServices(self.events, records, Approvals(records, self.events), self._wanted_models(config))
 
@@ -228,6 +229,9 @@ class Gateway:
         config = self.loaded.config
         return any(config.policy(name).disclosure == "on-demand" for name in (*config.mcp_servers, *self._local.table))
 
+    def _offer_own(self) -> None:
+        self._own.offer(self._disclosure.tools if self._is_on_demand() else (), with_sessions=self._local.has_sessions)
+
     def _learn_secrets(self) -> None:
         for secret in self.loaded.secrets:
             self._mask.register_secret(secret)
@@ -263,7 +267,7 @@ class Gateway:
         self._servers.take(turnover)
         self._pin(pins)
         await self._servers.start(turnover.joining)
-        self._own.offer(self._disclosure.tools if self._is_on_demand() else ())
+        self._offer_own()
         await self.catalog.arrange(self._entries())
         self._bind_skills(local)
         self._servers.release(turnover.leaving)

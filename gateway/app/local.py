@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, cast
 from gateway.app.held import Held, Holdable, Hosts
 from gateway.config.load import LoadedConfig
 from gateway.config.models import Expose
+from gateway.storage.records import Records
 from gateway.tools.base import ToolSource
 from gateway.tools.toolbox import ToolBox
 
 if TYPE_CHECKING:
+    from gateway.agents.source import AgentSource
     from gateway.chat.resolve import ModelResolver
     from gateway.skills.source import SkillSource
 
@@ -42,9 +44,10 @@ class LocalTurnover:
 class LocalSources:
     """Made from `expose`: `prepare` enters what is new, `take` serves it, `release` lets go what went."""
 
-    def __init__(self, hosts: Hosts, toolbox: ToolBox, models: Callable[[], ModelResolver]) -> None:
-        """`models` gives the gateway's resolver, made when an agent first needs it. No side effects."""
+    def __init__(self, hosts: Hosts, toolbox: ToolBox, models: Callable[[], ModelResolver], records: Records) -> None:
+        """`models` gives the gateway's resolver, made when an agent first needs it; `records` keep sessions. No side effects."""
         self._hosts = hosts
+        self._records = records
         self._toolbox = toolbox
         self._models = models
         self._table: dict[str, Local] = {}
@@ -59,6 +62,12 @@ class LocalSources:
         """The skills, where any are exposed."""
         local = self._table.get("skill")
         return cast("SkillSource", local.source) if local is not None else None
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether callers may have sessions with an agent that is exposed."""
+        local = self._table.get("agent")
+        return local is not None and cast("AgentSource", local.source).has_sessions
 
     async def prepare(self, loaded: LoadedConfig) -> LocalTurnover:
         """Make and enter what `loaded` exposes and is not here alike; nothing is served or left yet."""
@@ -100,15 +109,27 @@ class LocalSources:
 
                 return FunctionSource(expose.functions, base_dir=base)
             case "agent":
-                from gateway.agents.source import AgentSource
-
-                told = skills.instructions if skills is not None else None
-                paths = [base / path for path in expose.agents]
-                return AgentSource(paths, toolbox=self._toolbox, models=self._models(), skill_instructions=told)
+                return self._agents(loaded, skills)
             case _:
                 from gateway.workflows.source import WorkflowSource
 
                 return WorkflowSource([Path(path) for path in expose.agents], toolbox=self._toolbox, base_dir=base)
+
+
+    def _agents(self, loaded: LoadedConfig, skills: SkillSource | None) -> AgentSource:
+        from gateway.agents.conversations import ConversationLimits, Conversations
+        from gateway.agents.source import AgentSource
+
+        kept, base = loaded.config.sessions, loaded.base_dir
+        limits = ConversationLimits(ttl_seconds=kept.ttl_seconds, max_per_caller=kept.max_per_caller, wait_seconds=kept.wait_seconds)
+        return AgentSource(
+            [base / path for path in loaded.config.expose.agents],
+            toolbox=self._toolbox,
+            models=self._models(),
+            skill_instructions=skills.instructions if skills is not None else None,
+            conversations=Conversations(self._records, limits),
+            base_dir=base,
+        )
 
 
 def _wanted(expose: Expose) -> list[tuple[str, tuple[Sequence[str], ...]]]:

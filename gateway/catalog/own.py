@@ -1,16 +1,19 @@
 """`OwnSource`: the gateway's own tools and resources as a source named `gateway`.
 
-`read_result` with the resources `moongate://results/<id>` for what was shortened, and `gateway_status` with
-`moongate://status`. Local, without a prefix, so its names are reserved. `app` makes it and hands in what it tells.
+`read_result` with the resources `moongate://results/<id>` for what was shortened, `gateway_status` with `moongate://status`, and
+where agents are served `session_list` and `session_delete` with `session://<id>`. Local, without a prefix, so its names are
+reserved. `app` makes it and hands in what it tells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gateway.catalog.session_tools import SESSION_SCHEME, read_session, session_template, session_tools
 from gateway.catalog.status import STATUS_URI, GatewayStatus, status_resource
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
+from gateway.storage.records import Records
 from gateway.storage.results import RESULT_SCHEME, ResultStore
 from gateway.tools.base import Finished, Kind, OnChange, Tool
 from gateway.tools.context import CallContext
@@ -24,20 +27,30 @@ UNLIMITED_BYTES = 2**62
 
 
 class OwnSource:
-    """Implements `Source`. `status` is `None` where `server.statusTool` is off."""
+    """Implements `Source`. `status` is `None` where `server.statusTool` is off; sessions are in `records`."""
 
-    def __init__(self, store: ResultStore, status: GatewayStatus | None) -> None:
+    def __init__(self, store: ResultStore, status: GatewayStatus | None, records: Records) -> None:
         self._store = store
         self._status = status
+        self._records = records
         self._tools: list[Tool] = [ReadResult(store), *([status] if status is not None else [])]
+        self._session_tools = session_tools(records)
+        self._with_sessions = False
         self._more: Sequence[Tool] = ()
         self._on_change: OnChange = lambda _: None
 
-    def offer(self, more: Sequence[Tool]) -> None:
-        """Have these tools too from now on, in place of what was offered before: those of `disclosure`, where it is used."""
-        if list(more) != list(self._more):
-            self._more = more
-            self._on_change("tools")
+    def offer(self, more: Sequence[Tool], *, with_sessions: bool) -> None:
+        """Have these tools too from now on, in place of what was offered before: those of `disclosure`, where it is used, and
+        with sessions where an agent has any.
+        """
+        offered = [*(self._session_tools if with_sessions else ()), *more]
+        if offered == list(self._more):
+            return
+        self._more = offered
+        self._on_change("tools")
+        if with_sessions != self._with_sessions:
+            self._with_sessions = with_sessions
+            self._on_change("resources")
 
     @property
     def id(self) -> str:
@@ -58,17 +71,20 @@ class OwnSource:
             return [status_resource()]
         if kind == "templates":
             return [
+                *([session_template()] if self._with_sessions else []),
                 {
                     "uriTemplate": f"{RESULT_SCHEME}{{id}}",
                     "name": "result",
                     "title": "The whole of a shortened result",
                     "description": "What the gateway kept of a result that was too large. The result itself links it.",
-                }
+                },
             ]
         return []
 
     async def read(self, uri: str, ctx: CallContext) -> Finished:
-        """The status, or a whole kept body of this caller. Raises `NotFound`."""
+        """The status, a whole kept body of this caller, or one of its sessions. Raises `NotFound`."""
+        if uri.startswith(SESSION_SCHEME) and self._with_sessions:
+            return await read_session(self._records, uri, ctx)
         if uri == STATUS_URI and self._status is not None:
             return Finished({"contents": [{"uri": uri, "mimeType": "application/json", "text": self._status.as_json()}]})
         if not uri.startswith(RESULT_SCHEME):

@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "keys": "gateway.cli.keys:keys",
     "approvals": "gateway.cli.records:approvals",
     "audit": "gateway.cli.records:audit",
+    "sessions": "gateway.cli.sessions:sessions",
     "auth": "gateway.cli.auth:auth",
 }
 """Command → where it is defined, in the order of `--help`."""

@@ -41,7 +41,7 @@ def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
     async def read(records: Records) -> list[PendingAsk]:
         return await (await records.asks()).list(only_open=not every)
 
-    found = _with_records(config_path, read)
+    found = with_records(config_path, read)
     if as_json:
         print_json({"approvals": [ask.to_json() for ask in found]})
         return
@@ -57,7 +57,7 @@ def show_approval(ask_id: str, config_path: str | None, as_json: bool) -> None:
     """Show one question in full: what would be called, with which arguments."""
     from gateway.cli.output import clean, print_json
 
-    found = _with_records(config_path, lambda records: _get(records, ask_id))
+    found = with_records(config_path, lambda records: _get(records, ask_id))
     if as_json:
         print_json(found.to_json())
         return
@@ -103,18 +103,18 @@ def audit(since: str, server: str | None, limit: int, verify: bool, config_path:
         async def check(records: Records) -> ChainReport:
             return await (await records.audit()).verify()
 
-        _show_report(_with_records(config_path, check), as_json=as_json)
+        _show_report(with_records(config_path, check), as_json=as_json)
         return
 
     async def read(records: Records) -> list[AuditEntry]:
         return await (await records.audit()).read(since=start, source=server, limit=limit)
 
-    found = _with_records(config_path, read)
+    found = with_records(config_path, read)
     if as_json:
         print_json({"entries": [entry.to_json() for entry in found]})
         return
     rows = [
-        [_moment(e.at), e.kind, e.source, e.name, e.principal, " ".join(f"{k}={v}" for k, v in e.fields.items() if v is not None)]
+        [moment(e.at), e.kind, e.source, e.name, e.principal, " ".join(f"{k}={v}" for k, v in e.fields.items() if v is not None)]
         for e in found
     ]
     print_table(("time", "kind", "source", "name", "caller", "decision"), rows, whole_last=True)
@@ -140,7 +140,7 @@ def _decide(ask_id: str, decision: AskState, config_path: str | None, *, as_json
     async def work(records: Records) -> tuple[PendingAsk, bool]:
         return await _move(records, ask_id, decision)
 
-    ask, taken = _with_records(config_path, work)
+    ask, taken = with_records(config_path, work)
     if as_json:
         print_json({"id": ask.id, "decision": decision, "taken": taken})
         return
@@ -185,7 +185,8 @@ async def _get(records: Records, ask_id: str) -> PendingAsk:
     raise NotFound("approval", ask_id, f"There is no question {ask_id!r}. {hint or '`moongate approvals list` shows them.'}".rstrip())
 
 
-def _with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]]) -> T:
+def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]]) -> T:
+    """Run work on the records of a configuration, and close them."""
     from gateway.storage.records import Records
     from gateway.storage.state import StateFolder, default_state_dir
 
@@ -206,5 +207,6 @@ def _left(ask: PendingAsk) -> str:
     return f"{max(0, round(ask.expires_at - time.time()))} s"
 
 
-def _moment(seconds: float) -> str:
+def moment(seconds: float) -> str:
+    """A time as people and programs read it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

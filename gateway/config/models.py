@@ -138,6 +138,17 @@ class StorageSettings(Model):
     """How long the audit log is kept."""
 
 
+class SessionSettings(Model):
+    """Conversations that callers have with agents over several calls."""
+
+    ttl_seconds: float = Field(default=2_592_000, gt=0)
+    """How long one is kept after its last turn; an agent may say otherwise."""
+    max_per_caller: int = Field(default=200, ge=1)
+    """Sessions of one caller at once."""
+    wait_seconds: float = Field(default=20, ge=0)
+    """How long a call waits for another one on the same session before it fails as busy."""
+
+
 class SecretCommand(Model):
     """A program whose output is a secret, for `${cmd:NAME}`."""
 
@@ -169,6 +180,8 @@ class GatewayConfig(Model):
     """The gateway itself."""
     storage: StorageSettings = Field(default_factory=StorageSettings)
     """The gateway's own state."""
+    sessions: SessionSettings = Field(default_factory=SessionSettings)
+    """Conversations with agents."""
     secrets: dict[str, SecretCommand] = Field(default_factory=dict)
     """Programs behind `${cmd:NAME}`."""
     defaults: Defaults = Field(default_factory=Defaults)

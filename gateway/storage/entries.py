@@ -62,3 +62,25 @@ class PendingAsk:
             "id": self.id, "kind": self.kind, "source": self.source, "name": self.name, "principal": self.principal,
             "shown": self.shown, "state": self.state, "createdAt": self.created_at, "expiresAt": self.expires_at,
         }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A conversation of a caller with an agent, without what was said."""
+
+    id: str
+    principal: str
+    agent: str
+    turns: int
+    created_at: float
+    used_at: float
+    expires_at: float
+    is_busy: bool
+    """A call is in the middle of it."""
+
+    def to_json(self) -> JsonObject:
+        """As `session_list` and `moongate sessions --json` show it; times are seconds since the epoch."""
+        return {
+            "id": self.id, "agent": self.agent, "turns": self.turns, "createdAt": self.created_at, "usedAt": self.used_at,
+            "expiresAt": self.expires_at, "busy": self.is_busy,
+        }  # fmt: skip

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.storage.audit import AuditLog
     from gateway.storage.budget import SamplingUse
     from gateway.storage.engine import Database
+    from gateway.storage.sessions import Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class _Opened:
     audit: AuditLog
     asks: Asks
     budget: SamplingUse
+    sessions: Sessions
 
 
 class Records:
@@ -85,6 +87,14 @@ class Records:
         """The sampling requests counted. Raises `StorageError`."""
         return (await self._open()).budget
 
+    async def sessions(self) -> Sessions:
+        """The conversations of callers with agents. Raises `StorageError`."""
+        return (await self._open()).sessions
+
+    async def database(self) -> Database:
+        """The database itself, for repositories of rooms above. Raises `StorageError`."""
+        return (await self._open()).database
+
     async def key(self, purpose: str) -> bytes:
         """The installation's key for `purpose` (`StateFolder.key`). Raises `StorageError`."""
         known = self._keys.get(purpose)
@@ -109,10 +119,12 @@ class Records:
         from gateway.storage.audit import AuditLog
         from gateway.storage.budget import SamplingUse
         from gateway.storage.engine import open_database, open_url
+        from gateway.storage.sessions import Sessions
 
         folder = self._state.ensure()
         database = open_url(self._url) if self._url is not None else open_database(folder)
-        return _Opened(database, AuditLog(database, self._state.key("audit")), Asks(database), SamplingUse(database))
+        audit = AuditLog(database, self._state.key("audit"))
+        return _Opened(database, audit, Asks(database), SamplingUse(database), Sessions(database))
 
     # -- the audit log's writing side --------------------------------------------------------------------------
 

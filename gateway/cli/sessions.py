@@ -1,0 +1,104 @@
+"""`moongate sessions`: the conversations that callers have with agents, for the one who runs the gateway."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.common import config_option, json_option
+from gateway.cli.records import moment, with_records
+
+if TYPE_CHECKING:
+    from gateway.json_types import JsonObject
+    from gateway.storage.entries import StoredSession
+    from gateway.storage.records import Records
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def sessions() -> None:
+    """Conversations of callers with agents."""
+
+
+@sessions.command("list")
+@click.option("--agent", metavar="NAME", help="Only with this agent.")
+@click.option("--caller", metavar="ID", help="Only of this caller, as the list names it.")
+@config_option
+@json_option
+def list_sessions(agent: str | None, caller: str | None, config_path: str | None, as_json: bool) -> None:
+    """Show every session that can go on, the one used last first."""
+    from gateway.cli.output import print_json, print_table
+
+    async def read(records: Records) -> list[StoredSession]:
+        return await (await records.sessions()).list(caller)
+
+    found = [session for session in with_records(config_path, read) if agent in (None, session.agent)]
+    if as_json:
+        print_json({"sessions": [_shown(session) for session in found]})
+        return
+    rows = [
+        [s.id, s.agent, s.principal, str(s.turns), moment(s.used_at), moment(s.expires_at), "busy" if s.is_busy else ""] for s in found
+    ]
+    print_table(("id", "agent", "caller", "turns", "last used", "kept until", "state"), rows)
+
+
+@sessions.command("show")
+@click.argument("session_id", metavar="ID")
+@config_option
+@json_option
+def show_session(session_id: str, config_path: str | None, as_json: bool) -> None:
+    """Show what was said in one session."""
+    from gateway.cli.output import clean, print_json
+    from gateway.types.messages import Message
+
+    async def read(records: Records) -> tuple[StoredSession, list[JsonObject]]:
+        store = await records.sessions()
+        [found] = await _matching(records, session_id)
+        return await store.get(found.id, found.principal)
+
+    session, messages = with_records(config_path, read)
+    if as_json:
+        print_json({**_shown(session), "messages": messages})
+        return
+    click.echo(clean(f"{session.id}  {session.agent}  {session.principal}  {session.turns} turns"))
+    for message in (Message.from_dict(stored) for stored in messages):
+        said = message.text or ", ".join(content.type for content in message.contents)
+        click.echo(clean(f"{message.role}: {said}"))
+
+
+@sessions.command("delete")
+@click.argument("session_id", metavar="ID")
+@config_option
+@json_option
+def delete_session(session_id: str, config_path: str | None, as_json: bool) -> None:
+    """Forget one session, with everything that was said in it."""
+    from gateway.cli.output import print_json
+
+    async def work(records: Records) -> list[str]:
+        store = await records.sessions()
+        found = await _matching(records, session_id)
+        for session in found:
+            await store.delete(session.id, session.principal)
+        return [session.id for session in found]
+
+    deleted = with_records(config_path, work)
+    if as_json:
+        print_json({"deleted": deleted})
+        return
+    click.echo(f"deleted {', '.join(deleted)}")
+
+
+async def _matching(records: Records, session_id: str) -> list[StoredSession]:
+    """The one session with this id, or with an id that begins so."""
+    from gateway.errors import NotFound
+
+    known = await (await records.sessions()).list()
+    found = [session for session in known if session_id and session.id.startswith(session_id)]
+    if len(found) == 1:
+        return found
+    hint = "Several begin so; write more of it." if found else "`moongate sessions list` shows them."
+    raise NotFound("session", session_id, f"There is no session {session_id!r}. {hint}")
+
+
+def _shown(session: StoredSession) -> JsonObject:
+    return {**session.to_json(), "caller": session.principal}
