@@ -2,8 +2,8 @@
 
 The SDK's streamable HTTP transport ends the whole connection when one POST raises (python-sdk#3560), and
 reads bodies without a limit. `SteadyTransport` sits below it: a request that cannot be delivered is answered
-with a JSON-RPC error of its own, a body that breaks or grows past the limit just ends. Knows nothing of MCP
-sessions; `transport` builds it.
+with a JSON-RPC error of its own, a body that breaks or grows past the limit just ends, a cancelled request of a 2025
+session is let go, and a listening stream is tried again. Knows nothing of MCP sessions; `transport` builds it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import logging
 import math
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 import anyio.abc
@@ -72,22 +72,66 @@ HEAD_BYTES = 256
 MAX_REFUSAL_BYTES = 16_384
 """Of the body of a 400 that is read to learn whether the session is meant."""
 
+RELISTEN_SECONDS = 1.0
+"""Wait before a listening stream (GET) that could not be opened is tried again; doubles up to `MAX_RELISTEN_SECONDS`. The SDK
+gives up after two attempts, and a 2025 server would tell nothing any more for as long as its session lasts."""
+
+MAX_RELISTEN_SECONDS = 30.0
+"""Longest wait between attempts to listen."""
+
+RESUME_ATTEMPTS = 4
+"""Of a stream that is taken up again (`Last-Event-ID`), which may be one call's."""
+
 CONNECT_TIMEOUT_SECONDS = 10.0
 """Time for TCP and TLS; the deadline of the call itself is the gate's."""
 
 
-class _BoundedStream(httpx2.AsyncByteStream):
-    """A response body that ends instead of raising, at the limit or when the connection breaks."""
+_T = TypeVar("_T")
 
-    def __init__(self, inner: httpx2.AsyncByteStream, server: str, max_bytes: int | None) -> None:
+
+class _Flight:
+    """A request that is on its way or being answered, and can be let go."""
+
+    def __init__(self, request: httpx2.Request) -> None:
+        self.head = _head(request)
+        self.is_over = False
+        self._scope: anyio.CancelScope | None = None
+
+    async def wait(self, what: Callable[[], Awaitable[_T]]) -> _T | None:
+        """The outcome, or `None` where the request was let go meanwhile."""
+        if not self.is_over:
+            with anyio.CancelScope() as self._scope:
+                return await what()
+        return None
+
+    def let_go(self) -> None:
+        """Nobody waits for it any more."""
+        self.is_over = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """A response body that ends instead of raising: at the limit, when the connection breaks, or let go."""
+
+    def __init__(
+        self, inner: httpx2.AsyncByteStream, server: str, max_bytes: int | None, flights: set[_Flight], flight: _Flight | None
+    ) -> None:
         self._inner = inner
         self._server = server
         self._max_bytes = max_bytes
+        self._flights = flights
+        self._flight = flight
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         seen = 0
+        chunks = aiter(self._inner)
+        flight = self._flight
         try:
-            async for chunk in self._inner:
+            while True:
+                chunk = await anext(chunks, None) if flight is None else await flight.wait(lambda: anext(chunks, None))
+                if chunk is None:
+                    return
                 seen += len(chunk)
                 if self._max_bytes is not None and seen > self._max_bytes:
                     logger.warning("%s: response body larger than %d bytes; cut off", self._server, self._max_bytes)
@@ -97,6 +141,8 @@ class _BoundedStream(httpx2.AsyncByteStream):
             logger.info("%s: response body broke off: %s", self._server, type(error).__name__)
 
     async def aclose(self) -> None:
+        if self._flight is not None:
+            self._flights.discard(self._flight)
         await self._inner.aclose()
 
 
@@ -185,6 +231,8 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         self._max_body_bytes = max_body_bytes
         self._tasks: anyio.abc.TaskGroup | None = None
         self._in_passing = 0
+        self._flights: set[_Flight] = set()
+        """Requests of a 2025 session: the SDK lets only those of the modern era go when they are cancelled."""
 
     async def __aenter__(self) -> SteadyTransport:
         tasks = anyio.create_task_group()
@@ -219,16 +267,65 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
             self._in_passing -= 1
 
     async def _acknowledged(self, request: httpx2.Request) -> httpx2.Response:
-        """Deliver, within `ACKNOWLEDGE_SECONDS` what has no answer."""
+        """Deliver, within `ACKNOWLEDGE_SECONDS` what has no answer; what a cancellation names is let go after it."""
+        if request.method == "GET":
+            return await self._listen(request)
         if request.method == "DELETE" or (request.method == "POST" and _has_no_answer(request)):
-            with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
-                return await self._deliver(request)
+            try:
+                with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
+                    return await self._deliver(request)
+            finally:
+                self._let_go(request)
             return self._stand_in(request, LOST, "not taken in time", httpx2.ReadTimeout("not taken in time", request=request))
-        return await self._deliver(request)
-
-    async def _deliver(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method != "POST" or "mcp-method" in request.headers:  # which only modern requests have
+            return await self._deliver(request)
+        flight = _Flight(request)
+        self._flights.add(flight)
+        response = None
         try:
-            response = await self._inner.handle_async_request(request)
+            response = await self._deliver(request, flight)
+            return response
+        finally:
+            if response is None or not isinstance(response.stream, _BoundedStream):
+                self._flights.discard(flight)
+
+    def _let_go(self, request: httpx2.Request) -> None:
+        if not self._flights or b'"method":"notifications/cancelled"' not in _head(request):
+            return
+        named = json.loads(request.content).get("params", {}).get("requestId")
+        start = b'{"jsonrpc":"2.0","id":' + json.dumps(named).encode() + b","
+        for flight in self._flights:
+            if flight.head.startswith(start):
+                flight.let_go()
+
+    async def _listen(self, request: httpx2.Request) -> httpx2.Response:
+        """Open a stream on which the server speaks first, as often as it takes, if it offers one."""
+        wait, attempts = RELISTEN_SECONDS, RESUME_ATTEMPTS if "last-event-id" in request.headers else math.inf
+        while True:
+            attempts -= 1
+            try:
+                response = await self._deliver(request)
+                status = response.status_code
+                is_refused = (300 <= status < 500 and status not in (408, 429)) or status == 501
+                is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+                if attempts <= 0 or is_refused or (response.is_success and is_stream):
+                    return response
+                await response.aclose()
+            except httpx2.TransportError:
+                if attempts <= 0:
+                    raise
+            await anyio.sleep(wait)
+            wait = min(wait * 2, MAX_RELISTEN_SECONDS)
+
+    async def _deliver(self, request: httpx2.Request, flight: _Flight | None = None) -> httpx2.Response:
+        try:
+            if flight is None:
+                response = await self._inner.handle_async_request(request)
+            else:
+                answered = await flight.wait(lambda: self._inner.handle_async_request(request))
+                if answered is None:
+                    return _json_rpc_error(request, LOST, "cancelled")
+                response = answered
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol, httpx2.ProxyError) as error:
             return self._stand_in(request, NOT_SENT, f"cannot connect: {_reason(error)}", error)
         except httpx2.TransportError as error:
@@ -252,7 +349,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         if request.method == "POST" and not streaming and _length(response) > self._max_body_bytes:
             await response.aclose()
             return _json_rpc_error(request, TOO_LARGE, too_large(self._max_body_bytes))
-        response.stream = _BoundedStream(stream, self._server, None if streaming else self._max_body_bytes)
+        response.stream = _BoundedStream(stream, self._server, None if streaming else self._max_body_bytes, self._flights, flight)
         return response
 
     async def _turned_away(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response | None:

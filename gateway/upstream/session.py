@@ -87,9 +87,9 @@ _NO_ANSWERS = frozenset(
 """How the SDK's transport spells an answer that was no JSON-RPC, before a colon; not to be passed on as the server's own words."""
 
 _NOT_FOUND = (METHOD_NOT_FOUND, "Not Found")
-"""How it spells a bare 404, by which servers also refuse methods they do not have; none is without those of `_CALLS`."""
+"""How it spells a bare 404, by which servers also refuse methods they do not have; none that is asked for these is without them."""
 
-_CALLS = frozenset({"tools/call", "resources/read", "prompts/get"})
+_NEVER_MISSING = frozenset({"tools/list", "tools/call", "resources/read", "prompts/get", "subscriptions/listen"})
 
 _calling: ContextVar[CallContext | None] = ContextVar("moongate_calling", default=None)
 """The call on whose behalf a request goes out. The SDK's HTTP transport carries it along to whatever the server
@@ -264,7 +264,7 @@ class Session:
         if code == LOST or (code == CONNECTION_CLOSED and text.startswith("SSE stream ")):
             return UpstreamLost(f"The connection to {self.server!r} broke during {method!r}; the call may have run.", server=self.server)
         spelled = (code, text.partition(":")[0])
-        if (spelled in _NO_ANSWERS and method != "server/discover") or (spelled == _NOT_FOUND and method in _CALLS):
+        if (spelled in _NO_ANSWERS and method != "server/discover") or (spelled == _NOT_FOUND and method in _NEVER_MISSING):
             return UpstreamLost(f"Server {self.server!r} answered {method!r} with what is no MCP; it may have run.", server=self.server)
         if code == TOO_LARGE:
             return UpstreamError(f"Server {self.server!r}: {text}.", server=self.server)

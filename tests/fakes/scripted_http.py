@@ -249,7 +249,8 @@ class Site:
                     await anyio.sleep(0.3 if kind == "drip" else 0)
                 await self.until_over(reply)
             case "hang":
-                await self.until_over(reply)
+                with anyio.CancelScope(shield=True):  # a cancellation does not wake it either
+                    await self.until_over(reply)
             case "twice":
                 await reply.event(body)
                 await reply.event(body)

@@ -204,7 +204,7 @@ class Scripted:
             found = {"messages": [{"role": "user", "content": {"type": "text", "text": "hello"}}]}
         elif method == "completion/complete":
             found = {"completion": {"values": ["Paris"]}}
-        elif method in ("resources/subscribe", "resources/unsubscribe", "ping", "tasks/cancel"):
+        elif method in ("resources/subscribe", "resources/unsubscribe", "ping", "tasks/cancel", "subscriptions/listen"):
             found = {}
         if found is None:
             return {"error": {"code": -32601, "message": "Method not found"}}

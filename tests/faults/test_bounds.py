@@ -28,7 +28,7 @@ ROUNDS = 1_000
 FAST: dict[str, Any] = {"timeoutSeconds": 0.5, "connectTimeoutSeconds": 5}
 
 
-async def many(count: int, client: Any, name: str, arguments: dict[str, Any], *, at_once: int = 20) -> int:
+async def many(count: int, client: Any, name: str, arguments: dict[str, Any], *, at_once: int = 40) -> int:
     """Make calls, some at once; how many were errors."""
     errors = 0
     numbers = iter(range(count))
@@ -37,9 +37,10 @@ async def many(count: int, client: Any, name: str, arguments: dict[str, Any], *,
         nonlocal errors
         for number in numbers:
             try:
-                errors += (await client.call_tool(name, {**arguments, "id": f"{number}"})).is_error
+                failed = (await client.call_tool(name, {**arguments, "id": f"{number}"})).is_error
             except MCPError:
-                errors += 1
+                failed = True
+            errors += failed
 
     async with anyio.create_task_group() as tasks:
         for _ in range(at_once):
@@ -48,17 +49,18 @@ async def many(count: int, client: Any, name: str, arguments: dict[str, Any], *,
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-@pytest.mark.parametrize("kind", ["lost", "error", "type", "half", "hang", "stranger"])
+@pytest.mark.parametrize("kind", ["error", "type", "half", "hang", "stranger"])
 async def test_a_thousand_failing_calls_of_a_server_over_http_leave_nothing_behind(tmp_path: Path, era: Era, kind: str) -> None:
     row = Row("http", era, "after", kind)
     with servers(tmp_path, [row]) as entries:
         config = {"mcpServers": {"good": upstream_stdio(), **entries}, "policies": {row.name: {**FAST, "maxConcurrency": 100}}}
         with metered(tmp_path, config) as meter:
             async with connected(MODERN, meter.url) as (client, _), connected(LEGACY, meter.url) as (other, _):
-                assert await many(WARM, client, f"{row.name}__do", {}) == WARM
+                for use in (client, other):
+                    assert await many(WARM, use, f"{row.name}__do", {}) == WARM
                 before = meter.now()
-                assert await many(ROUNDS // 2, client, f"{row.name}__do", {}, at_once=50) == ROUNDS // 2
-                assert await many(ROUNDS // 2, other, f"{row.name}__do", {}, at_once=50) == ROUNDS // 2
+                for use in (client, other):
+                    assert await many(ROUNDS // 2, use, f"{row.name}__do", {}) == ROUNDS // 2
                 await meter.until_back(before)
 
 
@@ -147,7 +149,8 @@ async def test_a_thousand_asks_that_nobody_answers_leave_nothing_behind(tmp_path
     }
     policies = {"old": {"callers": "separate"}, "new": {"roots": {"mode": "relay"}}}
     entries = {"old": upstream_stdio("--legacy"), "new": raw_stdio(told, "--modern")}
-    with metered(tmp_path, {"mcpServers": entries, "policies": policies, "server": {"askTimeoutSeconds": 1}}) as meter:
+    server = {"askTimeoutSeconds": 1, "maxChildProcesses": 10}
+    with metered(tmp_path, {"mcpServers": entries, "policies": policies, "server": server}) as meter:
         async with httpx2.AsyncClient() as raw:
 
             async def ask(number: int) -> None:

@@ -16,6 +16,7 @@ FEW: list[tuple[str, str]] = [
     ("initialize", "hang"),
     ("initialized", "once"),
     ("list", "half"),
+    ("list", "lost"),
     ("before", "die"),
     ("before", "lost"),
     ("after", "die"),
