@@ -16,6 +16,7 @@ import anyio
 
 from gateway.catalog.disclosure import Disclosure
 from gateway.catalog.names import expose_uri, split_uri, uri_label
+from gateway.catalog.own import SOURCE_ID
 from gateway.catalog.shelf import KEY_OF, CatalogEntry, Fittings, Shelf
 from gateway.catalog.templates import matches_template
 from gateway.catalog.uris import expose_contents, expose_messages
@@ -214,10 +215,7 @@ class Catalog:
                     if override is not None and not override.listed:
                         unlisted[name] = guarded
                     continue
-                text = (
-                    f"Tool name {name!r} is claimed by source {first.source!r} and by source {guarded.source!r}; "
-                    f"give one of them another `prefix` under `policies`."
-                )
+                text = _clash(name, first.source, guarded.source)
                 if strict and local[name] and shelf.entry.is_local:
                     raise Collision(text, name=name, first=first.source, second=guarded.source)
                 problems[name] = f"{text} The first one counts."
@@ -422,3 +420,11 @@ class Catalog:
         """Undo one `watch`."""
         shelf, native = self._locate(uri)
         await cast("Source", shelf.entry.full).unwatch(native)
+
+
+def _clash(name: str, first: str, second: str) -> str:
+    """What is wrong where two sources claim one tool name, and the fix."""
+    if first == SOURCE_ID:  # as a gateway behind this one does that has no prefix
+        return f"Tool {name!r} of source {second!r} is hidden by this gateway's own; give {second!r} a `prefix` under `policies`."
+    claimed = f"Tool name {name!r} is claimed by source {first!r} and by source {second!r}"
+    return f"{claimed}; give one of them another `prefix` under `policies`."

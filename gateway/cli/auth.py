@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import config_option, diverted_stdout, json_option, load, run_async
+from gateway.cli.common import Group, config_option, diverted_stdout, json_option, load, run_async
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.upstream.oauth.tokens import TokenFile
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 def auth() -> None:
     """Sign in to remote servers that want it."""
 
@@ -60,7 +60,7 @@ def status(config_path: str | None, as_json: bool) -> None:
     """Show which servers want a sign-in or a token, and which have one; never the tokens."""
     from gateway.cli.output import print_json, print_table
 
-    loaded = load(config_path)
+    loaded = load(config_path, fetches=False)
     rows = [_row(loaded, server) for server, policy in loaded.config.policies.items() if policy.auth and _is_served(loaded, server)]
     if as_json:
         print_json({"servers": list(rows)})

@@ -48,7 +48,7 @@ def call(ctx: click.Context, /, **_: object) -> None:
     args_json: str | None = sys.stdin.read() if given["args_json"] == "-" else given["args_json"]
     words = _Words(given["tool"], given["pairs"], args_json)
     target = Target(given["url"], given["api_key"], given["standalone"])
-    loaded = load(given["config_path"])
+    loaded = load(given["config_path"], fetches=False)
     result = run_async(lambda: _call(words, loaded, target))
     _show(result, words.tool, as_json=given["as_json"])
 

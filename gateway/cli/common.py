@@ -32,19 +32,32 @@ api_key_option = click.option("--api-key", metavar="KEY", envvar=API_KEY_VARIABL
 standalone_option = click.option("--standalone", is_flag=True, help="Start the configured sources for this command even if a gateway runs.")
 
 
-def load(config_path: str | None) -> LoadedConfig:
-    """Load the configuration for a command and quiet the log. Raises `ConfigError`."""
-    loaded = load_quietly(config_path)
+class Group(click.Group):
+    """A command with subcommands; without one of them it runs `default`."""
+
+    default: tuple[str, ...] = ("--help",)
+    """Words put before what was written where that names no subcommand."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Without a subcommand the default is parsed."""
+        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
+            args = [*self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+def load(config_path: str | None, *, fetches: bool = True) -> LoadedConfig:
+    """Load the configuration for a command and quiet the log; without `fetches` no `${cmd:…}` is run. Raises `ConfigError`."""
+    loaded = load_quietly(config_path, fetches=fetches)
     configure_log(loaded, "error")
     return loaded
 
 
-def load_quietly(config_path: str | None) -> LoadedConfig:
+def load_quietly(config_path: str | None, *, fetches: bool = True) -> LoadedConfig:
     """Load the configuration and leave the log alone. Raises `ConfigError`."""
     from gateway.config.load import load_config
 
     # So that an entry can start a Python server with the Python that has the SDK, wherever the gateway is installed.
-    return load_config(config_path, {"MOONGATE_PYTHON": sys.executable, **os.environ})
+    return load_config(config_path, {"MOONGATE_PYTHON": sys.executable, **os.environ}, fetches=fetches)
 
 
 @contextlib.contextmanager

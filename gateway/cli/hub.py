@@ -161,9 +161,15 @@ class OwnHub:
 @asynccontextmanager
 async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
     """A gateway started from `loaded` with its sources settled, whether or not another one runs."""
-    from gateway.cli.common import running
+    import anyio.to_thread
+
+    from gateway.cli.common import load, running
     from gateway.cli.output import working
 
+    if not loaded.is_complete:
+        path = loaded.path
+        # A program behind `${cmd:…}` may take its time; the event loop has nothing else to do yet.
+        loaded = await anyio.to_thread.run_sync(lambda: load(str(path) if path is not None else None))
     async with running(loaded) as gateway:
         with working("starting the configured sources"):
             await gateway.ready(SOURCES_TIMEOUT_SECONDS)

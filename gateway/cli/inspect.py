@@ -35,7 +35,7 @@ def inspect(name: str, url: str | None, api_key: str | None, standalone: bool, c
     from gateway.cli.hub import Target
     from gateway.cli.output import masked, print_json
 
-    loaded = load(config_path)
+    loaded = load(config_path, fetches=False)
     found = run_async(lambda: _find(name, loaded, Target(url, api_key, standalone)))
     shown = cast("JsonObject", masked(found, loaded.secrets))
     print_json(shown) if as_json else _print(shown)

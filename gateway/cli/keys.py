@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import config_option, json_option, load
+from gateway.cli.common import Group, config_option, json_option, load
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
     from gateway.auth.keys import KeyInfo, KeyStore
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 def keys() -> None:
     """API keys of the HTTP endpoint; with at least one, nobody gets in without."""
 
@@ -84,7 +84,7 @@ def _store(config_path: str | None) -> KeyStore:
     from gateway.auth.keys import KeyStore
     from gateway.storage.state import default_state_dir
 
-    configured = load(config_path).config.storage.dir
+    configured = load(config_path, fetches=False).config.storage.dir
     return KeyStore((Path(configured) if configured else default_state_dir()) / "keys.json")
 
 

@@ -60,7 +60,7 @@ def list_command(
 
     if tokens and kind not in ("tools", "servers", "sources"):
         raise click.UsageError("--tokens goes with tools, servers or sources.")
-    loaded = load(config_path)
+    loaded = load(config_path, fetches=False)
     if tokens:
         _list_tokens(kind, loaded, Target(url, api_key, standalone), as_json=as_json)
         return
@@ -141,7 +141,7 @@ def without_servers(loaded: LoadedConfig) -> LoadedConfig:
     """The same configuration with our own sources only."""
     from dataclasses import replace
 
-    return replace(loaded, config=loaded.config.model_copy(update={"mcp_servers": {}}))
+    return replace(loaded, config=loaded.config.model_copy(update={"mcp_servers": {}}), is_complete=True)
 
 
 def _print_sources(sources: Sequence[JsonMapping]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from gateway.cli.common import config_option, json_option, load, run_async
+from gateway.cli.common import Group, config_option, json_option, load, run_async
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _ABOUT = {
 """Kinds of findings in the words of the report, worst first."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 def policy() -> None:
     """Ask the rules under `policies`: what would they do, and do they do what they look like?"""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from gateway.cli.common import config_option, json_option, load, run_async
+from gateway.cli.common import Group, config_option, json_option, load, run_async
 
 if TYPE_CHECKING:
     from gateway.storage.entries import AskState, PendingAsk
@@ -25,7 +25,11 @@ _SPAN = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Approvals(Group):
+    default = ("list",)
+
+
+@click.group(cls=_Approvals, context_settings={"help_option_names": ["-h", "--help"]})
 def approvals() -> None:
     """Calls and requests that wait for a person whose client cannot ask."""
 
@@ -190,7 +194,7 @@ def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]
     from gateway.storage.records import Records
     from gateway.storage.state import StateFolder, default_state_dir
 
-    storage = load(config_path).config.storage
+    storage = load(config_path, fetches=False).config.storage
 
     async def inner() -> T:
         state = StateFolder(Path(storage.dir) if storage.dir else default_state_dir())

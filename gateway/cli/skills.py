@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import CHARS_PER_TOKEN, config_option, json_option, load
+from gateway.cli.common import CHARS_PER_TOKEN, Group, config_option, json_option, load
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from gateway.skills.models import SkillReport
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 def skills() -> None:
     """Skill folders: check them, and list what is served."""
 
@@ -72,7 +72,7 @@ def list_skills(tokens: bool, config_path: str | None, as_json: bool) -> None:
     """List the configured skills, also those that only the tools serve."""
     from gateway.cli.output import first_line, print_json, print_table, say
 
-    loaded = load(config_path)
+    loaded = load(config_path, fetches=False)
     rows = read_skills(loaded.config.expose.skills, tokens=tokens)
     if tokens:
         rows.sort(key=lambda row: (-int(row["tokens"]["loaded"]), str(row["name"])))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from gateway.config.references import References
@@ -40,6 +40,10 @@ class Expander:
     references: References
     secrets: set[str] = field(default_factory=lambda: cast("set[str]", set()))
     """Values to mask wherever something is shown; grows with every expansion."""
+
+    def fetching(self) -> Expander:
+        """The same for a value that is needed now, whatever the references are told; secrets are noted in one place."""
+        return replace(self, references=replace(self.references, fetches=True))
 
     def entry(self, entry: JsonObject, *, path: str) -> JsonObject:
         """A copy of a server entry with its references replaced; values of other types pass through.

@@ -51,10 +51,14 @@ class LoadedConfig:
     """Things worth saying that change nothing: ignored keys of other hosts, rules without a source."""
     secrets: frozenset[str]
     """Values to mask wherever something is shown."""
+    is_complete: bool = True
+    """Whether it was loaded with `fetches`, so that servers can be reached."""
 
 
-def load_config(path: str | Path | None, environ: Mapping[str, str]) -> LoadedConfig:
+def load_config(path: str | Path | None, environ: Mapping[str, str], *, fetches: bool = True) -> LoadedConfig:
     """Load the configuration at `path`, or the first one found (`paths.find_config`).
+
+    Without `fetches` no program is run and no keyring asked for what servers need; `storage.url` is had in any case.
 
     Raises:
         ConfigError: The file cannot be used; each line of the text names a place in it.
@@ -62,7 +66,7 @@ def load_config(path: str | Path | None, environ: Mapping[str, str]) -> LoadedCo
     found = find_config(path, environ)
     if found is None:
         return LoadedConfig(GatewayConfig(), None, Path.cwd(), [], ["no configuration file found"], frozenset())
-    return load_text(read_text(found), found, environ)
+    return load_text(read_text(found), found, environ, fetches=fetches)
 
 
 def read_text(path: Path) -> str:
@@ -83,24 +87,24 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start}).", path=str(path)) from None
 
 
-def load_text(text: str, path: Path, environ: Mapping[str, str]) -> LoadedConfig:
+def load_text(text: str, path: Path, environ: Mapping[str, str], *, fetches: bool = True) -> LoadedConfig:
     """`load_config` for text already read; `path` names it in errors, and relative paths start from its folder."""
     document = parse(text, name=str(path))
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: the file must hold one JSON object.", path=str(path))
     try:
-        return _load(cast("JsonObject", document), path, environ)
+        return _load(cast("JsonObject", document), path, environ, fetches=fetches)
     except ConfigError as error:
         lines = "\n".join(f"{path}: {line}" for line in str(error).splitlines())
         raise ConfigError(lines, path=error.path) from None
 
 
-def _load(document: JsonObject, path: Path, environ: Mapping[str, str]) -> LoadedConfig:
+def _load(document: JsonObject, path: Path, environ: Mapping[str, str], *, fetches: bool) -> LoadedConfig:
     base_dir = path.parent
     notes: list[str] = []
     root = _own_root(document, notes)
     key = "servers" if "servers" in document else "mcpServers"
-    expander = Expander(environ, References(environ, base_dir, _object(root, "secrets")))
+    expander = Expander(environ, References(environ, base_dir, _object(root, "secrets"), fetches))
     servers: dict[str, ServerEntry] = {}
     disabled: list[DisabledServer] = []
     policies = _object(root, "policies")
@@ -126,7 +130,7 @@ def _load(document: JsonObject, path: Path, environ: Mapping[str, str]) -> Loade
             continue
         policies = {**policies, name: {**cast("JsonObject", policies[name]), "auth": auth}}
         notes += remarks
-    root = _with_storage_url(root, expander)
+    root = _with_storage_url(root, expander.fetching())
     for section in SETTINGS_SECTIONS:
         _refuse_references(root.get(section), section)
     try:
@@ -135,7 +139,8 @@ def _load(document: JsonObject, path: Path, environ: Mapping[str, str]) -> Loade
         problems = problems_of(error, GatewayConfig)
         raise ConfigError("\n".join(problem.line() for problem in problems), path=problems[0].path) from None
     notes += _idle_policies(config, {*servers, *(server.name for server in disabled)})
-    return LoadedConfig(_absolute(config, base_dir, notes), path, base_dir, disabled, notes, frozenset(expander.secrets))
+    masks = frozenset(expander.secrets)
+    return LoadedConfig(_absolute(config, base_dir, notes), path, base_dir, disabled, notes, masks, fetches)
 
 
 def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:

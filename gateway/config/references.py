@@ -41,6 +41,8 @@ class References:
     """Folder that relative paths start from, and in which programs run."""
     commands: Mapping[str, JsonValue] = field(default_factory=lambda: cast("dict[str, JsonValue]", {}))
     """The configuration's `secrets`, as written."""
+    fetches: bool = True
+    """Without it no program runs and no keyring is asked: such a reference stays as it is written."""
     _answers: dict[str, str | ConfigError] = field(default_factory=lambda: cast("dict[str, str | ConfigError]", {}))
 
     def file(self, name: str, path: str) -> str:
@@ -65,6 +67,8 @@ class References:
         service, slash, user = name.rpartition("/")
         if not slash or not service or not user:
             raise ConfigError(f"`${{keyring:{name}}}` needs a service and a user: `${{keyring:SERVICE/USER}}`.", path=path)
+        if not self.fetches:
+            return f"${{keyring:{name}}}"
         try:
             import keyring
             import keyring.errors
@@ -86,6 +90,9 @@ class References:
         Raises:
             ConfigError: No such program, or it failed; the text never has its output.
         """
+        if not self.fetches:
+            self._settings(name)
+            return f"${{cmd:{name}}}"
         if name not in self._answers:
             try:
                 self._answers[name] = self._run(name)
@@ -96,14 +103,17 @@ class References:
             raise ConfigError(str(answer), path=path)
         return answer
 
-    def _run(self, name: str) -> str:
+    def _settings(self, name: str) -> SecretCommand:
         written = self.commands.get(name)
         if written is None:
             raise ConfigError(f"`${{cmd:{name}}}` names no program under `secrets`. {did_you_mean(name, self.commands)}".rstrip())
         try:
-            settings = SecretCommand.model_validate(written)
+            return SecretCommand.model_validate(written)
         except ValidationError:
             raise ConfigError(f'secrets.{name} must be like `{{"command": ["program", "argument"]}}`.') from None
+
+    def _run(self, name: str) -> str:
+        settings = self._settings(name)
         what = f"the program of secrets.{name} ({settings.command[0]!r})"
         try:
             process = subprocess.Popen(

@@ -50,3 +50,13 @@ def judge_address(text: str, *, loopback_allowed: bool) -> str | None:
         inner = IPv4Address(int(address) >> 80 & 0xFFFFFFFF)
         return judge_address(str(inner), loopback_allowed=False) and "leads to an address that is not public"
     return None
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a host as written names this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,13 +1,14 @@
 """The one way out for URLs that a peer may have written: OAuth metadata, registration and token endpoints.
 
 https only (http for this machine, and where the operator wrote it), every resolved address judged and then connected to
-by number so that a name cannot change in between, no redirects, no proxy, a cap on size and time. The MCP endpoint
-itself does not come this way: its URL is the operator's, and so are the origins handed in as `trusted`.
+by number so that a name cannot change in between, no redirects, a cap on size and time. The MCP endpoint itself does not
+come this way: its URL is the operator's, and so are the origins handed in as `trusted`, which alone may be asked through a proxy.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from urllib.parse import urlsplit
 import anyio
 import httpx2
 
-from gateway.errors import GatewayError
-from gateway.policy.addresses import judge_address
+from gateway.errors import GatewayError, UpstreamUnavailable
+from gateway.policy.addresses import is_loopback_host, judge_address
 from gateway.upstream.http import tls_context
+from gateway.upstream.proxies import proxy_for
 
 FETCH_SECONDS = 15.0
 """Time for one fetch, from the name to the last byte."""
@@ -62,16 +64,6 @@ def origin_of(url: str) -> Origin:
     return scheme, host, port if port is not None else 443 if scheme == "https" else 80
 
 
-def is_loopback_host(host: str) -> bool:
-    """Whether a host as written names this machine."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 @dataclass(frozen=True, slots=True)
 class GuardedFetch:
     """Fetches on behalf of one configured server."""
@@ -113,6 +105,9 @@ class GuardedFetch:
             raise FetchFailed(f"{origin[1]} did not answer within {max_seconds:g} s.") from None
 
     async def _send(self, request: httpx2.Request, origin: Origin) -> httpx2.Response:
+        proxy = self._proxy(origin, request)
+        if proxy is not None:
+            return await self._send_through(proxy, request, origin)
         addresses = await self._allowed_addresses(origin)
         failure = "it cannot be reached"
         async with httpx2.AsyncHTTPTransport(verify=tls_context(), http2=False, retries=0) as transport:
@@ -126,6 +121,24 @@ class GuardedFetch:
                     failure = f"the answer broke off ({type(error).__name__})"
                     break
         raise FetchFailed(f"{origin[1]}: {failure}.")
+
+    def _proxy(self, origin: Origin, request: httpx2.Request) -> httpx2.Proxy | None:
+        """The proxy for an address that the operator wrote; one that a peer wrote must be judged here, so it gets none."""
+        if origin not in self.trusted:
+            return None
+        try:
+            return proxy_for("", str(request.url), os.environ)
+        except UpstreamUnavailable as error:
+            raise FetchFailed(str(error)) from None
+
+    async def _send_through(self, proxy: httpx2.Proxy, request: httpx2.Request, origin: Origin) -> httpx2.Response:
+        request.headers["accept-encoding"] = "identity"
+        request.extensions["timeout"] = {"connect": CONNECT_SECONDS, "read": None, "write": None, "pool": None}
+        async with httpx2.AsyncHTTPTransport(verify=tls_context(), http2=False, retries=0, proxy=proxy) as transport:
+            try:
+                return await _read(await transport.handle_async_request(request), request, origin[1])
+            except httpx2.HTTPError as error:
+                raise FetchFailed(f"{origin[1]}: not reached through the proxy ({type(error).__name__}).") from None
 
     async def _allowed_addresses(self, origin: Origin) -> Sequence[str]:
         scheme, host, port = origin

@@ -13,6 +13,7 @@ import functools
 import json
 import logging
 import math
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -26,6 +27,7 @@ import httpx2
 
 from gateway.errors import AuthNeeded, GatewayError, StorageError, UpstreamError, UpstreamUnavailable
 from gateway.json_types import JsonObject
+from gateway.upstream.proxies import proxy_for
 
 logger = logging.getLogger(__name__)
 
@@ -466,9 +468,10 @@ def build_sse_client(
 
 
 def _real_transport(server: str, url: str, credentials: Credentials | None) -> httpx2.AsyncBaseTransport:
-    """Pooled; without proxies, because a transport of our own takes none from the environment."""
+    """Pooled, through the proxy that the environment names for the server's address."""
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
-    inner = httpx2.AsyncHTTPTransport(limits=limits, verify=tls_context())
+    proxy = proxy_for(server, url, os.environ)
+    inner = httpx2.AsyncHTTPTransport(limits=limits, verify=tls_context(), proxy=proxy)
     return inner if credentials is None else AuthorizedTransport(inner, credentials, server=server, url=url)
 
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import anyio
 import pytest
 
+from tests.cli.processes import moongate
 from tests.fakes.running import (
     ROOT,
     child,
@@ -50,6 +51,15 @@ async def test_a_gateway_started_over_stdio_serves_as_a_server_of_another(tmp_pa
             failed = await client.call_tool("hub__up__fail", {})
     assert heard == [1, 2, 3]
     assert failed.is_error
+
+
+def test_built_in_tools_that_a_gateway_without_a_prefix_loses_here_are_named(tmp_path: Path) -> None:
+    command, args = gateway_command(write_config(tmp_path, {"mcpServers": {}}, "inner"))
+    servers = {"hub": {"command": command, "args": args, "cwd": str(ROOT)}}
+    write_config(tmp_path, {"mcpServers": servers, "policies": {"hub": {"prefix": ""}}})
+    checks = {check["subject"]: check for check in moongate("doctor", "--json", cwd=tmp_path).data["checks"]}
+    assert {"name gateway_status", "name read_result"} <= set(checks)
+    assert "'hub' a `prefix`" in checks["name gateway_status"]["text"]
 
 
 async def test_two_gateways_that_list_each_other_settle_and_refuse_to_go_round(tmp_path: Path) -> None:
