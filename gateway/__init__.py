@@ -13,9 +13,29 @@ if TYPE_CHECKING:
     from gateway.agents.agent import Agent, BaseAgent
     from gateway.agents.context import AgentContext, AgentMiddleware, AgentRunContext, agent_middleware, current_run_context
     from gateway.agents.files.disk import FileSystemAgentFileStore
+    from gateway.agents.files.provider import DEFAULT_FILE_ACCESS_INSTRUCTIONS, DEFAULT_FILE_ACCESS_SOURCE_ID, FileAccessProvider
     from gateway.agents.files.search import FileSearchMatch, FileSearchResult
     from gateway.agents.files.store import AgentFileStore, InMemoryAgentFileStore
+    from gateway.agents.lifecycle.hooks import LifecycleHooks
+    from gateway.agents.lifecycle.layers import lifecycle_middleware
+    from gateway.agents.middleware.approval import DEFAULT_TOOL_APPROVAL_SOURCE_ID, ToolApprovalMiddleware, ToolApprovalRuleCallback
+    from gateway.agents.middleware.approval_state import (
+        ToolApprovalRule,
+        ToolApprovalState,
+        create_always_approve_tool_response,
+        create_always_approve_tool_with_arguments_response,
+    )
+    from gateway.agents.middleware.cache import ModelCacheMiddleware, ToolCacheMiddleware
+    from gateway.agents.middleware.judge import JudgeVerdict
+    from gateway.agents.middleware.loop import AgentLoopMiddleware, background_tasks_running, todos_remaining
+    from gateway.agents.middleware.rate_limit import ModelRateLimitMiddleware, ToolRateLimitMiddleware
+    from gateway.agents.middleware.redaction import RedactionMiddleware
+    from gateway.agents.middleware.repeated_calls import RepeatedCallMiddleware
+    from gateway.agents.middleware.retry import ModelRetryMiddleware, ToolRetryMiddleware
+    from gateway.agents.middleware.timeout import ModelTimeoutMiddleware, ToolTimeoutMiddleware
     from gateway.agents.options import FunctionInvocationConfiguration, normalize_function_invocation_configuration
+    from gateway.agents.providers.background import DEFAULT_BACKGROUND_AGENTS_SOURCE_ID, BackgroundAgentsProvider
+    from gateway.agents.providers.background_state import BackgroundTaskInfo, BackgroundTaskStatus
     from gateway.agents.providers.mode import DEFAULT_MODE_SOURCE_ID, AgentModeProvider, get_agent_mode, set_agent_mode
     from gateway.agents.providers.todo import DEFAULT_TODO_SOURCE_ID, TodoProvider
     from gateway.agents.providers.todo_store import TodoFileStore, TodoInput, TodoItem, TodoSessionStore, TodoStore
@@ -165,8 +185,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "COMPACTION_STATE_KEY",
+    "DEFAULT_BACKGROUND_AGENTS_SOURCE_ID",
+    "DEFAULT_FILE_ACCESS_INSTRUCTIONS",
+    "DEFAULT_FILE_ACCESS_SOURCE_ID",
     "DEFAULT_MODE_SOURCE_ID",
     "DEFAULT_TODO_SOURCE_ID",
+    "DEFAULT_TOOL_APPROVAL_SOURCE_ID",
     "EXCLUDED_KEY",
     "EXCLUDE_REASON_KEY",
     "GROUP_ANNOTATION_KEY",
@@ -185,6 +209,7 @@ __all__ = [
     "AgentExecutorResponse",
     "AgentFileStore",
     "AgentFrameworkException",
+    "AgentLoopMiddleware",
     "AgentMiddleware",
     "AgentModeProvider",
     "AgentOrchestrationOutput",
@@ -196,6 +221,9 @@ __all__ = [
     "AgentSession",
     "AggregatingSkillsSource",
     "Annotation",
+    "BackgroundAgentsProvider",
+    "BackgroundTaskInfo",
+    "BackgroundTaskStatus",
     "BaseAgent",
     "BaseChatClient",
     "CachingSkillsSource",
@@ -226,6 +254,7 @@ __all__ = [
     "ExperimentalFeature",
     "FanInEdgeGroup",
     "FanOutEdgeGroup",
+    "FileAccessProvider",
     "FileCheckpointStorage",
     "FileHistoryProvider",
     "FileSearchMatch",
@@ -256,6 +285,8 @@ __all__ = [
     "InlineSkill",
     "InlineSkillResource",
     "InlineSkillScript",
+    "JudgeVerdict",
+    "LifecycleHooks",
     "MCPSkill",
     "MCPSkillResource",
     "MCPSkillsSource",
@@ -277,9 +308,15 @@ __all__ = [
     "MiddlewareFailure",
     "MiddlewareTermination",
     "MiddlewareType",
+    "ModelCacheMiddleware",
+    "ModelRateLimitMiddleware",
+    "ModelRetryMiddleware",
+    "ModelTimeoutMiddleware",
     "OpenAIChatClient",
     "OpenAIChatCompletionClient",
+    "RedactionMiddleware",
     "ReleaseCandidateFeature",
+    "RepeatedCallMiddleware",
     "ResponseStream",
     "RunContext",
     "SamplingApprovalCallback",
@@ -319,8 +356,16 @@ __all__ = [
     "TodoStore",
     "TokenBudgetComposedStrategy",
     "TokenizerProtocol",
+    "ToolApprovalMiddleware",
+    "ToolApprovalRule",
+    "ToolApprovalRuleCallback",
+    "ToolApprovalState",
+    "ToolCacheMiddleware",
     "ToolMode",
+    "ToolRateLimitMiddleware",
     "ToolResultCompactionStrategy",
+    "ToolRetryMiddleware",
+    "ToolTimeoutMiddleware",
     "TruncationStrategy",
     "TypeCompatibilityError",
     "UsageDetails",
@@ -347,7 +392,10 @@ __all__ = [
     "agent_middleware",
     "annotate_message_groups",
     "apply_compaction",
+    "background_tasks_running",
     "chat_middleware",
+    "create_always_approve_tool_response",
+    "create_always_approve_tool_with_arguments_response",
     "current_run_context",
     "executor",
     "function_middleware",
@@ -356,6 +404,7 @@ __all__ = [
     "handler",
     "included_messages",
     "included_token_count",
+    "lifecycle_middleware",
     "load_settings",
     "normalize_function_invocation_configuration",
     "normalize_tools",
@@ -363,6 +412,7 @@ __all__ = [
     "response_handler",
     "set_agent_mode",
     "step",
+    "todos_remaining",
     "tool",
     "workflow",
 ]
@@ -375,6 +425,7 @@ _HOMES = {
     "AgentExecutorResponse": "workflows.agent_executor",
     "AgentFileStore": "agents.files.store",
     "AgentFrameworkException": "errors",
+    "AgentLoopMiddleware": "agents.middleware.loop",
     "AgentMiddleware": "agents.context",
     "AgentModeProvider": "agents.providers.mode",
     "AgentOrchestrationOutput": "workflows.orchestrations.group_chat",
@@ -386,6 +437,9 @@ _HOMES = {
     "AgentSession": "sessions.session",
     "AggregatingSkillsSource": "skills.objects.sources",
     "Annotation": "types.annotations",
+    "BackgroundAgentsProvider": "agents.providers.background",
+    "BackgroundTaskInfo": "agents.providers.background_state",
+    "BackgroundTaskStatus": "agents.providers.background_state",
     "BaseAgent": "agents.agent",
     "BaseChatClient": "chat.base",
     "COMPACTION_STATE_KEY": "sessions.compacting",
@@ -407,8 +461,12 @@ _HOMES = {
     "ContextProvider": "sessions.context",
     "ContextWindowCompactionStrategy": "sessions.compaction",
     "ContinuationToken": "types.responses",
+    "DEFAULT_BACKGROUND_AGENTS_SOURCE_ID": "agents.providers.background",
+    "DEFAULT_FILE_ACCESS_INSTRUCTIONS": "agents.files.provider",
+    "DEFAULT_FILE_ACCESS_SOURCE_ID": "agents.files.provider",
     "DEFAULT_MODE_SOURCE_ID": "agents.providers.mode",
     "DEFAULT_TODO_SOURCE_ID": "agents.providers.todo",
+    "DEFAULT_TOOL_APPROVAL_SOURCE_ID": "agents.middleware.approval",
     "DeduplicatingSkillsSource": "skills.objects.sources",
     "Default": "workflows.edges",
     "DelegatingSkillsSource": "skills.objects.sources",
@@ -421,6 +479,7 @@ _HOMES = {
     "ExperimentalFeature": "staging",
     "FanInEdgeGroup": "workflows.edges",
     "FanOutEdgeGroup": "workflows.edges",
+    "FileAccessProvider": "agents.files.provider",
     "FileCheckpointStorage": "workflows.checkpoints",
     "FileHistoryProvider": "sessions.files",
     "FileSearchMatch": "agents.files.search",
@@ -457,6 +516,8 @@ _HOMES = {
     "InlineSkill": "skills.objects.inline",
     "InlineSkillResource": "skills.objects.members",
     "InlineSkillScript": "skills.objects.members",
+    "JudgeVerdict": "agents.middleware.judge",
+    "LifecycleHooks": "agents.lifecycle.hooks",
     "MCPSkill": "skills.objects.remote",
     "MCPSkillResource": "skills.objects.remote",
     "MCPSkillsSource": "skills.objects.remote",
@@ -478,9 +539,15 @@ _HOMES = {
     "MiddlewareFailure": "middleware",
     "MiddlewareTermination": "middleware",
     "MiddlewareType": "middleware",
+    "ModelCacheMiddleware": "agents.middleware.cache",
+    "ModelRateLimitMiddleware": "agents.middleware.rate_limit",
+    "ModelRetryMiddleware": "agents.middleware.retry",
+    "ModelTimeoutMiddleware": "agents.middleware.timeout",
     "OpenAIChatClient": "chat.responses",
     "OpenAIChatCompletionClient": "chat.completions",
+    "RedactionMiddleware": "agents.middleware.redaction",
     "ReleaseCandidateFeature": "staging",
+    "RepeatedCallMiddleware": "agents.middleware.repeated_calls",
     "ResponseStream": "types.streams",
     "RunContext": "workflows.functional",
     "SUMMARIZED_BY_SUMMARY_ID_KEY": "sessions.grouping",
@@ -523,8 +590,16 @@ _HOMES = {
     "TodoStore": "agents.providers.todo_store",
     "TokenBudgetComposedStrategy": "sessions.compaction",
     "TokenizerProtocol": "sessions.grouping",
+    "ToolApprovalMiddleware": "agents.middleware.approval",
+    "ToolApprovalRule": "agents.middleware.approval_state",
+    "ToolApprovalRuleCallback": "agents.middleware.approval",
+    "ToolApprovalState": "agents.middleware.approval_state",
+    "ToolCacheMiddleware": "agents.middleware.cache",
     "ToolMode": "types.options",
+    "ToolRateLimitMiddleware": "agents.middleware.rate_limit",
     "ToolResultCompactionStrategy": "sessions.compaction",
+    "ToolRetryMiddleware": "agents.middleware.retry",
+    "ToolTimeoutMiddleware": "agents.middleware.timeout",
     "TruncationStrategy": "sessions.compaction",
     "TypeCompatibilityError": "workflows.validation",
     "UsageDetails": "types.annotations",
@@ -550,7 +625,10 @@ _HOMES = {
     "agent_middleware": "agents.context",
     "annotate_message_groups": "sessions.grouping",
     "apply_compaction": "sessions.compacting",
+    "background_tasks_running": "agents.middleware.loop",
     "chat_middleware": "chat.middleware",
+    "create_always_approve_tool_response": "agents.middleware.approval_state",
+    "create_always_approve_tool_with_arguments_response": "agents.middleware.approval_state",
     "current_run_context": "agents.context",
     "executor": "workflows.function_executor",
     "function_middleware": "tools.invocation",
@@ -559,6 +637,7 @@ _HOMES = {
     "handler": "workflows.executor",
     "included_messages": "sessions.grouping",
     "included_token_count": "sessions.grouping",
+    "lifecycle_middleware": "agents.lifecycle.layers",
     "load_settings": "config.settings",
     "normalize_function_invocation_configuration": "agents.options",
     "normalize_tools": "tools.function",
@@ -566,6 +645,7 @@ _HOMES = {
     "response_handler": "workflows.executor",
     "set_agent_mode": "agents.providers.mode",
     "step": "workflows.functional",
+    "todos_remaining": "agents.middleware.loop",
     "tool": "tools.function",
     "workflow": "workflows.functional",
 }

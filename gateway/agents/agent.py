@@ -16,7 +16,7 @@ from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, i
 from gateway.agents.options import LoopOptions, loop_options
 from gateway.agents.run import RunObserver, RunPlan, run_stream
 from gateway.chat.base import SupportsChatGetResponse
-from gateway.errors import UserInputRequired
+from gateway.errors import MiddlewareException, UserInputRequired
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import MiddlewareTermination, SortedMiddleware, compose, sort_middleware
 from gateway.sessions.compacting import RunCompaction
@@ -266,9 +266,13 @@ class _Steps:
         self._middleware = middleware
         self._ctx = ctx
         self._observer = observer
+        self._final: AgentResponse | None = None
+        """What middleware made of the run: its response is the run's, also where it is not the fold of all parts."""
 
     def folded(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
         """The whole of a run's parts."""
+        if self._final is not None:
+            return self._final
         wanted = self._context.options.get("response_format", self._agent.default_options.get("response_format"))
         response = AgentResponse.from_updates(updates, output_format_type=cast("ResponseFormat | None", wanted))
         response.agent_id = response.agent_id or self._agent.id
@@ -294,6 +298,7 @@ class _Steps:
         if isinstance(result, AgentResponse):
             for update in result.to_updates():
                 yield update
+            self._final = result
         elif result is not None:
             for transform in context.stream_transform_hooks:
                 result.with_transform_hook(transform)
@@ -304,6 +309,7 @@ class _Steps:
             try:
                 async for update in result:
                     yield update
+                self._final = await result.get_final_response()
             finally:
                 await result.aclose()
 
@@ -341,6 +347,9 @@ class _Steps:
         if conversation:
             options["conversation_id"] = conversation
         client_side = sort_middleware(getattr(agent.client, "function_middleware", None))
+        added = sort_middleware(around.get_middleware())
+        if added.agent:
+            raise MiddlewareException("A context provider added agent middleware; the run that it would be around has begun already.")
         return RunPlan(
             client=agent.client,
             messages=_own_copies(around.get_messages(include_input=True)),
@@ -354,8 +363,8 @@ class _Steps:
             ),
             ctx=self._ctx,
             stream=context.stream,
-            function_middleware=[*client_side.function, *self._middleware.function],
-            chat_middleware=self._middleware.chat,
+            function_middleware=[*client_side.function, *self._middleware.function, *added.function],
+            chat_middleware=[*self._middleware.chat, *added.chat],
             session=context.session,
             function_invocation_kwargs=context.function_invocation_kwargs,
             compaction=RunCompaction(context.compaction_strategy, context.tokenizer) if context.compaction_strategy else None,

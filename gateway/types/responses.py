@@ -182,6 +182,7 @@ class ChatResponse(_Response):
             response.conversation_id = update.conversation_id or response.conversation_id
             response.model = update.model or response.model
             _fold(response, update)
+        _settle(response)
         return response
 
     @classmethod
@@ -278,6 +279,7 @@ class AgentResponse(_Response):
         for update in updates:
             response.agent_id = update.agent_id or response.agent_id
             _fold(response, update)
+        _settle(response)
         return response
 
     @classmethod
@@ -378,6 +380,13 @@ def _append(contents: list[Content], content: Content) -> None:
 
 _GROWING = "_growing"
 """Marks a text that was joined here: nobody else holds it, so the next part is added in place."""
+
+
+def _settle(response: ChatResponse | AgentResponse) -> None:
+    """The response is handed out, so its contents do not grow in place any more: another fold may get them."""
+    for message in response.messages:
+        for content in message.contents:
+            content.__dict__.pop(_GROWING, None)
 
 
 def _continues(before: Content, content: Content) -> bool:

@@ -260,9 +260,7 @@ async def test_function_middleware_nests_first_outermost_and_sees_arguments_and_
         await call_next()
         context.result = f"about {context.result}"
 
-    agent, _ = agent_of(
-        [call("add", {"a": 1, "b": 1}), "ok"], middleware=[function_layer(log, "a"), function_layer(log, "b"), doubling]
-    )
+    agent, _ = agent_of([call("add", {"a": 1, "b": 1}), "ok"], middleware=[function_layer(log, "a"), function_layer(log, "b"), doubling])
     assert results_of(await run(agent, False)) == ["about 11"]
     assert log == ["a>", "b>", "<b", "<a"]
 

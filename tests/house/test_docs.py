@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +19,7 @@ from gateway.config.load import load_text
 from gateway.config.models import GatewayConfig, HttpServer, StdioServer
 from gateway.config.policies import AuthorizationCode, ClientCredentials, SourcePolicy, ToolOverride
 from gateway.skills.parser import parse_skill
+from gateway.staging import ExperimentalWarning
 from gateway.workflows.definition import AgentStep, EdgeEntry, PythonStep, ToolStep, WorkflowFile
 from gateway.workflows.loader import parse_workflow
 from tests.house.documents import DOCUMENTS, blocks, code_of, links, read, rows, section
@@ -180,9 +182,11 @@ def test_python_in_the_documentation_runs() -> None:
     ran: list[str] = []
     for path in DOCUMENTS:
         for code in blocks(path, "python"):
-            exec(compile(code, str(path), "exec"), {})
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                exec(compile(code, str(path), "exec"), {})
             ran.append(name_of(path))
-    assert ran == [*["docs/agents.md"] * 3, "docs/library.md", "docs/workflows.md"]
+    assert ran == [*["docs/agents.md"] * 3, "docs/library.md", *["docs/middleware.md"] * 2, "docs/workflows.md"]
 
 
 def test_the_agent_in_the_documentation_loads(tmp_path: Path) -> None:

@@ -99,3 +99,10 @@ async def test_a_stream_gives_its_parts_and_then_the_whole_consuming_what_is_lef
     assert await anext(aiter(stream)) == 1
     assert await stream.get_final_response() == 6
     assert await stream.get_final_response() == 6
+
+
+def test_the_parts_of_a_folded_response_fold_again_without_changing_it() -> None:
+    first = ChatResponse.from_updates([ChatResponseUpdate([Content.from_text(part)]) for part in "ab"])
+    first.messages[0].contents.append(Content.from_text("!"))
+    assert [ChatResponse.from_updates(first.to_updates()).text for _ in range(2)] == ["ab!", "ab!"]
+    assert first.text == "ab!"

@@ -1,0 +1,203 @@
+"""`LifecycleHooks`: the twelve hooks, and what each is given. Subclass it and override what you need.
+
+The contexts' fields are what a hook may read; of those the docstrings name as yours to change, changes take effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from gateway.agents.lifecycle.state import HookEvents, StateCell
+from gateway.json_types import JsonMapping, JsonValue
+from gateway.types.content import Content
+from gateway.types.messages import Message
+from gateway.types.options import ChatOptions
+from gateway.types.responses import AgentResponse, ChatResponse, ChatResponseUpdate
+
+ErrorSource = Literal["model_call", "tool_call", "iteration", "message_turn"]
+
+
+@dataclass(slots=True, kw_only=True)
+class HookContext:
+    """What every hook has."""
+
+    state: StateCell
+    """Shared by all hooks of the turn; an update is seen by the next hook."""
+    events: HookEvents
+
+
+@dataclass(slots=True, kw_only=True)
+class MessageTurnContext(HookContext):
+    """Around one run. `user_message` and `history` are yours to change before it; `turn_history` after it."""
+
+    user_message: str
+    """Text of the newest message of the user."""
+    history: list[Message]
+    """What came before it in the run's input; what a session remembers comes to `IterationContext.messages`."""
+    options: JsonMapping
+    """The run's own options, to read."""
+    response: AgentResponse | None = None
+    """After the run; `None` where it failed."""
+    turn_history: list[Message] = field(default_factory=lambda: list[Message]())
+    """After the run: the messages it added. Of a streamed run they were handed on already."""
+    error: Exception | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class IterationContext(HookContext):
+    """Around one model call and the tools it asks for. `messages` and `options` are yours to change before the call."""
+
+    iteration: int
+    """From 0."""
+    messages: list[Message]
+    options: ChatOptions
+    skip_llm_call: bool = False
+    """Yours to set before the call: `override_response` is the model's answer then."""
+    override_response: ChatResponse | None = None
+    tool_results: Sequence[Content] = ()
+    """After the iteration: what the tools gave."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolExecutionContext(HookContext):
+    """After the model answered with calls, before any of them."""
+
+    iteration: int
+    response: ChatResponse
+    calls: Sequence[Content]
+    skip_tool_execution: bool = False
+    """Yours to set: all calls are dropped, and the answer stands without them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ParallelBatchContext(HookContext):
+    """Before a batch of more than one call."""
+
+    iteration: int
+    calls: Sequence[Content]
+    blocked: dict[str, str] = field(default_factory=lambda: dict[str, str]())
+    """Yours to fill: by call id, what the model reads in place of a call's result."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FunctionContext(HookContext):
+    """Around one tool call."""
+
+    iteration: int
+    function_name: str
+    call_id: str
+    arguments: JsonMapping
+    """To read; `FunctionRequest.override` changes them."""
+    toolkit: str | None
+    """The provider, server or skill that the tool is of, where that is known."""
+    block_execution: bool = False
+    """Yours to set before the call: it is not made, and `override_result` is its result."""
+    override_result: JsonValue = None
+    result: JsonValue = None
+    """After the call."""
+    error: Exception | None = None
+    """After the call: what it raised."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ErrorContext(HookContext):
+    """An error anywhere in the turn."""
+
+    source: ErrorSource
+    error: Exception
+    iteration: int
+    is_terminated: bool = False
+    """Yours to set: the run ends here, with `termination_reason` as its answer, in place of the error."""
+    termination_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One model call, as it is about to be made."""
+
+    model: str | None
+    messages: tuple[Message, ...]
+    options: Mapping[str, JsonValue]
+    state: StateCell
+    iteration: int
+
+    def override(
+        self, *, model: str | None = None, messages: Sequence[Message] | None = None, options: Mapping[str, JsonValue] | None = None
+    ) -> ModelRequest:
+        """A copy with other values."""
+        return replace(
+            self,
+            model=self.model if model is None else model,
+            messages=self.messages if messages is None else tuple(messages),
+            options=self.options if options is None else options,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionRequest:
+    """One tool call, as it is about to be made."""
+
+    function_name: str
+    call_id: str
+    arguments: JsonMapping
+    state: StateCell
+    iteration: int
+
+    def override(self, *, arguments: JsonMapping) -> FunctionRequest:
+        """A copy with other arguments."""
+        return replace(self, arguments=arguments)
+
+
+ModelHandler = Callable[[ModelRequest], Awaitable[ChatResponse]]
+ModelStreamHandler = Callable[[ModelRequest], AsyncIterator[ChatResponseUpdate]]
+FunctionHandler = Callable[[FunctionRequest], Awaitable[JsonValue]]
+
+
+class LifecycleHooks:
+    """All hooks, doing nothing. An error in a hook is an error of the step it belongs to."""
+
+    async def before_message_turn(self, context: MessageTurnContext) -> None:
+        """Before the user's message is handled."""
+
+    async def after_message_turn(self, context: MessageTurnContext) -> None:
+        """After the run, whether it worked or not."""
+
+    async def before_iteration(self, context: IterationContext) -> None:
+        """Before each model call."""
+
+    async def wrap_model_call(self, request: ModelRequest, handler: ModelHandler) -> ChatResponse:
+        """Around each model call: call `handler` once, again, or not at all."""
+        return await handler(request)
+
+    def wrap_model_call_streaming(self, request: ModelRequest, handler: ModelStreamHandler) -> AsyncIterator[ChatResponseUpdate] | None:
+        """Around each model call of a streamed run; `None` means that `wrap_model_call` is used there too."""
+        return None
+
+    async def before_tool_execution(self, context: ToolExecutionContext) -> None:
+        """After the model answered with calls, before any of them."""
+
+    async def before_parallel_batch(self, context: ParallelBatchContext) -> None:
+        """Before a batch of calls, once; not for a single call."""
+
+    async def before_function(self, context: FunctionContext) -> None:
+        """Before each tool call."""
+
+    async def wrap_function_call(self, request: FunctionRequest, handler: FunctionHandler) -> JsonValue:
+        """Around each tool call: call `handler` once, again, or not at all."""
+        return await handler(request)
+
+    async def after_function(self, context: FunctionContext) -> None:
+        """After each tool call, whether it worked or not."""
+
+    async def after_iteration(self, context: IterationContext) -> None:
+        """After the tools of an iteration, or after its model call where there were none; also when it failed."""
+
+    async def on_error(self, context: ErrorContext) -> None:
+        """On any error of the turn, where it happens first."""
+
+
+def overrides(hook: LifecycleHooks, name: str) -> bool:
+    """Whether a class has its own version of a hook."""
+    return getattr(type(hook), name) is not getattr(LifecycleHooks, name)

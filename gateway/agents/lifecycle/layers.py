@@ -1,0 +1,376 @@
+"""`lifecycle_middleware`: the hooks as one middleware of each kind. Where each hook is called is decided here, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from types import MappingProxyType
+from typing import TypeVar, cast
+
+import anyio
+
+from gateway.agents.context import AgentContext, AgentMiddleware
+from gateway.agents.lifecycle.hooks import (
+    FunctionContext,
+    FunctionHandler,
+    FunctionRequest,
+    LifecycleHooks,
+    MessageTurnContext,
+    ModelHandler,
+    ModelRequest,
+    ModelStreamHandler,
+    overrides,
+)
+from gateway.agents.lifecycle.state import HookEvents
+from gateway.agents.lifecycle.turn import Turn, Turns
+from gateway.chat.middleware import ChatContext, ChatMiddleware
+from gateway.errors import MiddlewareFailure, MiddlewareTermination, UserInputRequired
+from gateway.json_types import JsonValue
+from gateway.middleware import CallNext
+from gateway.staging import ExperimentalFeature, experimental
+from gateway.tools.base import Tool
+from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
+from gateway.types.content import Content
+from gateway.types.messages import Message
+from gateway.types.options import ChatOptions
+from gateway.types.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate
+from gateway.types.streams import ResponseStream
+
+RequestT = TypeVar("RequestT")
+ResultT = TypeVar("ResultT")
+
+CLEAN_UP_SECONDS = 5.0
+"""How long after hooks may take in a run that was cancelled or left."""
+
+
+@experimental(feature_id=ExperimentalFeature.LIFECYCLE_HOOKS)
+def lifecycle_middleware(*hooks: LifecycleHooks, events: HookEvents | None = None) -> list[object]:
+    """Middleware of all three kinds for these hooks: put all of it into an agent's `middleware`, as one run of the list."""
+    turns = Turns(hooks, events or HookEvents())
+    return [_AgentLayer(turns), _ChatLayer(turns), _FunctionLayer(turns)]
+
+
+class _AgentLayer(AgentMiddleware):
+    """Message turns."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    async def process(self, context: AgentContext, call_next: CallNext) -> None:
+        if context.stream:
+            context.result = ResponseStream(self._streamed(context, call_next), AgentResponse.from_updates)
+            return
+        async with aclosing(self._steps(context, call_next)) as steps:
+            async for _ in steps:
+                pass
+
+    async def _streamed(self, context: AgentContext, call_next: CallNext) -> AsyncGenerator[AgentResponseUpdate, None]:
+        async with aclosing(self._steps(context, call_next)) as steps:
+            async for update in steps:
+                yield update
+
+    async def _steps(self, context: AgentContext, call_next: CallNext) -> AsyncGenerator[AgentResponseUpdate, None]:
+        """The turn; of a streamed run its updates come out, of a whole one nothing does."""
+        key, turn = self._turns.open()
+        told = _turn_context(context, turn)
+        ended = False
+        try:
+            try:
+                await turn.begin(told)
+                _take_input(context, told)
+                await call_next()
+                if isinstance(context.result, ResponseStream):
+                    async with aclosing(context.result) as inner:
+                        async for update in inner:
+                            yield update
+                    told.response = await context.result.get_final_response()
+                else:
+                    told.response = context.result
+            except MiddlewareTermination:
+                raise
+            except Exception as error:  # hooks hear of any error; it goes on from here unless one of them ends the run
+                told.error = error
+                reason = await turn.report("message_turn", error)
+                if reason is None:
+                    raise
+                told.response = AgentResponse(messages=[Message("assistant", [reason])])
+                context.result = told.response
+                if context.stream:
+                    for update in told.response.to_updates():
+                        yield update
+            if told.response is not None:
+                told.turn_history = told.response.messages
+            ended = True
+            await turn.end(told)
+            if told.response is not None and not context.stream:
+                told.response.messages = told.turn_history
+        finally:
+            self._turns.close(key)
+            if not ended:
+                with anyio.move_on_after(CLEAN_UP_SECONDS, shield=True):
+                    await turn.end(told)
+
+
+class _ChatLayer(ChatMiddleware):
+    """Iterations and model calls."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    async def process(self, context: ChatContext, call_next: CallNext) -> None:
+        turn = self._turns.current
+        if turn is None:
+            await call_next()
+        elif context.stream:
+            context.result = ResponseStream(self._streamed(turn, context, call_next), ChatResponse.from_updates)
+        else:
+            context.result = await self._whole(turn, context, call_next)
+
+    async def _whole(self, turn: Turn, context: ChatContext, call_next: CallNext) -> ChatResponse:
+        source = "iteration"
+        try:
+            request, answer = await _begin(turn, context)
+            source = "model_call"
+            if answer is None:
+                handler: ModelHandler = _whole_sender(context, call_next)
+                for hook in turn.hooks:
+                    handler = _wrapped(hook.wrap_model_call, handler)
+                answer = await handler(request)
+            source = "iteration"
+            if not await turn.lets_tools_run(answer):
+                _drop_calls(answer)
+            return answer
+        except MiddlewareTermination:
+            raise
+        except Exception as error:  # as in the agent layer
+            reason = await turn.report(source, error)
+            if reason is None:
+                raise
+            return _said(reason)
+
+    async def _streamed(self, turn: Turn, context: ChatContext, call_next: CallNext) -> AsyncGenerator[ChatResponseUpdate, None]:
+        source = "iteration"
+        seen: list[ChatResponseUpdate] = []
+        held: list[ChatResponseUpdate] = []
+        try:
+            request, answer = await _begin(turn, context)
+            source = "model_call"
+            handler = _stream_sender(context, call_next)
+            for hook in turn.hooks:
+                handler = _stream_wrapped(hook, handler)
+            updates = _updates_of(answer) if answer is not None else handler(request)
+            try:
+                async for update in updates:
+                    seen.append(update)
+                    if turn.holds_calls and any(content.type == "function_call" for content in update.contents):
+                        held.append(update)
+                    else:
+                        yield update
+            finally:
+                close = getattr(updates, "aclose", None)
+                if close is not None:
+                    await close()
+            source = "iteration"
+            runs = await turn.lets_tools_run(ChatResponse.from_updates(seen))
+            for update in held:
+                yield update if runs else _without_calls(update)
+        except MiddlewareTermination:
+            raise
+        except Exception as error:  # as in the agent layer
+            reason = await turn.report(source, error)
+            if reason is None:
+                raise
+            yield ChatResponseUpdate(contents=[Content.from_text(reason)], role="assistant")
+
+
+class _FunctionLayer(FunctionMiddleware):
+    """Tool calls."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
+        turn = self._turns.current
+        if turn is None:
+            await call_next()
+            return
+        call_id = str(context.metadata.get("call_id") or "")
+        told = FunctionContext(
+            state=turn.state,
+            events=turn.events,
+            iteration=turn.iteration,
+            function_name=context.function.definition.name,
+            call_id=call_id,
+            arguments=MappingProxyType(context.arguments),
+            toolkit=_toolkit(context.function),
+        )
+        try:
+            await self._call(turn, told, context, call_next)
+        except (MiddlewareTermination, MiddlewareFailure, UserInputRequired):
+            raise
+        except Exception as error:  # as in the agent layer
+            told.error = error
+            reason = await turn.report("tool_call", error)
+            if reason is None:
+                raise
+            raise MiddlewareTermination(reason, result=reason) from error
+        finally:
+            told.result = context.result
+            text = None if told.error is None else str(told.error)
+            await turn.end_function(told, Content.from_function_result(call_id, context.result, text))
+
+    async def _call(self, turn: Turn, told: FunctionContext, context: FunctionInvocationContext, call_next: CallNext) -> None:
+        for hook in turn.hooks:
+            await hook.before_function(told)
+        if told.block_execution:
+            context.result = told.override_result
+            return
+        if told.call_id in turn.blocked:
+            context.result = turn.blocked.pop(told.call_id)
+            return
+
+        async def send(request: FunctionRequest) -> JsonValue:
+            context.arguments = dict(request.arguments)
+            await call_next()
+            return context.result
+
+        handler: FunctionHandler = send
+        for hook in turn.hooks:
+            handler = _wrapped(hook.wrap_function_call, handler)
+        request = FunctionRequest(
+            function_name=told.function_name,
+            call_id=told.call_id,
+            arguments=told.arguments,
+            state=turn.state,
+            iteration=turn.iteration,
+        )
+        context.result = await handler(request)
+
+
+# -- turns -------------------------------------------------------------------------------------------------------
+
+
+def _turn_context(context: AgentContext, turn: Turn) -> MessageTurnContext:
+    index = _newest_of_user(context.messages)
+    text = "" if index is None else context.messages[index].text
+    history = [message for number, message in enumerate(context.messages) if number != index]
+    options = MappingProxyType(dict(context.options))
+    return MessageTurnContext(state=turn.state, events=turn.events, user_message=text, history=history, options=options)
+
+
+def _take_input(context: AgentContext, told: MessageTurnContext) -> None:
+    """Put what the hooks made of the input into the run."""
+    index = _newest_of_user(context.messages)
+    newest = [] if index is None else [context.messages[index]]
+    if told.user_message != (newest[0].text if newest else ""):
+        others = [content for message in newest for content in message.contents if content.type != "text"]
+        newest = [Message("user", [Content.from_text(told.user_message), *others])]
+    context.messages = [*told.history, *newest]
+
+
+def _newest_of_user(messages: list[Message]) -> int | None:
+    return next((index for index in range(len(messages) - 1, -1, -1) if messages[index].role == "user"), None)
+
+
+# -- model calls -------------------------------------------------------------------------------------------------
+
+
+async def _begin(turn: Turn, context: ChatContext) -> tuple[ModelRequest, ChatResponse | None]:
+    """Begin an iteration: the request the hooks made, and the answer where one of them gave it."""
+    told = await turn.begin_iteration(list(context.messages), cast("ChatOptions", dict(context.options)))
+    model = told.options.get("model") or getattr(context.client, "model", None)
+    request = ModelRequest(
+        model=model, messages=tuple(told.messages), options=dict(told.options), state=turn.state, iteration=told.iteration
+    )
+    if not told.skip_llm_call:
+        return request, None
+    return request, told.override_response or ChatResponse(messages=[Message("assistant", [])])
+
+
+def _apply(context: ChatContext, request: ModelRequest) -> None:
+    context.messages = list(request.messages)
+    context.options = cast("ChatOptions", dict(request.options))
+    if request.model is not None and request.model != getattr(context.client, "model", None):
+        context.options["model"] = request.model
+
+
+def _whole_sender(context: ChatContext, call_next: CallNext) -> ModelHandler:
+    async def send(request: ModelRequest) -> ChatResponse:
+        _apply(context, request)
+        await call_next()
+        result = context.result
+        if isinstance(result, ResponseStream):
+            return await result.get_final_response()
+        return result if result is not None else ChatResponse(messages=[])
+
+    return send
+
+
+def _stream_sender(context: ChatContext, call_next: CallNext) -> ModelStreamHandler:
+    async def send(request: ModelRequest) -> AsyncGenerator[ChatResponseUpdate, None]:
+        _apply(context, request)
+        await call_next()
+        result = context.result
+        if isinstance(result, ResponseStream):
+            async with aclosing(result) as inner:
+                async for update in inner:
+                    yield update
+        elif result is not None:
+            for update in result.to_updates():
+                yield update
+
+    return send
+
+
+def _stream_wrapped(hook: LifecycleHooks, inner: ModelStreamHandler) -> ModelStreamHandler:
+    """One hook around a streamed call: its streaming form, else its simple one, else nothing."""
+
+    def call(request: ModelRequest) -> AsyncIterator[ChatResponseUpdate]:
+        own = hook.wrap_model_call_streaming(request, inner)
+        if own is not None:
+            return own
+        return _simple(hook, request, inner) if overrides(hook, "wrap_model_call") else inner(request)
+
+    return call
+
+
+async def _simple(hook: LifecycleHooks, request: ModelRequest, inner: ModelStreamHandler) -> AsyncGenerator[ChatResponseUpdate, None]:
+    async def collect(asked: ModelRequest) -> ChatResponse:
+        return ChatResponse.from_updates([update async for update in inner(asked)])
+
+    for update in (await hook.wrap_model_call(request, collect)).to_updates():
+        yield update
+
+
+async def _updates_of(response: ChatResponse) -> AsyncGenerator[ChatResponseUpdate, None]:
+    for update in response.to_updates():
+        yield update
+
+
+def _wrapped(
+    hook: Callable[[RequestT, Callable[[RequestT], Awaitable[ResultT]]], Awaitable[ResultT]],
+    inner: Callable[[RequestT], Awaitable[ResultT]],
+) -> Callable[[RequestT], Awaitable[ResultT]]:
+    return lambda request: hook(request, inner)
+
+
+def _said(text: str) -> ChatResponse:
+    return ChatResponse(messages=[Message("assistant", [text])])
+
+
+def _drop_calls(response: ChatResponse) -> None:
+    for message in response.messages:
+        message.contents = [content for content in message.contents if content.type != "function_call"]
+
+
+def _without_calls(update: ChatResponseUpdate) -> ChatResponseUpdate:
+    update.contents = [content for content in update.contents if content.type != "function_call"]
+    return update
+
+
+def _toolkit(tool: Tool) -> str | None:
+    """Where a tool is from: its provider's mark, or its source in the gateway."""
+    properties = getattr(tool, "additional_properties", None)
+    marked = cast("dict[str, JsonValue]", properties).get("context_source") if isinstance(properties, dict) else None
+    source: object = marked or getattr(tool, "source", None)
+    return source if isinstance(source, str) else None

@@ -1,0 +1,141 @@
+"""One turn of the hooks: what its three layers share, and the order in which hooks run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.agents.context import AgentRunContext, current_run_context
+from gateway.agents.lifecycle.hooks import (
+    ErrorContext,
+    ErrorSource,
+    FunctionContext,
+    IterationContext,
+    LifecycleHooks,
+    MessageTurnContext,
+    ParallelBatchContext,
+    ToolExecutionContext,
+    overrides,
+)
+from gateway.agents.lifecycle.state import HookEvents, StateCell
+from gateway.types.content import Content
+from gateway.types.messages import Message
+from gateway.types.options import ChatOptions
+from gateway.types.responses import ChatResponse
+
+
+class Turn:
+    """The hooks of one run. Before hooks run in order, after and error hooks in reverse (requirements HK1)."""
+
+    def __init__(self, hooks: Sequence[LifecycleHooks], events: HookEvents) -> None:
+        self.hooks = tuple(hooks)
+        self.events = events
+        self.state = StateCell()
+        self.blocked: dict[str, str] = {}
+        """By call id, what a batch hook put in place of a call."""
+        self._iteration: IterationContext | None = None
+        self._results: list[Content] = []
+        self._reported: Exception | None = None
+
+    @property
+    def iteration(self) -> int:
+        """The model call the turn is at."""
+        return self.state.value.iteration
+
+    @property
+    def holds_calls(self) -> bool:
+        """Whether calls must not be handed on before hooks have seen them all."""
+        return any(overrides(hook, name) for hook in self.hooks for name in ("before_tool_execution", "before_parallel_batch"))
+
+    async def begin(self, context: MessageTurnContext) -> None:
+        """The turn begins."""
+        for hook in self.hooks:
+            await hook.before_message_turn(context)
+
+    async def end(self, context: MessageTurnContext) -> None:
+        """The turn has ended, well or not."""
+        await self.end_iteration()
+        for hook in reversed(self.hooks):
+            await hook.after_message_turn(context)
+
+    async def begin_iteration(self, messages: list[Message], options: ChatOptions) -> IterationContext:
+        """A model call is about to be made; the iteration before it ends first."""
+        await self.end_iteration()
+        number = self.iteration + 1
+        self.state.update(lambda state: type(state)(number, state.is_terminated, state.termination_reason, state.own))
+        context = IterationContext(state=self.state, events=self.events, iteration=number, messages=messages, options=options)
+        self._iteration = context
+        for hook in self.hooks:
+            await hook.before_iteration(context)
+        return context
+
+    async def end_iteration(self) -> None:
+        """The iteration's tools have run, or there were none. Does nothing twice."""
+        context, self._iteration = self._iteration, None
+        if context is None:
+            return
+        context.tool_results, self._results = tuple(self._results), []
+        for hook in reversed(self.hooks):
+            await hook.after_iteration(context)
+
+    async def lets_tools_run(self, response: ChatResponse) -> bool:
+        """Before any tool of an answer; false where a hook drops them all."""
+        calls = [content for message in response.messages for content in message.contents if content.type == "function_call"]
+        if not calls:
+            return True
+        context = ToolExecutionContext(state=self.state, events=self.events, iteration=self.iteration, response=response, calls=calls)
+        for hook in self.hooks:
+            await hook.before_tool_execution(context)
+        if context.skip_tool_execution:
+            return False
+        if len(calls) > 1:
+            batch = ParallelBatchContext(state=self.state, events=self.events, iteration=self.iteration, calls=calls)
+            for hook in self.hooks:
+                await hook.before_parallel_batch(batch)
+            self.blocked |= batch.blocked
+        return True
+
+    async def end_function(self, context: FunctionContext, result: Content) -> None:
+        """A tool call has ended, well or not."""
+        self._results.append(result)
+        for hook in reversed(self.hooks):
+            await hook.after_function(context)
+
+    async def report(self, source: ErrorSource, error: Exception) -> str | None:
+        """Tell the hooks of an error, once and where it happened first; the reason, where one of them ends the run."""
+        if error is self._reported:
+            return None
+        self._reported = error
+        context = ErrorContext(state=self.state, events=self.events, source=source, error=error, iteration=self.iteration)
+        for hook in reversed(self.hooks):
+            await hook.on_error(context)
+        if not context.is_terminated:
+            return None
+        reason = context.termination_reason or "The run was ended by a hook."
+        self.state.update(lambda state: state.terminated(reason))
+        return reason
+
+
+class Turns:
+    """The turns that are going on, by their run. One per set of hooks."""
+
+    def __init__(self, hooks: Sequence[LifecycleHooks], events: HookEvents) -> None:
+        self._hooks = tuple(hooks)
+        self._events = events
+        self._open: dict[int, tuple[AgentRunContext | None, Turn]] = {}
+
+    def open(self) -> tuple[int, Turn]:
+        """A turn for the current run; `close` it with the key. The run is held, so its identity is not used again."""
+        run = current_run_context()
+        turn = Turn(self._hooks, self._events)
+        self._open[id(run)] = (run, turn)
+        return id(run), turn
+
+    def close(self, key: int) -> None:
+        """The turn is over."""
+        self._open.pop(key, None)
+
+    @property
+    def current(self) -> Turn | None:
+        """The turn of the current run; `None` where these hooks are not around it."""
+        found = self._open.get(id(current_run_context()))
+        return None if found is None else found[1]

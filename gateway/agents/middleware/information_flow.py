@@ -1,0 +1,238 @@
+"""Middleware that labels what tools give and judges what is called after it; `SecureAgentConfig` puts both into an agent.
+
+The label of a conversation is kept in its session, so it outlives the run. Decisions are `policy.labels`'s. Names are
+agent-framework's; hiding content from the model behind variables is not part of this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import ClassVar, cast
+
+from gateway.agents.middleware.per_run import PerRun
+from gateway.errors import AskUnavailable, MiddlewareTermination, PolicyDenied, ToolFailed
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.middleware import CallNext
+from gateway.policy.approvals import approval_form, is_approved
+from gateway.policy.decision import Reject
+from gateway.policy.labels import (
+    ConfidentialityLabel,
+    ContentLabel,
+    FlowRules,
+    FlowTool,
+    IntegrityLabel,
+    combine_labels,
+    judge_flow,
+    label_result,
+)
+from gateway.sessions.context import ContextProvider, SessionContext
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.staging import ExperimentalFeature, experimental
+from gateway.tools.base import Tool
+from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
+from gateway.types.content import Content
+
+logger = logging.getLogger(__name__)
+
+STATE_KEY = "security"
+"""In a session's state: the conversation's label."""
+
+CONTEXT_LABEL_KEY = "context_label"
+"""In a call's metadata: the conversation's label before the call."""
+
+RESULT_LABEL_KEY = "security_label"
+"""In a content's `additional_properties`: its own label, which a tool may set."""
+
+MAX_AUDIT_ENTRIES = 1000
+"""Violations that are remembered; the log has them all."""
+
+
+class LabelTrackingFunctionMiddleware(FunctionMiddleware):
+    """Labels every tool's result, and keeps the label of all that the conversation has taken in. Goes outside the enforcing one."""
+
+    def __init__(
+        self,
+        default_integrity: IntegrityLabel = IntegrityLabel.UNTRUSTED,
+        default_confidentiality: ConfidentialityLabel = ConfidentialityLabel.PUBLIC,
+        *,
+        rules: FlowRules | None = None,
+    ) -> None:
+        """`rules` say what tools give; without them tools say it of themselves in `additional_properties`."""
+        self.rules = rules or FlowRules(default_integrity=default_integrity, default_confidentiality=default_confidentiality)
+        self._without_session: PerRun[ContentLabel] = PerRun(ContentLabel)
+
+    async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
+        """Call, and take the result's label into the conversation's, also where the call failed: its error is content too."""
+        before = self.label_of(context)
+        context.metadata[CONTEXT_LABEL_KEY] = before
+        called = False
+        try:
+            await call_next()
+            called = True
+        except (PolicyDenied, MiddlewareTermination):
+            raise  # refused by us: nothing came from outside
+        except Exception:
+            called = True
+            raise
+        finally:
+            if called:
+                label = _own_label(context.result) or label_result(flow_tool(context.function), self.rules)
+                context.metadata["result_label"] = label
+                self._keep(context, combine_labels(self.label_of(context), label))
+
+    def label_of(self, context: FunctionInvocationContext) -> ContentLabel:
+        """The conversation's label now."""
+        if context.session is not None:
+            stored = context.session.state.get(STATE_KEY)
+            return ContentLabel.from_dict(cast("JsonMapping", stored)) if isinstance(stored, Mapping) else ContentLabel()
+        return ContentLabel() if context.tools is None else self._without_session.of(context.tools)
+
+    def _keep(self, context: FunctionInvocationContext, label: ContentLabel) -> None:
+        if context.session is not None:
+            context.session.state[STATE_KEY] = label.to_dict()
+        elif context.tools is not None:
+            self._without_session.put(context.tools, label)
+
+
+class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
+    """Judges each call by the conversation's label: a violation is refused, or a person decides."""
+
+    def __init__(
+        self,
+        allow_untrusted_tools: Collection[str] | None = None,
+        block_on_violation: bool = True,
+        enable_audit_log: bool = True,
+        approval_on_violation: bool = False,
+        *,
+        rules: FlowRules | None = None,
+    ) -> None:
+        """`approval_on_violation` asks a person in place of refusing. With neither of the two, violations are only logged."""
+        given = rules or FlowRules()
+        allowed = (*given.accepts_untrusted, *(allow_untrusted_tools or ()))
+        self.rules = dataclasses.replace(given, accepts_untrusted=allowed)
+        self.approval_on_violation = approval_on_violation
+        self.block_on_violation = block_on_violation and not approval_on_violation
+        self.enable_audit_log = enable_audit_log
+        self._audit_log: list[JsonObject] = []
+
+    async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
+        """Judge, then call or not.
+
+        Raises:
+            PolicyDenied: The call is refused; the model reads why.
+            MiddlewareTermination: A person must decide; the run ends with the question.
+        """
+        label = context.metadata.get(CONTEXT_LABEL_KEY)
+        if not isinstance(label, ContentLabel):
+            raise PolicyDenied(
+                "No label is known for this conversation: put LabelTrackingFunctionMiddleware before the enforcing one.",
+                rule="security.unlabelled",
+                subject=context.function.definition.name,
+            )
+        verdict = judge_flow(flow_tool(context.function), self.rules, label)
+        if verdict is not None:
+            await self._violated(context, verdict, label)
+        await call_next()
+
+    def get_audit_log(self) -> list[JsonObject]:
+        """The violations of this process, oldest first."""
+        return list(self._audit_log)
+
+    async def _violated(self, context: FunctionInvocationContext, verdict: Reject, label: ContentLabel) -> None:
+        """Returns where the call may go on all the same."""
+        name = context.function.definition.name
+        approved = getattr(context.metadata.get("approval_response"), "approved", False) is True
+        if not approved and self.approval_on_violation:
+            approved = await _ask(context, verdict, label)
+        outcome = "approved" if approved else "refused" if self.block_on_violation or self.approval_on_violation else "logged"
+        logger.warning("security: call of %s %s by %s", name, outcome, verdict.rule)
+        if self.enable_audit_log:
+            self._audit_log.append({"function": name, "rule": verdict.rule, "outcome": outcome, "context_label": label.to_dict()})
+            del self._audit_log[:-MAX_AUDIT_ENTRIES]
+        if outcome == "refused":
+            raise PolicyDenied(
+                f"Refused by {verdict.rule}: {verdict.reason} {name!r} must not be called after that.", rule=verdict.rule, subject=name
+            )
+
+
+@experimental(feature_id=ExperimentalFeature.SECURITY)
+class SecureAgentConfig(ContextProvider):
+    """A context provider that puts label tracking and enforcement around the tools of an agent's runs."""
+
+    DEFAULT_SOURCE_ID: ClassVar[str] = "secure_agent"
+
+    def __init__(
+        self,
+        *,
+        rules: FlowRules | None = None,
+        allow_untrusted_tools: Collection[str] | None = None,
+        block_on_violation: bool = True,
+        approval_on_violation: bool = False,
+        source_id: str | None = None,
+    ) -> None:
+        """`rules` say what tools give and do; `approval_on_violation` asks a person in place of refusing."""
+        super().__init__(source_id or self.DEFAULT_SOURCE_ID)
+        self.label_tracker = LabelTrackingFunctionMiddleware(rules=rules)
+        self.policy_enforcer = PolicyEnforcementFunctionMiddleware(
+            allow_untrusted_tools, block_on_violation, approval_on_violation=approval_on_violation, rules=rules
+        )
+
+    def get_middleware(self) -> list[FunctionMiddleware]:
+        """Both, in the order they must have; for agents without context providers."""
+        return [self.label_tracker, self.policy_enforcer]
+
+    def get_audit_log(self) -> list[JsonObject]:
+        """The violations of this process."""
+        return self.policy_enforcer.get_audit_log()
+
+    async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Add the middleware to the run."""
+        context.extend_middleware(self.source_id, self.get_middleware())
+
+
+async def _ask(context: FunctionInvocationContext, verdict: Reject, label: ContentLabel) -> bool:
+    """Ask the person of the call that the run is part of; where there is none, end the run with the question.
+
+    Raises:
+        MiddlewareTermination: The run ends; `context.result` is the request, and a later run may bring the answer.
+    """
+    name = context.function.definition.name
+    if context.ctx.client.can("elicitation.form"):
+        arguments = json.dumps(context.arguments, ensure_ascii=False, indent=1, default=str)
+        try:
+            return is_approved(await context.ctx.ask(approval_form(f"{verdict.reason}\nThe agent now wants to call {name}:\n{arguments}")))
+        except (AskUnavailable, ToolFailed):
+            return False
+    call_id = str(context.metadata.get("call_id") or "")
+    call = Content.from_function_call(call_id, name, context.arguments)
+    note: JsonObject = {
+        "policy_violation": True,
+        "violation_type": verdict.rule,
+        "reason": verdict.reason,
+        "context_label": label.to_dict(),
+    }
+    context.result = Content.from_function_approval_request(call_id, call, additional_properties=note)
+    raise MiddlewareTermination("A person must approve this call.")
+
+
+def flow_tool(tool: Tool) -> FlowTool:
+    """What is known of a tool: its name, its source in the gateway, and what it says of itself where it is a function of ours."""
+    properties = getattr(tool, "additional_properties", None)
+    source = getattr(tool, "source", None)
+    return FlowTool(
+        getattr(tool, "exposed_name", None) or tool.definition.name,
+        source if isinstance(source, str) else None,
+        tool.definition.name,
+        cast("JsonObject", properties) if isinstance(properties, dict) else {},
+    )
+
+
+def _own_label(result: object) -> ContentLabel | None:
+    """The label that a result's contents carry; of several the worst."""
+    items = cast("Iterable[object]", result) if isinstance(result, Sequence) and not isinstance(result, str) else [result]
+    given = [item.additional_properties.get(RESULT_LABEL_KEY) for item in items if isinstance(item, Content)]
+    labels = [ContentLabel.from_dict(cast("JsonMapping", label)) for label in given if isinstance(label, Mapping)]
+    return combine_labels(*labels) if labels and len(labels) == len(given) else None

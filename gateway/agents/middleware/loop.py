@@ -1,0 +1,267 @@
+"""`AgentLoopMiddleware`: runs an agent again and again until it is done. Names are agent-framework's.
+
+What counts as done is a predicate: a function, a judge (`with_judge`), a todo list or background work. Each round's
+result leaves an entry in a progress log, which the next round is told.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, cast
+
+from gateway.agents.context import AgentContext, AgentMiddleware
+from gateway.agents.middleware.judge import (
+    CRITERIA_PLACEHOLDER,
+    DEFAULT_JUDGE_INSTRUCTIONS,
+    criteria_for_agent,
+    criteria_for_judge,
+    judge_predicate,
+    next_message_after_verdict,
+)
+from gateway.agents.providers.background_state import BackgroundTaskInfo
+from gateway.errors import AgentError, MiddlewareTermination
+from gateway.json_types import JsonObject
+from gateway.middleware import CallNext
+from gateway.sessions.session import AgentSession
+from gateway.types.messages import Message, to_messages
+from gateway.types.responses import AgentResponse, AgentResponseUpdate, add_usage
+from gateway.types.streams import ResponseStream
+
+DEFAULT_MAX_ITERATIONS = 10
+"""Runs of a loop, where nothing else is said."""
+
+DEFAULT_JUDGE_MAX_ITERATIONS = 5
+"""Runs of a loop with a judge: each costs two models."""
+
+DEFAULT_NEXT_MESSAGE = "Go on with the task. If it is complete, say so."
+
+LoopCallable = Callable[..., Any]
+"""A function that gets those of the loop's keyword arguments that it names (requirements LP2); sync or async.
+
+`iteration` (runs so far), `last_result`, `messages` (of the last run), `original_messages`, `session`, `agent`,
+`progress` (a copy of the log) and `feedback` (what the predicate said this time).
+"""
+
+
+@dataclass(slots=True)
+class _Round:
+    """Where a loop stands."""
+
+    original: list[Message]
+    snapshot: JsonObject | None
+    """The session before the loop, where each run starts from it."""
+    iteration: int = 0
+    progress: list[str] = field(default_factory=lambda: list[str]())
+    feedback: str | None = None
+
+
+class AgentLoopMiddleware(AgentMiddleware):
+    """Repeats the run that it wraps while `should_continue` says so. A question to a person ends the loop at once."""
+
+    def __init__(
+        self,
+        should_continue: LoopCallable,
+        *,
+        max_iterations: int | None = DEFAULT_MAX_ITERATIONS,
+        next_message: LoopCallable | None = None,
+        record_feedback: LoopCallable | None = None,
+        inject_progress: bool = True,
+        fresh_context: bool = False,
+        return_final_only: bool = False,
+        additional_instructions: str | None = None,
+    ) -> None:
+        """After each run: stop at `max_iterations` (`None`: no cap), else ask `should_continue`, then record the progress.
+
+        `should_continue` gives a bool, or a bool and a text that the other two get as `feedback`. `next_message` gives the
+        next run's input; `None` from it means the same messages again. `record_feedback` gives the round's entry of the
+        progress log, in place of the response's text. The log goes into the next input as a message of the user: all of it,
+        or with a session, which has the rest already, the last entry. With `fresh_context` each run starts from the original
+        messages and the session as it was before the loop, so only the log goes on. `return_final_only` leaves the earlier
+        rounds out of a whole response; a stream has them all, and its final response is the last round's.
+        `additional_instructions` go before the original messages as a system message.
+
+        Raises:
+            ValueError: `max_iterations` is less than 1.
+        """
+        if max_iterations is not None and max_iterations < 1:
+            raise ValueError("max_iterations must be at least 1, or None for no limit.")
+        self.should_continue = should_continue
+        self.max_iterations = max_iterations
+        self.next_message = next_message
+        self.record_feedback = record_feedback
+        self.inject_progress = inject_progress
+        self.fresh_context = fresh_context
+        self.return_final_only = return_final_only
+        self.additional_instructions = additional_instructions
+
+    @classmethod
+    def with_judge(
+        cls,
+        judge_client: object,
+        *,
+        criteria: Sequence[str] | None = None,
+        instructions: str | None = None,
+        max_iterations: int | None = DEFAULT_JUDGE_MAX_ITERATIONS,
+        next_message: LoopCallable | None = None,
+        fresh_context: bool = False,
+    ) -> Self:
+        """A loop that ends when a second chat client says that the request has been answered.
+
+        `criteria` are told to the agent, and to the judge where its `instructions` have `{{criteria}}`. The judge's reasons
+        are the next run's input unless `next_message` makes it.
+        """
+        told = (instructions or DEFAULT_JUDGE_INSTRUCTIONS).replace(CRITERIA_PLACEHOLDER, criteria_for_judge(criteria))
+
+        def after_verdict(*, feedback: str | None = None) -> str:
+            return next_message_after_verdict(feedback=feedback) or DEFAULT_NEXT_MESSAGE
+
+        return cls(
+            judge_predicate(judge_client, told),
+            max_iterations=max_iterations,
+            next_message=next_message or after_verdict,
+            fresh_context=fresh_context,
+            additional_instructions=criteria_for_agent(criteria) if criteria else None,
+        )
+
+    async def process(self, context: AgentContext, call_next: CallNext) -> None:
+        """Run, and run again."""
+        if self.additional_instructions is not None:
+            context.messages = [Message("system", [self.additional_instructions]), *context.messages]
+        session = context.session
+        snapshot = session.to_dict() if self.fresh_context and session is not None else None
+        at = _Round(list(context.messages), snapshot)
+        if context.stream:
+            last: list[AgentResponse] = []
+            stream = self._streamed(context, call_next, at, last)
+            context.result = ResponseStream(stream, lambda updates: last[-1] if last else AgentResponse.from_updates(updates))
+        else:
+            await self._whole(context, call_next, at)
+
+    async def _whole(self, context: AgentContext, call_next: CallNext, at: _Round) -> None:
+        messages: list[Message] = []
+        usage = None
+        while True:
+            await call_next()
+            result = context.result
+            if not isinstance(result, AgentResponse):
+                raise AgentError(f"AgentLoopMiddleware: what it wraps gave {type(result).__name__} in place of a response.")
+            messages += result.messages
+            usage = add_usage(usage, result.usage_details)
+            if not await self._goes_on(context, at, result):
+                break
+            context.messages = await self._next_messages(context, at, result)
+            messages += context.messages
+        if not self.return_final_only and at.iteration > 1:
+            result.messages = messages
+            result.usage_details = usage
+
+    async def _streamed(
+        self, context: AgentContext, call_next: CallNext, at: _Round, last: list[AgentResponse]
+    ) -> AsyncGenerator[AgentResponseUpdate, None]:
+        """Every round's updates, with what it was told between them; `last` gets each round's response."""
+        while True:
+            try:
+                await call_next()
+                inner = context.result
+                if not isinstance(inner, ResponseStream):
+                    raise AgentError("AgentLoopMiddleware: what it wraps gave no stream for a streaming run.")
+                try:
+                    async for update in inner:
+                        yield update
+                    last.append(await inner.get_final_response())
+                finally:
+                    await inner.aclose()
+            except MiddlewareTermination:
+                return  # the chain that would have taken it has returned already; what was said so far stands
+            if not await self._goes_on(context, at, last[-1]):
+                return
+            context.messages = await self._next_messages(context, at, last[-1])
+            for number, message in enumerate(context.messages):
+                message_id = message.message_id or f"loop-{at.iteration}-{number}"  # or neighbours would fold into one message
+                yield AgentResponseUpdate(
+                    contents=message.contents, role=message.role, author_name=message.author_name, message_id=message_id
+                )
+
+    async def _goes_on(self, context: AgentContext, at: _Round, result: AgentResponse) -> bool:
+        """The stop test: a question to a person, the cap, the predicate; then the progress is recorded (requirements LP1)."""
+        at.iteration += 1
+        at.feedback = None
+        goes_on = False
+        if result.user_input_requests:
+            return False
+        if self.max_iterations is None or at.iteration < self.max_iterations:
+            verdict = await _call(self.should_continue, _arguments(context, at, result))
+            if isinstance(verdict, tuple):
+                goes_on, at.feedback = cast("tuple[bool, str | None]", verdict)
+            else:
+                goes_on = bool(verdict)
+        entry = result.text.strip()
+        if self.record_feedback is not None:
+            entry = await _call(self.record_feedback, _arguments(context, at, result))
+        if entry:
+            at.progress.append(entry)
+        return goes_on
+
+    async def _next_messages(self, context: AgentContext, at: _Round, result: AgentResponse) -> list[Message]:
+        """The next run's input; resets the session where each run starts from the same one."""
+        if at.snapshot is not None and context.session is not None:
+            restored = AgentSession.from_dict(at.snapshot)
+            context.session.service_session_id = restored.service_session_id
+            context.session.state = restored.state
+        given: Any = DEFAULT_NEXT_MESSAGE
+        if self.next_message is not None:
+            given = await _call(self.next_message, _arguments(context, at, result))
+            if given is None and not self.fresh_context:
+                return list(context.messages)
+        messages = to_messages(DEFAULT_NEXT_MESSAGE if given is None else given)
+        if self.inject_progress and at.progress:
+            entries = at.progress if context.session is None or self.fresh_context else at.progress[-1:]
+            log = Message("user", ["Progress so far:\n" + "\n".join(f"- {entry}" for entry in entries)])
+            messages.insert(0, log)
+        return [*at.original, *messages] if self.fresh_context else messages
+
+
+def todos_remaining(provider: Any) -> LoopCallable:
+    """A predicate: go on while the session's list of this `TodoProvider` has open items."""
+
+    async def goes_on(*, session: AgentSession | None = None) -> bool:
+        if session is None:
+            return False
+        items = await provider.store.load_items(session, source_id=provider.source_id)
+        return any(not item.is_complete for item in items)
+
+    return goes_on
+
+
+def background_tasks_running(provider: Any) -> LoopCallable:
+    """A predicate: go on while the session has running tasks of this `BackgroundAgentsProvider`. Have a cap beside it."""
+
+    def goes_on(*, session: AgentSession | None = None) -> bool:
+        state: JsonObject = {} if session is None else session.state.get(provider.source_id) or {}
+        return any(BackgroundTaskInfo.from_dict(task).is_running for task in state.get("tasks", []))
+
+    return goes_on
+
+
+def _arguments(context: AgentContext, at: _Round, result: AgentResponse) -> dict[str, Any]:
+    return {
+        "iteration": at.iteration,
+        "last_result": result,
+        "messages": context.messages,
+        "original_messages": at.original,
+        "session": context.session,
+        "agent": context.agent,
+        "progress": list(at.progress),
+        "feedback": at.feedback,
+    }
+
+
+async def _call(function: LoopCallable, arguments: dict[str, Any]) -> Any:
+    """Call with those arguments that the function takes."""
+    parameters = inspect.signature(function).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        arguments = {name: value for name, value in arguments.items() if name in parameters}
+    value = function(**arguments)
+    return await value if inspect.isawaitable(value) else value

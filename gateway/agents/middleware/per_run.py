@@ -1,0 +1,36 @@
+"""`PerRun`: state that function middleware keeps for each run of an agent."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from gateway.tools.base import Tool
+
+T = TypeVar("T")
+
+MAX_RUNS = 256
+"""Runs whose state is kept at once; of more the oldest are forgotten."""
+
+
+class PerRun(Generic[T]):
+    """A value for each run, told apart by the run's live list of tools, which is held so that its identity is not used again."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._runs: OrderedDict[int, tuple[list[Tool], T]] = OrderedDict()
+
+    def of(self, tools: list[Tool]) -> T:
+        """The run's value, made on first use."""
+        found = self._runs.get(id(tools))
+        if found is None:
+            found = self._runs[id(tools)] = (tools, self._make())
+            while len(self._runs) > MAX_RUNS:
+                self._runs.popitem(last=False)
+        return found[1]
+
+    def put(self, tools: list[Tool], value: T) -> None:
+        """Replace the run's value."""
+        self.of(tools)
+        self._runs[id(tools)] = (tools, value)

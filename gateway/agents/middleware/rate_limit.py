@@ -1,0 +1,90 @@
+"""Middleware that spaces calls out: so many per minute, in bursts; later ones wait, and fail where they would wait too long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import anyio
+
+from gateway.chat.middleware import ChatContext, ChatMiddleware
+from gateway.errors import ModelError, ToolFailed
+from gateway.middleware import CallNext
+from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
+
+
+class TokenBucket:
+    """`per_minute` tokens flow in, at most `burst` are kept; each call takes one. For one event loop."""
+
+    def __init__(self, per_minute: float, burst: int) -> None:
+        """Full at first. Raises `ValueError` for numbers that make no sense."""
+        if per_minute <= 0 or burst < 1:
+            raise ValueError("per_minute must be more than 0, and burst at least 1")
+        self._per_second = per_minute / 60
+        self._burst = burst
+        self._level = float(burst)
+        self._at: float | None = None
+
+    async def take(self, max_wait_seconds: float) -> float | None:
+        """Take a token, waiting for it where none is left; the seconds to wait, untaken, where they would be too many.
+
+        Callers are served in the order they came; one that is cancelled while it waits gives its token back.
+        """
+        now = anyio.current_time()
+        if self._at is not None:
+            self._level = min(self._burst, self._level + (now - self._at) * self._per_second)
+        self._at = now
+        wait = max(0.0, (1 - self._level) / self._per_second)
+        if wait > max_wait_seconds:
+            return wait
+        self._level -= 1
+        if wait:
+            try:
+                await anyio.sleep(wait)
+            except anyio.get_cancelled_exc_class():
+                self._level += 1
+                raise
+        return None
+
+
+class ModelRateLimitMiddleware(ChatMiddleware):
+    """Limits model calls over all runs that share this object."""
+
+    def __init__(self, per_minute: float, *, burst: int = 1, max_wait_seconds: float = 60.0) -> None:
+        """Raises `ValueError` for numbers that make no sense."""
+        self._bucket = TokenBucket(per_minute, burst)
+        self._max_wait_seconds = max_wait_seconds
+
+    async def process(self, context: ChatContext, call_next: CallNext) -> None:
+        """Wait for this call's turn.
+
+        Raises:
+            ModelError: It would wait too long.
+        """
+        late = await self._bucket.take(self._max_wait_seconds)
+        if late is not None:
+            raise ModelError(f"Too many model calls: the next may be made in {late:.1f} s.", status=429, retryable=True)
+        await call_next()
+
+
+class ToolRateLimitMiddleware(FunctionMiddleware):
+    """Limits calls of some tools over all runs that share this object."""
+
+    def __init__(self, per_minute: float, *, tools: Sequence[str] = ("*",), burst: int = 1, max_wait_seconds: float = 60.0) -> None:
+        """`tools` are globs over tool names, counted together. Raises `ValueError` for numbers that make no sense."""
+        self._bucket = TokenBucket(per_minute, burst)
+        self._tools = tuple(tools)
+        self._max_wait_seconds = max_wait_seconds
+
+    async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
+        """Wait for this call's turn.
+
+        Raises:
+            ToolFailed: It would wait too long; the model reads when to come back.
+        """
+        name = context.function.definition.name
+        if any(fnmatchcase(name, glob) for glob in self._tools):
+            late = await self._bucket.take(self._max_wait_seconds)
+            if late is not None:
+                raise ToolFailed(f"Too many calls of {name!r}: try again in {late:.1f} s, or do without it.")
+        await call_next()

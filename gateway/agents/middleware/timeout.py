@@ -1,0 +1,85 @@
+"""Middleware that bounds time: `ModelTimeoutMiddleware` for model calls, `ToolTimeoutMiddleware` for tool calls."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator, Mapping
+from fnmatch import fnmatchcase
+
+import anyio
+
+from gateway.chat.middleware import ChatContext, ChatMiddleware, ChatStream
+from gateway.errors import AskExpired, ModelError, ToolFailed
+from gateway.middleware import CallNext
+from gateway.tools.context import CallClock
+from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
+from gateway.types.responses import ChatResponse, ChatResponseUpdate
+from gateway.types.streams import ResponseStream
+
+
+class ModelTimeoutMiddleware(ChatMiddleware):
+    """Fails a model call that takes too long, as a `ModelError` that may be retried."""
+
+    def __init__(self, seconds: float) -> None:
+        """For the whole call; of a stream for all of its parts, without the time that its reader takes."""
+        if seconds <= 0:
+            raise ValueError("seconds must be more than 0")
+        self._seconds = seconds
+
+    async def process(self, context: ChatContext, call_next: CallNext) -> None:
+        """Call within the time."""
+        with anyio.move_on_after(self._seconds):
+            started = anyio.current_time()
+            await call_next()
+            if isinstance(context.result, ResponseStream):
+                left = self._seconds - (anyio.current_time() - started)
+                context.result = ResponseStream(self._streamed(context.result, left), ChatResponse.from_updates)
+            return
+        raise self._error()
+
+    async def _streamed(self, inner: ChatStream, left: float) -> AsyncGenerator[ChatResponseUpdate, None]:
+        parts = aiter(inner)
+        try:
+            while True:
+                started = anyio.current_time()
+                update: ChatResponseUpdate | None = None
+                with anyio.move_on_after(left) as scope:  # around one pull only: a scope must not stay open across a yield
+                    update = await anext(parts, None)
+                if scope.cancelled_caught:
+                    raise self._error()
+                if update is None:
+                    return
+                left -= anyio.current_time() - started
+                yield update
+        finally:
+            await inner.aclose()
+
+    def _error(self) -> ModelError:
+        return ModelError(f"The model did not answer within {self._seconds:g} s.", retryable=True)
+
+
+class ToolTimeoutMiddleware(FunctionMiddleware):
+    """Fails a tool call that works too long; the model reads that it did. Waiting for a person does not count."""
+
+    def __init__(self, seconds: float, *, tools: Mapping[str, float] | None = None) -> None:
+        """`tools` has other limits for some, by globs over tool names; the first that fits counts."""
+        self._tools = {**(tools or {}), "*": seconds}
+        if any(limit <= 0 for limit in self._tools.values()):
+            raise ValueError("seconds must be more than 0")
+
+    async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
+        """Call within the time."""
+        name = context.function.definition.name
+        seconds = next(limit for glob, limit in self._tools.items() if fnmatchcase(name, glob))
+        clock = CallClock(seconds)
+        outer = context.ctx
+        context.ctx = dataclasses.replace(outer, clocks=(*outer.clocks, clock))
+        try:
+            with clock.scope:
+                await call_next()
+                return
+        finally:
+            context.ctx = outer
+        if clock.ended:
+            raise AskExpired(clock.ended)
+        raise ToolFailed(f"{name!r} timed out after {seconds:g} s and was stopped; it may have taken effect.")

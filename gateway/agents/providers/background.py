@@ -1,0 +1,263 @@
+"""`BackgroundAgentsProvider`: lets an agent start others, go on meanwhile, and fetch what they found. Names are agent-framework's.
+
+Each background task is a run of its own with a session of its own. What they are and how they ended is in the session's
+state; the runs themselves live in this process, and tasks of a process that is gone are `lost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self, cast
+
+from gateway.agents.providers.background_state import BackgroundTaskInfo, BackgroundTaskStatus
+from gateway.agents.providers.background_work import BackgroundWork
+from gateway.json_types import JsonObject
+from gateway.sessions.context import ContextProvider, SessionContext
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.tools.function import FunctionTool
+from gateway.types.messages import Message
+
+DEFAULT_BACKGROUND_AGENTS_SOURCE_ID = "background_agents"
+
+DEFAULT_BACKGROUND_AGENTS_INSTRUCTIONS = """\
+## Background agents
+
+Other agents can work for you while you go on.
+- Start a task with `background_agents_start_task`; it returns at once, and several run at the same time.
+- Before you finish, wait for what is still running with `background_agents_wait_for_first_completion`, and fetch each result.
+- Clear a task with `background_agents_clear_completed_task` when you have its result and will not continue it.
+
+{background_agents}"""
+
+MAX_RUNNING = 16
+"""Background runs of one session at the same time."""
+
+MAX_TASKS = 64
+"""Tasks that one session keeps, done ones too."""
+
+MAX_SESSIONS = 1000
+"""Sessions whose runs a provider remembers; of those without a running task the oldest are forgotten."""
+
+
+class BackgroundAgentsProvider(ContextProvider):
+    """Gives an agent the tools to start and follow runs of other agents. Close it (`async with`) to end what still runs."""
+
+    def __init__(
+        self,
+        agents: Sequence[SupportsAgentRun],
+        *,
+        source_id: str = DEFAULT_BACKGROUND_AGENTS_SOURCE_ID,
+        instructions: str | None = None,
+    ) -> None:
+        """`instructions` may have `{background_agents}`, where the agents are listed.
+
+        Raises:
+            ValueError: There are no agents, or their names are missing or not different.
+        """
+        super().__init__(source_id)
+        if not agents:
+            raise ValueError("There must be at least one background agent.")
+        self._agents: dict[str, SupportsAgentRun] = {}
+        for agent in agents:
+            name = (agent.name or "").strip()
+            if not name:
+                raise ValueError("Every background agent needs a name.")
+            if self._agents.setdefault(name.lower(), agent) is not agent:
+                raise ValueError(f"Two background agents are called {name!r}.")
+        listed = [f"- {agent.name}{f': {agent.description}' if agent.description else ''}" for agent in agents]
+        text = DEFAULT_BACKGROUND_AGENTS_INSTRUCTIONS if instructions is None else instructions
+        self._instructions = text.replace("{background_agents}", "\n".join(["Available background agents:", *listed]))
+        self._runs: dict[str, _SessionRuns] = {}
+
+    async def __aenter__(self) -> Self:
+        """Nothing to do."""
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End every run that has not ended."""
+        for runs in self._runs.values():
+            await runs.work.aclose()
+        self._runs.clear()
+
+    async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Add instructions, tools and how the session's tasks stand."""
+        tools = _BackgroundTools(self._agents, self._runs_of(session), session, self.source_id)
+        context.extend_instructions(self.source_id, [self._instructions])
+        context.extend_tools(self.source_id, tools.as_tools())
+        if tasks := tools.refresh():
+            lines = "\n".join(["### Current background tasks", *(task.line for task in tasks)])
+            context.extend_messages(self.source_id, [Message("user", [lines])])
+
+    def _runs_of(self, session: AgentSession) -> _SessionRuns:
+        if session.session_id not in self._runs:
+            idle = [key for key, runs in self._runs.items() if runs.work.running == 0]
+            for key in idle[: max(0, len(self._runs) - MAX_SESSIONS + 1)]:
+                del self._runs[key]
+            self._runs[session.session_id] = _SessionRuns()
+        return self._runs[session.session_id]
+
+
+class _SessionRuns:
+    """What of a session's tasks is in this process only."""
+
+    def __init__(self) -> None:
+        self.work = BackgroundWork()
+        self.sessions: dict[int, AgentSession] = {}
+
+
+class _BackgroundTools:
+    """The tools for one session."""
+
+    def __init__(self, agents: Mapping[str, SupportsAgentRun], runs: _SessionRuns, session: AgentSession, source_id: str) -> None:
+        self._agents = agents
+        self._runs = runs
+        self._session = session
+        self._source_id = source_id
+
+    def as_tools(self) -> list[FunctionTool[..., Any]]:
+        functions: list[Callable[..., Any]] = [
+            self.background_agents_start_task,
+            self.background_agents_wait_for_first_completion,
+            self.background_agents_get_task_results,
+            self.background_agents_get_all_tasks,
+            self.background_agents_continue_task,
+            self.background_agents_clear_completed_task,
+        ]
+        return [FunctionTool[..., Any](function) for function in functions]
+
+    def refresh(self) -> list[BackgroundTaskInfo]:
+        """The session's tasks, with what has ended meanwhile noted."""
+        tasks = [BackgroundTaskInfo.from_dict(task) for task in cast("list[JsonObject]", self._state.get("tasks") or [])]
+        for task in tasks:
+            if not task.is_running:
+                continue
+            if not self._runs.work.knows(task.id):
+                task.status = BackgroundTaskStatus.LOST
+                continue
+            outcome = self._runs.work.outcome(task.id)
+            if isinstance(outcome, str):
+                task.status, task.error_text = BackgroundTaskStatus.FAILED, outcome
+            elif outcome is not None:
+                task.status, task.result_text = BackgroundTaskStatus.COMPLETED, outcome.text
+        self._save(tasks)
+        return tasks
+
+    async def background_agents_start_task(self, agent_name: str, input: str, description: str) -> str:
+        """Start a task on another agent; returns the task's number at once.
+
+        Args:
+            agent_name: Name of the agent.
+            input: What it is to do, with everything it needs to know.
+            description: The task in a few words, for the list.
+        """
+        agent = self._agents.get(agent_name.strip().lower())
+        if agent is None:
+            names = ", ".join(known.name or "" for known in self._agents.values())
+            return f"Error: No background agent found with name '{agent_name}'. Available agents: {names}"
+        tasks = self.refresh()
+        if self._runs.work.running >= MAX_RUNNING or len(tasks) >= MAX_TASKS:
+            return f"Error: {MAX_RUNNING} tasks may run and {MAX_TASKS} be kept at once; wait for some, and clear those that are done."
+        number = int(self._state.get("next_task_id", 1))
+        self._state["next_task_id"] = number + 1
+        session = self._runs.sessions[number] = agent.create_session()
+        self._runs.work.start(number, lambda: agent.run(input, session=session))
+        self._save([*tasks, BackgroundTaskInfo(number, agent.name or agent_name, description)])
+        return f"Background task {number} started on agent '{agent_name}'."
+
+    async def background_agents_wait_for_first_completion(self, task_ids: list[int]) -> str:
+        """Wait until the first of these tasks has ended; returns its number.
+
+        Args:
+            task_ids: Numbers of the tasks to wait for.
+        """
+        if not task_ids:
+            return "Error: No task IDs provided."
+        before = {task.id: task for task in self.refresh() if task.id in task_ids}
+        running = [number for number, task in before.items() if task.is_running]
+        if not running:
+            done = next(iter(before.values()), None)
+            if done is None:
+                return "Error: None of the specified task IDs correspond to running tasks."
+            return f"Task {done.id} is not running; current status: {done.status.value}."
+        await self._runs.work.first_of(running)
+        ended = next((task for task in self.refresh() if task.id in running and not task.is_running), None)
+        return "Error: the tasks were cleared." if ended is None else f"Task {ended.id} finished with status: {ended.status.value}."
+
+    async def background_agents_get_task_results(self, task_id: int) -> str:
+        """What a task gave.
+
+        Args:
+            task_id: Number of the task.
+        """
+        task = self._find(task_id)
+        if task is None:
+            return f"Error: No task found with ID {task_id}."
+        match task.status:
+            case BackgroundTaskStatus.COMPLETED:
+                return task.result_text or "(no output)"
+            case BackgroundTaskStatus.FAILED:
+                return f"Task failed: {task.error_text or 'Unknown error'}"
+            case BackgroundTaskStatus.LOST:
+                return "The task was lost: the process it ran in has ended. Start a new one."
+            case BackgroundTaskStatus.RUNNING:
+                return f"Task {task_id} is still running."
+
+    async def background_agents_get_all_tasks(self) -> str:
+        """All tasks with number, status, agent and description."""
+        tasks = self.refresh()
+        return "\n".join(["Tasks:", *(task.line for task in tasks)]) if tasks else "No tasks."
+
+    async def background_agents_continue_task(self, task_id: int, text: str) -> str:
+        """Go on with a task that has ended, in the same conversation.
+
+        Args:
+            task_id: Number of the task.
+            text: What to do next.
+        """
+        task = self._find(task_id)
+        if task is None:
+            return f"Error: No task found with ID {task_id}."
+        if task.is_running:
+            return f"Error: Task {task_id} is still running. Wait for it to complete before continuing."
+        agent = self._agents.get(task.agent_name.lower())
+        session = self._runs.sessions.get(task_id)
+        if agent is None or session is None:
+            return f"Error: Task {task_id} cannot be continued: its conversation is gone. Start a new task instead."
+        if self._runs.work.running >= MAX_RUNNING:
+            return f"Error: {MAX_RUNNING} tasks are running; wait for one to end."
+        self._runs.work.start(task_id, lambda: agent.run(text, session=session))
+        tasks = self.refresh()
+        for one in tasks:
+            if one.id == task_id:
+                one.status, one.result_text, one.error_text = BackgroundTaskStatus.RUNNING, None, None
+        self._save(tasks)
+        return f"Task {task_id} continued with new input."
+
+    async def background_agents_clear_completed_task(self, task_id: int) -> str:
+        """Forget a task that has ended, with its conversation.
+
+        Args:
+            task_id: Number of the task.
+        """
+        task = self._find(task_id)
+        if task is None:
+            return f"Error: No task found with ID {task_id}."
+        if task.is_running:
+            return f"Error: Task {task_id} is still running. Wait for it to complete before clearing."
+        self._save([one for one in self.refresh() if one.id != task_id])
+        self._runs.work.drop(task_id)
+        self._runs.sessions.pop(task_id, None)
+        return f"Task {task_id} cleared."
+
+    def _find(self, number: int) -> BackgroundTaskInfo | None:
+        return next((task for task in self.refresh() if task.id == number), None)
+
+    @property
+    def _state(self) -> JsonObject:
+        return cast("JsonObject", self._session.state.setdefault(self._source_id, {}))
+
+    def _save(self, tasks: Sequence[BackgroundTaskInfo]) -> None:
+        self._state["tasks"] = [task.to_dict() for task in tasks]

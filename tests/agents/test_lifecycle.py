@@ -1,0 +1,380 @@
+"""The twelve hooks of a run: when each is called, in which order, and what it may change."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway import (
+    Agent,
+    AgentResponse,
+    ChatResponse,
+    ChatResponseUpdate,
+    Content,
+    LifecycleHooks,
+    Message,
+    ScriptedChatClient,
+    lifecycle_middleware,
+    tool,
+)
+from gateway.agents.lifecycle import hooks as contexts
+from gateway.agents.lifecycle.state import HookEvent, HookEvents
+from gateway.errors import AskExpired, AskUnavailable, ModelError, ToolFailed
+from tests.house.documents import code_of, read, rows, section
+
+pytestmark = pytest.mark.filterwarnings("ignore::gateway.staging.ExperimentalWarning")
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+@tool
+async def fail() -> str:
+    """Fail."""
+    raise ToolFailed("broken")
+
+
+def call(name: str, call_id: str = "1", **arguments: Any) -> Content:
+    return Content.from_function_call(call_id, name, arguments)
+
+
+def agent_of(client: ScriptedChatClient, *hooks: LifecycleHooks, events: HookEvents | None = None) -> Agent:
+    return Agent(client, tools=[add, fail], middleware=lifecycle_middleware(*hooks, events=events))
+
+
+async def run(agent: Agent, *, stream: bool = False) -> AgentResponse:
+    if not stream:
+        return await agent.run("go")
+    return await agent.run("go", stream=True).get_final_response()
+
+
+class Notes(LifecycleHooks):
+    """Notes every hook under a name."""
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self._name = name
+        self._notes = notes
+
+    def note(self, what: str) -> None:
+        self._notes.append(f"{self._name} {what}")
+
+    async def before_message_turn(self, context: contexts.MessageTurnContext) -> None:
+        self.note(f"turn {context.user_message}")
+
+    async def after_message_turn(self, context: contexts.MessageTurnContext) -> None:
+        self.note(f"turned {context.response.text if context.response else repr(context.error)}")
+
+    async def before_iteration(self, context: contexts.IterationContext) -> None:
+        self.note(f"iteration {context.iteration}")
+
+    async def wrap_model_call(self, request: contexts.ModelRequest, handler: contexts.ModelHandler) -> ChatResponse:
+        self.note("model>")
+        response = await handler(request)
+        self.note("<model")
+        return response
+
+    async def before_tool_execution(self, context: contexts.ToolExecutionContext) -> None:
+        self.note(f"tools {len(context.calls)}")
+
+    async def before_parallel_batch(self, context: contexts.ParallelBatchContext) -> None:
+        self.note(f"batch {len(context.calls)}")
+
+    async def before_function(self, context: contexts.FunctionContext) -> None:
+        self.note(f"function {context.function_name}")
+
+    async def wrap_function_call(self, request: contexts.FunctionRequest, handler: contexts.FunctionHandler) -> Any:
+        self.note("call>")
+        result = await handler(request)
+        self.note("<call")
+        return result
+
+    async def after_function(self, context: contexts.FunctionContext) -> None:
+        self.note(f"functioned {context.error or context.result}")
+
+    async def after_iteration(self, context: contexts.IterationContext) -> None:
+        self.note(f"iterated {context.iteration} {[str(result.result or '') for result in context.tool_results]}")
+
+    async def on_error(self, context: contexts.ErrorContext) -> None:
+        self.note(f"error {context.source} {context.error}")
+
+
+@pytest.mark.requirement("HK1", "HK2", "HK3", "HK4", "HK5", "HK7", "HK9", "HK10", "HK11", "HK12")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_before_hooks_run_in_order_after_hooks_reversed_and_the_last_wrap_is_outermost(stream: bool) -> None:
+    notes: list[str] = []
+    client = ScriptedChatClient([call("add", a=1, b=2), "three"])
+    response = await run(agent_of(client, Notes("A", notes), Notes("B", notes)), stream=stream)
+    assert response.text == "three"
+    assert notes == [
+        *("A turn go", "B turn go", "A iteration 0", "B iteration 0"),
+        *("B model>", "A model>", "A <model", "B <model", "A tools 1", "B tools 1"),
+        *("A function add", "B function add", "B call>", "A call>", "A <call", "B <call", "B functioned 3", "A functioned 3"),
+        *("B iterated 0 ['3']", "A iterated 0 ['3']", "A iteration 1", "B iteration 1"),
+        *("B model>", "A model>", "A <model", "B <model", "B iterated 1 []", "A iterated 1 []", "B turned three", "A turned three"),
+    ]
+
+
+@pytest.mark.requirement("HK2", "HK3", "HK4")
+async def test_hooks_change_the_message_its_history_the_messages_of_a_call_and_the_turns_messages() -> None:
+    class Changes(LifecycleHooks):
+        async def before_message_turn(self, context: contexts.MessageTurnContext) -> None:
+            context.user_message = context.user_message.upper()
+            context.history.pop(0)
+            assert context.options["temperature"] == 0.5
+
+        async def before_iteration(self, context: contexts.IterationContext) -> None:
+            context.messages.insert(0, Message("system", ["be kind"]))
+            context.options["temperature"] = 0.1
+
+        async def after_message_turn(self, context: contexts.MessageTurnContext) -> None:
+            context.turn_history.append(Message("assistant", ["(checked)"]))
+
+    client = ScriptedChatClient(["hello"])
+    given = [Message("user", ["secret"]), Message("assistant", ["hi"]), Message("user", ["go"])]
+    response = await agent_of(client, Changes()).run(given, options={"temperature": 0.5})
+    messages, options = client.requests[0]
+    assert [message.text for message in messages] == ["be kind", "hi", "GO"]
+    assert options.get("temperature") == 0.1
+    assert [message.text for message in response.messages] == ["hello", "(checked)"]
+
+
+@pytest.mark.requirement("HK4")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_model_call_may_be_skipped_with_an_answer_in_its_place(stream: bool) -> None:
+    class Canned(LifecycleHooks):
+        async def before_iteration(self, context: contexts.IterationContext) -> None:
+            if context.iteration == 1:
+                context.skip_llm_call = True
+                context.override_response = ChatResponse(messages=[Message("assistant", ["canned"])])
+
+    client = ScriptedChatClient([call("add", a=1, b=2), "never"])
+    assert (await run(agent_of(client, Canned()), stream=stream)).text == "canned"
+    assert len(client.requests) == 1
+
+
+@pytest.mark.requirement("HK5")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_wrap_hook_tries_again_with_a_changed_copy_of_the_request(stream: bool) -> None:
+    class Fallback(LifecycleHooks):
+        async def wrap_model_call(self, request: contexts.ModelRequest, handler: contexts.ModelHandler) -> ChatResponse:
+            try:
+                return await handler(request)
+            except ModelError:
+                changed = request.override(model="other", messages=[*request.messages, Message("user", ["again"])])
+                assert request.model != "other" and len(request.messages) == 1
+                return await handler(changed)
+
+    client = ScriptedChatClient([ModelError("down"), "up"])
+    assert (await run(agent_of(client, Fallback()), stream=stream)).text == "up"
+    messages, options = client.requests[1]
+    assert ([message.text for message in messages], options.get("model")) == (["go", "again"], "other")
+
+
+@pytest.mark.requirement("HK6")
+async def test_the_streaming_form_sees_each_part_and_none_means_the_simple_form() -> None:
+    class Shouting(LifecycleHooks):
+        def wrap_model_call_streaming(
+            self, request: contexts.ModelRequest, handler: contexts.ModelStreamHandler
+        ) -> AsyncIterator[ChatResponseUpdate] | None:
+            async def parts() -> AsyncIterator[ChatResponseUpdate]:
+                async for update in handler(request):
+                    yield replace(update, contents=[Content.from_text(update.text.upper())])
+
+            return parts()
+
+    class Simple(LifecycleHooks):
+        async def wrap_model_call(self, request: contexts.ModelRequest, handler: contexts.ModelHandler) -> ChatResponse:
+            response = await handler(request)
+            response.messages[0].contents.append(Content.from_text("!"))
+            return response
+
+    parts = [u.text async for u in agent_of(ScriptedChatClient([["a", "b"]]), Shouting()).run("go", stream=True) if u.text]
+    assert parts == ["A", "B"]
+    parts = [u.text async for u in agent_of(ScriptedChatClient([["a", "b"]]), Simple()).run("go", stream=True) if u.text]
+    assert parts == ["ab!"]
+    assert (await agent_of(ScriptedChatClient([["a", "b"]]), Shouting(), Simple()).run("go")).text == "ab!"
+
+
+@pytest.mark.requirement("HK7")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_all_tools_of_an_answer_may_be_dropped(stream: bool) -> None:
+    class NoTools(LifecycleHooks):
+        async def before_tool_execution(self, context: contexts.ToolExecutionContext) -> None:
+            context.skip_tool_execution = True
+
+    client = ScriptedChatClient([["I would add ", call("add", "1", a=1, b=2), call("add", "2", a=1, b=2)], "never"])
+    response = await run(agent_of(client, NoTools()), stream=stream)
+    assert (response.text, len(client.requests)) == ("I would add ", 1)
+    assert [c.type for m in response.messages for c in m.contents] == ["text"]
+
+
+@pytest.mark.requirement("HK8")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_batch_hook_runs_once_for_several_calls_and_never_for_one_and_may_block_some(stream: bool) -> None:
+    batches: list[list[str]] = []
+
+    class Batch(LifecycleHooks):
+        async def before_parallel_batch(self, context: contexts.ParallelBatchContext) -> None:
+            batches.append([call.call_id or "" for call in context.calls])
+            context.blocked["2"] = "not today"
+
+    client = ScriptedChatClient([[call("add", "1", a=1, b=2), call("add", "2", a=3, b=4)], call("add", "3", a=5, b=6), "done"])
+    await run(agent_of(client, Batch()), stream=stream)
+    assert batches == [["1", "2"]]
+    found = [str(c.result) for m in client.requests[-1][0] for c in m.contents if c.type == "function_result"]
+    assert found == ["3", "not today", "11"]
+
+
+@pytest.mark.requirement("HK9", "HK10")
+async def test_a_function_may_be_blocked_changed_or_answered_from_elsewhere() -> None:
+    class Guard(LifecycleHooks):
+        async def before_function(self, context: contexts.FunctionContext) -> None:
+            with pytest.raises(TypeError):
+                context.arguments["a"] = 9  # pyright: ignore[reportIndexIssue]  # to read only
+            if context.call_id == "1":
+                context.block_execution, context.override_result = True, "blocked"
+
+        async def wrap_function_call(self, request: contexts.FunctionRequest, handler: contexts.FunctionHandler) -> Any:
+            return await handler(request.override(arguments={**request.arguments, "a": 100}))
+
+    client = ScriptedChatClient([[call("add", "1", a=1, b=2), call("add", "2", a=1, b=2)], "done"])
+    await agent_of(client, Guard()).run("go")
+    assert [str(c.result) for c in client.requests[-1][0][-1].contents] == ["blocked", "102"]
+
+
+@pytest.mark.requirement("HK3", "HK11", "HK12", "HK13")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_errors_are_told_once_in_reverse_order_with_their_source_and_after_hooks_still_run(stream: bool) -> None:
+    notes: list[str] = []
+    client = ScriptedChatClient([call("fail"), ModelError("down")])
+    with pytest.raises(ModelError):
+        await run(agent_of(client, Notes("A", notes), Notes("B", notes)), stream=stream)
+    told = [note for note in notes if any(word in note for word in ("error", "functioned", "iterated", "turned"))]
+    assert told == [
+        *("B error tool_call broken", "A error tool_call broken", "B functioned broken", "A functioned broken"),
+        *("B iterated 0 ['']", "A iterated 0 ['']", "B error model_call down", "A error model_call down"),
+        *("B iterated 1 []", "A iterated 1 []", "B turned ModelError('down')", "A turned ModelError('down')"),
+    ]
+
+
+@pytest.mark.requirement("HK13")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("source", ["model_call", "tool_call", "iteration", "message_turn"])
+async def test_an_error_hook_may_end_the_run_with_a_reason_wherever_the_error_is(source: str, stream: bool) -> None:
+    class Ends(LifecycleHooks):
+        async def before_iteration(self, context: contexts.IterationContext) -> None:
+            if source == "iteration":
+                raise ValueError("hook")
+
+        async def before_message_turn(self, context: contexts.MessageTurnContext) -> None:
+            if source == "message_turn":
+                raise ValueError("hook")
+
+        async def on_error(self, context: contexts.ErrorContext) -> None:
+            assert context.source == source
+            context.is_terminated, context.termination_reason = True, f"stopped at {context.source}"
+
+    replies = {"model_call": [ModelError("down")], "tool_call": [call("fail"), "never"]}.get(source, ["never"])
+    client = ScriptedChatClient(replies)
+    response = await run(agent_of(client, Ends()), stream=stream)
+    texts = [str(c.result) if c.type == "function_result" else c.text for m in response.messages for c in m.contents]
+    assert texts[-1] == f"stopped at {source}"
+    assert len(client.requests) <= 1
+
+
+@dataclass(frozen=True)
+class Count:
+    calls: int = 0
+
+
+@pytest.mark.requirement("HK14")
+async def test_state_is_typed_seen_at_once_by_the_next_hook_and_changed_together_with_the_turns_or_not_at_all() -> None:
+    seen: list[int] = []
+
+    class Counts(LifecycleHooks):
+        async def before_function(self, context: contexts.FunctionContext) -> None:
+            before = context.state.value
+            context.state.update(lambda state: state.having(Count(state.get(Count).calls + 1)).terminated("counted"))
+            with pytest.raises(ZeroDivisionError):
+                context.state.update(lambda state: state.having(Count(1 // 0)))
+            assert (before.is_terminated, before.get(Count)) in ((False, Count(0)), (True, Count(2)))
+
+    class Reads(LifecycleHooks):
+        async def before_function(self, context: contexts.FunctionContext) -> None:
+            seen.append(context.state.get(Count).calls)
+            assert context.state.value.termination_reason == "counted"
+            context.state.set(Count(context.state.get(Count).calls + 1))
+
+    client = ScriptedChatClient([call("add", a=1, b=2), call("add", a=1, b=2), "done", call("add", a=1, b=2), "done"])
+    agent = agent_of(client, Counts(), Reads())
+    await agent.run("go")
+    assert seen == [1, 3]
+    await agent.run("go")
+    assert seen == [1, 3, 1]  # each turn has its own
+
+
+@pytest.mark.requirement("HK15")
+async def test_events_go_out_and_a_request_waits_for_the_answer_to_exactly_itself() -> None:
+    told: list[HookEvent] = []
+
+    async def listen(event: HookEvent) -> None:
+        told.append(event)
+        if event.request_id is not None:
+            assert not events.respond("another", True)
+            assert events.respond(event.request_id, event.data["a"] == 1)
+            assert not events.respond(event.request_id, True)
+
+    events = HookEvents(listen)
+
+    class Permission(LifecycleHooks):
+        async def before_function(self, context: contexts.FunctionContext) -> None:
+            await context.events.emit(HookEvent("asking", {"name": context.function_name}))
+            if not await context.events.request("permission", context.arguments):
+                context.block_execution, context.override_result = True, "denied"
+
+    client = ScriptedChatClient([[call("add", "1", a=1, b=2), call("add", "2", a=2, b=2)], "done"])
+    await agent_of(client, Permission(), events=events).run("go")
+    assert [str(c.result) for c in client.requests[-1][0][-1].contents] == ["3", "denied"]
+    assert sorted(event.name for event in told) == ["asking", "asking", "permission", "permission"]
+    with pytest.raises(AskUnavailable):
+        await HookEvents().request("permission")
+    with anyio.fail_after(5), pytest.raises(AskExpired):
+        await HookEvents(lambda event: None).request("permission", timeout_seconds=0.01)
+
+
+@pytest.mark.requirement("HK16")
+def test_the_table_of_properties_is_what_the_contexts_have() -> None:
+    named = {cells[0].strip("`"): set(code_of(cells[2])) for cells in rows(section(read("docs/middleware.md"), "### Properties"))}
+    kinds = [
+        contexts.MessageTurnContext,
+        contexts.IterationContext,
+        contexts.ToolExecutionContext,
+        contexts.ParallelBatchContext,
+        contexts.FunctionContext,
+        contexts.ErrorContext,
+        contexts.ModelRequest,
+        contexts.FunctionRequest,
+    ]
+    shared = {"state", "events"}
+    actual = {kind.__name__: {field.name for field in fields(kind)} - shared for kind in kinds}
+    assert {name: properties - shared for name, properties in named.items() if name in actual} == actual
+    documented = set(code_of(" ".join(cells[1] for cells in rows(section(read("docs/middleware.md"), "### Properties")))))
+    assert documented == {name for name in vars(LifecycleHooks) if not name.startswith("_")}
+
+
+@pytest.mark.requirement("HK1")
+async def test_runs_side_by_side_and_agents_inside_agents_have_their_own_turns() -> None:
+    notes: list[str] = []
+    inner = Agent(ScriptedChatClient(["inner"] * 4), name="inner", middleware=lifecycle_middleware(Notes("I", notes)))
+    client = ScriptedChatClient([call("inner", task="x"), "outer"])
+    outer = Agent(client, tools=[inner.as_tool()], middleware=lifecycle_middleware(Notes("O", notes)))
+    await outer.run("go")
+    order = [note for note in notes if "turn" in note]
+    assert order == ["O turn go", "I turn x", "I turned inner", "O turned outer"]
