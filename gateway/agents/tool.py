@@ -35,7 +35,7 @@ MAX_DEPTH = 5
 RESULT_META_KEY = "dev.moongate/agent"
 """Result `_meta`: model, usage and how the run ended."""
 
-SKILL_TOOLS = ("skill/search_skills", "skill/load_skill", "skill/read_skill_resource")
+SKILL_TOOLS = ("skill/search_skills", "skill/load_skill", "skill/read_skill_resource", "skill/run_skill_script")
 
 MAX_TASK_CHARS = 200_000
 """Longer tasks are refused: they would not fit a model anyway."""

@@ -34,6 +34,7 @@ from gateway.config.load import LoadedConfig
 from gateway.config.models import GatewayConfig, HttpServer, ServerEntry, StdioServer
 from gateway.config.watch import FileWatch
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.approvals import with_script_approval
 from gateway.policy.lint import Finding, lint_policy, policy_remarks
 from gateway.policy.shadowing import Named, shadowing_remarks
 from gateway.server.build import GatewayServer
@@ -221,6 +222,8 @@ class Gateway:
 
     def _entry(self, source: ToolSource, usage: Usage, *, is_local: bool) -> CatalogEntry:
         policy = self.loaded.config.policy(source.id)
+        if source.id == "skill":
+            policy = with_script_approval(policy, self.loaded.config.skills.scripts)
         prefix = policy.prefix if policy.prefix is not None else _DEFAULT_PREFIX.get(source.id, source.id)
         full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # the Protocol's own mark
         return CatalogEntry(source, policy, prefix, full, is_local=is_local, usage=usage)

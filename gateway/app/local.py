@@ -5,6 +5,7 @@ A room is imported only when something is configured for it. Remote servers are 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from gateway.app.held import Held, Holdable, Hosts
 from gateway.config.load import LoadedConfig
-from gateway.config.models import Expose
+from gateway.config.models import GatewayConfig
 from gateway.storage.records import Records
 from gateway.tools.base import ToolSource
 from gateway.tools.toolbox import ToolBox
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class Local:
     """One of our own sources and what it was made from."""
 
-    made_from: tuple[Sequence[str], ...]
+    made_from: tuple[object, ...]
     source: ToolSource
     held: Held
 
@@ -71,11 +72,10 @@ class LocalSources:
 
     async def prepare(self, loaded: LoadedConfig) -> LocalTurnover:
         """Make and enter what `loaded` exposes and is not here alike; nothing is served or left yet."""
-        expose = loaded.config.expose
         table: dict[str, Local] = {}
         joining: list[Local] = []
         skills: SkillSource | None = None
-        for kind, made_from in _wanted(expose):
+        for kind, made_from in _wanted(loaded.config):
             local = self._table.get(kind)
             if local is None or local.made_from != made_from:
                 source = self._build(kind, loaded, skills)
@@ -101,9 +101,7 @@ class LocalSources:
         expose, base = loaded.config.expose, loaded.base_dir
         match kind:
             case "skill":
-                from gateway.skills.source import SkillSource
-
-                return SkillSource([base / path for path in expose.skills])
+                return self._build_skills(loaded)
             case "function":
                 from gateway.tools.functions_source import FunctionSource
 
@@ -115,6 +113,14 @@ class LocalSources:
 
                 return WorkflowSource([Path(path) for path in expose.agents], toolbox=self._toolbox, base_dir=base)
 
+    def _build_skills(self, loaded: LoadedConfig) -> SkillSource:
+        from gateway.skills.scripts import ScriptRunner
+        from gateway.skills.source import SkillSource
+
+        wanted = loaded.config.skills
+        scripts = ScriptRunner(wanted.scripts, os.environ) if wanted.scripts.enabled else None
+        paths = [loaded.base_dir / path for path in loaded.config.expose.skills]
+        return SkillSource(paths, strict=wanted.strict, refresh_seconds=wanted.refresh_seconds, scripts=scripts)
 
     def _agents(self, loaded: LoadedConfig, skills: SkillSource | None) -> AgentSource:
         from gateway.agents.conversations import ConversationLimits, Conversations
@@ -132,13 +138,14 @@ class LocalSources:
         )
 
 
-def _wanted(expose: Expose) -> list[tuple[str, tuple[Sequence[str], ...]]]:
+def _wanted(config: GatewayConfig) -> list[tuple[str, tuple[object, ...]]]:
     """The sources that something is exposed for, each with what it depends on; agents are told of skills, so after them."""
-    wanted: list[tuple[str, tuple[Sequence[str], ...]]] = []
+    expose, skills = config.expose, config.skills
+    wanted: list[tuple[str, tuple[object, ...]]] = []
     if expose.skills:
-        wanted.append(("skill", (expose.skills,)))
+        wanted.append(("skill", (expose.skills, skills)))
     if expose.functions:
         wanted.append(("function", (expose.functions,)))
     if expose.agents:
-        wanted += [("agent", (expose.agents, expose.skills)), ("workflow", (expose.agents,))]
+        wanted += [("agent", (expose.agents, expose.skills, skills)), ("workflow", (expose.agents,))]
     return wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,6 @@ def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
 
 def _print_report(report: SkillReport) -> None:
     """A line per warning and error, in the form that editors and CI read: `file:line: level: message [code]`."""
-    import os
-
     from gateway.cli.output import clean
     from gateway.skills.models import MANIFEST
 
@@ -89,6 +88,43 @@ def list_skills(tokens: bool, config_path: str | None, as_json: bool) -> None:
             ("name", "listed", "origin", "description"),
             [[str(r["name"]), "yes" if r["listed"] else "tools", str(r["origin"]), first_line(r["description"])] for r in rows],
         )
+
+
+@skills.command("grant")
+@click.argument("skill_name", metavar="SKILL")
+@click.argument("script_names", metavar="SCRIPT…", nargs=-1)
+@config_option
+@json_option
+def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | None, as_json: bool) -> None:
+    """Print what to put under `skills.scripts.allow` so that scripts of SKILL may run, as the skill is now.
+
+    Look at the skill first. Without SCRIPT, all its scripts.
+    """
+    from gateway.cli.output import print_json, say
+    from gateway.errors import NotFound, ToolFailed
+    from gateway.skills.index import build_index
+    from gateway.skills.scripts import set_digest
+    from gateway.skills.tools import find_skill
+
+    index = build_index(tuple(load(config_path).config.expose.skills))
+    try:
+        skill = find_skill(index, skill_name)
+    except ToolFailed:
+        raise NotFound("skill", skill_name) from None
+    scripts = [path for path, file in skill.files.items() if file.is_script]
+    for name in script_names:
+        if name not in scripts:
+            raise NotFound("script", name)
+    entries: list[JsonObject] = [
+        {"skill": skill.id, "script": path, "digest": set_digest(skill)} for path in (script_names or tuple(scripts))
+    ]
+    if as_json:
+        print_json({"allow": list[JsonMapping](entries)})
+        return
+    import json
+
+    click.echo(",\n".join(json.dumps(entry) for entry in entries))
+    say(f"Put this under `skills.scripts.allow` if you trust {os.path.join(*skill.key)}; any change to the skill ends it.")
 
 
 def read_skills(folders: list[str], *, tokens: bool = False) -> list[JsonObject]:

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from gateway.config.base import Model
 from gateway.config.policies import SourcePolicy
+from gateway.config.skills import SkillSettings
 
 SOURCE_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,40}$"
 """Source names become the first part of exposed tool names, so they stay within a tool name's alphabet."""
@@ -176,6 +177,8 @@ class GatewayConfig(Model):
     """Our rules beside the entries, keyed by source name."""
     expose: Expose = Field(default_factory=Expose)
     """Your agents, skills, workflows and functions."""
+    skills: SkillSettings = Field(default_factory=SkillSettings)
+    """How skills are read, and which of their scripts may run."""
     server: ServerSettings = Field(default_factory=ServerSettings)
     """The gateway itself."""
     storage: StorageSettings = Field(default_factory=StorageSettings)

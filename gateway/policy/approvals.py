@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Literal, cast
 
-from gateway.config.policies import ApprovalLists
+from gateway.config.policies import ApprovalLists, SourcePolicy
+from gateway.config.skills import ScriptSettings
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import strip_text
 
@@ -20,6 +21,9 @@ MAX_SHOWN_VALUE = 400
 MAX_SHOWN = 4000
 """Characters a person is shown in all; nobody reads more before pressing a button."""
 
+SCRIPT_TOOL = "run_skill_script"
+"""Native name of the tool that runs scripts of skills."""
+
 _FIELD = "decision"
 _APPROVE = "approve"
 
@@ -31,6 +35,14 @@ def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLis
     if any(fnmatchcase(name, pattern) for pattern in approval.never):
         return False
     return any(fnmatchcase(name, pattern) for pattern in approval.always)
+
+
+def with_script_approval(policy: SourcePolicy, scripts: ScriptSettings) -> SourcePolicy:
+    """The rules of the source `skill`, where running a script needs approval unless `skills.scripts.approval` is `never`."""
+    lists = ApprovalLists() if policy.approval == "never" else policy.approval
+    if not scripts.enabled or scripts.approval == "never" or isinstance(lists, str):
+        return policy
+    return policy.model_copy(update={"approval": ApprovalLists(always=[*lists.always, SCRIPT_TOOL], never=lists.never)})
 
 
 def approval_form(text: str) -> JsonObject:

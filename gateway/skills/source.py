@@ -25,6 +25,8 @@ from gateway.skills.mime import MARKDOWN
 from gateway.skills.models import SkillReport
 from gateway.skills.provider import skill_instructions
 from gateway.skills.render import load, one_line
+from gateway.skills.run_tool import RunSkillScript
+from gateway.skills.scripts import ScriptRunner
 from gateway.skills.tools import LoadSkill, ReadSkillResource, SearchSkills
 from gateway.tools.base import ChangeKind, Finished, Kind, OnChange, Tool
 from gateway.tools.context import CallContext
@@ -41,13 +43,16 @@ MAX_COMPLETIONS = 100
 class SkillSource:
     """Serves the skills below `paths`. Entering reads them; leaving stops watching."""
 
-    def __init__(self, paths: Sequence[Path], *, strict: bool = False, refresh_seconds: float = 5.0) -> None:
+    def __init__(
+        self, paths: Sequence[Path], *, strict: bool = False, refresh_seconds: float = 5.0, scripts: ScriptRunner | None = None
+    ) -> None:
         """No side effects.
 
         `strict` refuses what is otherwise served with a warning. Changes on disk are looked for every
-        `refresh_seconds`; with 0, on every use and not in between.
+        `refresh_seconds`; with 0, on every use and not in between. Without `scripts` none can run.
         """
         self.library = SkillLibrary(paths, strict=strict, refresh_seconds=refresh_seconds)
+        self._scripts = scripts
         self.extension = SkillsExtension(self.library)
         self._refresh_seconds = refresh_seconds
         self._tasks: TaskGroup | None = None
@@ -56,6 +61,7 @@ class SkillSource:
         self._watched: Counter[str] = Counter()
         self._search = SearchSkills(self.library)
         self._read = ReadSkillResource(self.library)
+        self._run = RunSkillScript(self.library, scripts) if scripts is not None else None
         self._tools: list[Tool] = []
         self._lists: dict[Kind, list[JsonObject]] = {"resources": [], "templates": [], "prompts": []}
         self.library.subscribe(self._swapped)
@@ -66,7 +72,9 @@ class SkillSource:
         return "skill"
 
     async def __aenter__(self) -> SkillSource:
-        """Read every skill and start watching."""
+        """Read every skill, see whether scripts can run, and start watching."""
+        if self._scripts is not None:
+            await self._scripts.start()
         await self.library.refresh()
         if self._refresh_seconds > 0:
             self._tasks = anyio.create_task_group()
@@ -109,7 +117,7 @@ class SkillSource:
     # -- Source ------------------------------------------------------------------------------------------------
 
     async def tools(self) -> Sequence[Tool]:
-        """The three tools, or none while there is no skill for models."""
+        """The three tools, and the fourth where scripts can run; none while there is no skill for models."""
         return list(self._tools)
 
     def subscribe(self, on_change: OnChange) -> None:
@@ -212,7 +220,8 @@ class SkillSource:
         load_skill = LoadSkill(self.library, index)
         if self._tools and self._tools[1].definition == load_skill.definition:
             return False
-        self._tools = [self._search, load_skill, self._read]
+        runs = self._run is not None and self._scripts is not None and self._scripts.is_offered
+        self._tools = [self._search, load_skill, self._read, *([self._run] if runs and self._run is not None else [])]
         return True
 
 

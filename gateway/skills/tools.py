@@ -246,7 +246,7 @@ def find_skill(index: SkillIndex, name: str) -> Skill:
         raise ToolFailed(f"{len(found)} skills are called {name!r}; pass one of these as skill_name: {candidates}.")
     if not name.strip():
         raise ToolFailed("skill_name is empty; pass the name of a skill. search_skills finds it.")
-    near = _near(name, [index.handle(s) for s in index.for_models])
+    near = similar(name, [index.handle(s) for s in index.for_models])
     hint = f"Did you mean {near}?" if near else "Find its name with search_skills."
     raise ToolFailed(f"There is no skill {one_line(name, 100)!r}. {hint}")
 
@@ -267,12 +267,12 @@ def _resource_path(skill: Skill, wanted: str) -> str | None:
 
 
 def _unknown_file(skill: Skill, wanted: str) -> str:
-    near = _near(wanted, skill.files)
+    near = similar(wanted, skill.files)
     hint = f"Did you mean {near}?" if near else 'List its files with resource_name ".".'
     return f"Skill {skill.name!r} has no file {one_line(wanted, 200)!r}. {hint}"
 
 
-def _near(name: str, known: Iterable[str]) -> str:
+def similar(name: str, known: Iterable[str]) -> str:
     """Up to three known names like `name`, for an error text."""
     folded = {k.casefold(): k for k in known}
     wanted = name.strip().casefold()[:200]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from gateway import (
     ClassSkill,
     FileSkill,
     FileSkillScript,
+    FunctionInvocationContext,
     InlineSkill,
     Skill,
     SkillFrontmatter,
@@ -27,13 +27,6 @@ from gateway.sessions.context import SessionContext
 from gateway.skills.objects.sources import SkillsSourceContext
 from gateway.tools.base import Complete, Tool
 from tests.skills.on_disk import write_skill
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invoked(CallContext):
-    """A call of an agent's run, with the values of its host."""
-
-    invocation: object = None
 
 
 def skill(name: str, description: str = "d") -> InlineSkill:
@@ -52,8 +45,8 @@ async def tools(provider: SkillsProvider) -> dict[str, Tool]:
 
 
 async def call(provider: SkillsProvider, name: str, host: Any = None, **arguments: Any) -> str:
-    ctx = Invoked(invocation=SimpleNamespace(kwargs=host or {}))
-    outcome = await (await tools(provider))[name].call(arguments, ctx)
+    tool = (await tools(provider))[name]
+    outcome = await tool.call(arguments, CallContext(invocation=FunctionInvocationContext(tool, arguments, kwargs=host)))
     assert isinstance(outcome, Complete)
     return outcome.as_text()
 

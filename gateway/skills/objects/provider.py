@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import html
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
@@ -28,8 +28,8 @@ from gateway.skills.objects.sources import (
     fetch,
 )
 from gateway.tools.base import Tool
-from gateway.tools.context import CallContext
-from gateway.tools.function import FunctionTool
+from gateway.tools.function import ApprovalMode, FunctionTool
+from gateway.tools.invocation import FunctionInvocationContext
 
 logger = logging.getLogger(__name__)
 
@@ -174,14 +174,15 @@ class SkillsProvider(ContextProvider):
 
     def _tools(self, skills: Sequence[Skill]) -> list[Tool]:
         calls = _SkillCalls(skills)
-        tools = [
-            FunctionTool(calls.load_skill, description="Get the instructions of a skill, and what it offers to read and to run."),
-            FunctionTool(calls.read_skill_resource, description="Read something that a loaded skill refers to."),
-            FunctionTool(calls.run_skill_script, description="Run a script of a loaded skill."),
+        load, read, run = calls.load_skill, calls.read_skill_resource, calls.run_skill_script
+        return [
+            FunctionTool(load, description="Get the instructions of a skill, and what it offers.", approval_mode=self._mode(load.__name__)),
+            FunctionTool(read, description="Read something that a loaded skill refers to.", approval_mode=self._mode(read.__name__)),
+            FunctionTool(run, description="Run a script of a loaded skill.", approval_mode=self._mode(run.__name__)),
         ]
-        for tool in tools:
-            vars(tool)["approval_mode"] = "never_require" if self._free[tool.definition.name] else "always_require"
-        return list[Tool](tools)
+
+    def _mode(self, tool: str) -> ApprovalMode:
+        return "never_require" if self._free[tool] else "always_require"
 
 
 def advertise(skills: Sequence[Skill], template: str | None = None) -> str:
@@ -228,7 +229,7 @@ class _SkillCalls:
 
     async def read_skill_resource(
         self,
-        ctx: CallContext,
+        ctx: FunctionInvocationContext,
         skill_name: SkillName,
         resource_name: Annotated[str, Field(description="The resource, as the skill lists it.")],
     ) -> object:
@@ -241,7 +242,7 @@ class _SkillCalls:
             resource = await skill.get_resource(resource_name)
             if resource is None:
                 return f"Error: Resource {resource_name!r} not found in skill {skill_name!r}."
-            return _readable(await resource.read(**_host_values(ctx)))
+            return _readable(await resource.read(**ctx.kwargs))
         except GatewayError:
             raise
         except Exception as error:  # the skill's own code
@@ -249,7 +250,7 @@ class _SkillCalls:
 
     async def run_skill_script(
         self,
-        ctx: CallContext,
+        ctx: FunctionInvocationContext,
         skill_name: SkillName,
         script_name: Annotated[str, Field(description="The script, as the skill lists it, with its folder.")],
         args: ScriptArgs = None,
@@ -263,7 +264,7 @@ class _SkillCalls:
             script = await skill.get_script(script_name)
             if script is None:
                 return f"Error: Script {script_name!r} not found in skill {skill_name!r}."
-            return _readable(await script.run(skill, args, **_host_values(ctx)))
+            return _readable(await script.run(skill, args, **ctx.kwargs))
         except GatewayError:
             raise
         except Exception as error:  # the script's own code, or the program's runner
@@ -278,11 +279,6 @@ def _failed(what: str, error: Exception) -> ToolFailed:
     logger.error("could not %s", what, exc_info=error)
     reason = f": {error}" if isinstance(error, ScriptRefused) else "."
     return ToolFailed(f"Error: Failed to {what}{reason}")
-
-
-def _host_values(ctx: CallContext) -> Mapping[str, object]:
-    """What the host set for the functions of this run (`function_invocation_kwargs`); never the model's."""
-    return cast("Mapping[str, object]", getattr(getattr(ctx, "invocation", None), "kwargs", None) or {})
 
 
 def _readable(value: object) -> object:

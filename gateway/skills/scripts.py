@@ -1,0 +1,226 @@
+"""`ScriptRunner`: which scripts of skills may run, how they are started, and what comes back.
+
+A script runs only when the configuration grants it by name and by the digest of its whole skill, and what runs is a
+copy of exactly those bytes, in `sandbox`. Approval by a person is the gate's. Nothing here builds a shell line:
+arguments are passed as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, cast
+
+from gateway.config.skills import ScriptGrant, ScriptSettings
+from gateway.errors import SkillError
+from gateway.json_types import JsonMapping, JsonValue
+from gateway.skills.mime import suffix_of
+from gateway.skills.models import Skill
+from gateway.skills.sandbox.run import Job, Limits, Ran, Sandbox, prefixes_of, python_path
+
+logger = logging.getLogger(__name__)
+
+MAX_ARGUMENT_BYTES = 100_000
+"""Of all arguments together; the system's own limit is a little above."""
+
+INTERPRETERS = ("python", "bash", "sh", "node", "ruby", "perl", "php", "Rscript")
+
+_BY_SUFFIX = {
+    "py": "python",
+    "sh": "sh",
+    "bash": "bash",
+    "js": "node",
+    "mjs": "node",
+    "cjs": "node",
+    "rb": "ruby",
+    "pl": "perl",
+    "php": "php",
+    "r": "Rscript",
+}
+_SHEBANG = re.compile(rb"^#![ \t]*(?P<program>\S+)(?:[ \t]+(?P<rest>[^\r\n]*))?")
+_OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+def set_digest(skill: Skill) -> str:
+    """One digest of all files of a skill by path: what a grant pins."""
+    listed = [[path, file.digest] for path, file in sorted(skill.files.items())]
+    return "sha256:" + hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A script's run."""
+
+    ran: Ran
+    digest: str
+    """Of the script itself."""
+
+
+class ScriptRunner:
+    """Judges and runs scripts by one configuration. `start` before use."""
+
+    def __init__(self, settings: ScriptSettings, environ: Mapping[str, str]) -> None:
+        """`environ` is where granted variables come from. No side effects."""
+        self.settings = settings
+        self._environ = environ
+        limits = Limits(settings.timeout_seconds, settings.memory_mb * 1024 * 1024, output_bytes=settings.output_bytes)
+        self._sandbox = Sandbox(limits, concurrency=settings.concurrency)
+        self.problem = "scripts are not enabled"
+        """Why no script can run; empty when they can."""
+
+    async def start(self) -> None:
+        """Find out whether this machine can run scripts safely."""
+        if self.settings.enabled:
+            self.problem = await self._sandbox.probe()
+            if self.problem:
+                logger.warning("scripts of skills cannot run here: %s", self.problem)
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether there is anything to run and a place to run it."""
+        return not self.problem and bool(self.settings.allow)
+
+    def judge(self, skill: Skill, path: str) -> ScriptGrant:
+        """The grant of a script, as the skill is now.
+
+        Raises:
+            SkillError: It is not granted, or its skill changed since (code `script-not-granted`).
+        """
+        granted = [g for g in self.settings.allow if g.script == path and _names(g.skill, skill)]
+        now = set_digest(skill)
+        for grant in granted:
+            if grant.digest == now:
+                return grant
+        command = f"`moongate skills grant {skill.name} {path}`"
+        reason = "the skill changed since it was granted" if granted else "it is not granted"
+        text = f"Script {path!r} of skill {skill.name!r} may not run: {reason}. The operator grants it with {command}."
+        raise SkillError(text, code="script-not-granted")
+
+    async def run(self, skill: Skill, path: str, args: JsonValue, files: Mapping[str, bytes]) -> Finished:
+        """Run a script over `files`, which are the skill's with the digests of its table.
+
+        Raises:
+            SkillError: Not granted, wrong arguments, no interpreter, or no sandbox.
+        """
+        if self.problem:
+            raise SkillError(f"Scripts cannot run: {self.problem}.", code="sandbox")
+        grant = self.judge(skill, path)
+        words = command_line(args)
+        name = interpreter_of(path, files[path])
+        program = self._program(name)
+        flags = ("-B",) if name == "python" else ()
+        job = Job(
+            (program, *flags, f"./{path}", *words),
+            files,
+            shown_at=os.path.join(*skill.key),
+            environment={key: self._environ[key] for key in self.settings.environment if key in self._environ},
+            read_paths=(*prefixes_of(program), *self.settings.read_paths),
+            network=grant.network,
+            needs_address_space=name == "node",
+        )
+        ran = await self._sandbox.run(job)
+        digest = skill.files[path].digest
+        logger.info(
+            "script run skill=%s script=%s digest=%s set=%s exit=%d timed_out=%s ms=%d",
+            *(skill.id, path, digest, grant.digest, ran.exit_code, ran.timed_out, ran.milliseconds),
+        )
+        return Finished(ran, digest)
+
+    def _program(self, name: str) -> str:
+        found = self.settings.interpreters.get(name) or (python_path() if name == "python" else shutil.which(name))
+        if name == "sh" and not found:
+            found = "/bin/sh"
+        if not found or not os.path.isabs(found) or not os.access(found, os.X_OK):
+            raise SkillError(f"There is no {name!r} here to run it with; set `skills.scripts.interpreters`.", code="no-interpreter")
+        return os.path.realpath(found)
+
+
+def interpreter_of(path: str, data: bytes) -> str:
+    """What runs a script: its `#!` line says, else its extension. Options on the `#!` line do not count.
+
+    Raises:
+        SkillError: Neither names a known interpreter.
+    """
+    shebang = _SHEBANG.match(data[:256])
+    if shebang:
+        words = [shebang["program"], *(shebang["rest"] or b"").split()]
+        if os.path.basename(words[0]) == b"env":
+            words = [word for word in words[1:] if not word.startswith(b"-") and b"=" not in word]
+        named = os.path.basename(words[0]).decode(errors="replace") if words else ""
+        plain = re.sub(r"[0-9.]+$", "", named)
+        if plain in INTERPRETERS:
+            return plain
+        raise SkillError(f"{path!r} is run by {named!r}, which is not one of {', '.join(INTERPRETERS)}.", code="no-interpreter")
+    name = _BY_SUFFIX.get(suffix_of(path))
+    if name is None:
+        raise SkillError(f"{path!r} has no `#!` line and no known extension, so nothing says what runs it.", code="no-interpreter")
+    return name
+
+
+def command_line(args: JsonValue) -> list[str]:
+    """The words of a call: an array as it is, an object as `--key value` (`true` is `--key`; `false` and `null` nothing).
+
+    Raises:
+        SkillError: Something else, a NUL, a key that is no option name, or too much (code `script-arguments`).
+    """
+    words: list[str] = []
+    if isinstance(args, list):
+        words += [word if isinstance(word, str) else _refuse("an array may hold texts only") for word in cast("list[JsonValue]", args)]
+    elif isinstance(args, dict):
+        for key, value in cast("JsonMapping", args).items():
+            words += _option(str(key), value)
+    elif args is not None:
+        _refuse("they must be an object, an array of texts, or null")
+    if any("\x00" in word or any("\ud800" <= c <= "\udfff" for c in word) for word in words):
+        _refuse("a text has characters that no program can be given")
+    if sum(len(word.encode()) + 1 for word in words) > MAX_ARGUMENT_BYTES:
+        _refuse(f"they are longer than {MAX_ARGUMENT_BYTES} bytes; write large input to a file instead")
+    return words
+
+
+def _option(key: str, value: JsonValue) -> Sequence[str]:
+    if not _OPTION.fullmatch(key):
+        _refuse(f"{key[:80]!r} is no option name")
+    option = f"--{key}"
+    if value is None or value is False:
+        return ()
+    if value is True:
+        return (option,)
+    if isinstance(value, list):
+        return [word for item in cast("list[JsonValue]", value) for word in (option, _word(item))]
+    return (option, _word(value))
+
+
+def _word(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise SkillError(f"These `args` cannot be used: {reason}.", code="script-arguments")
+
+
+def _names(named: str, skill: Skill) -> bool:
+    plain = named.removeprefix("skill://").removesuffix("/SKILL.md").rstrip("/")
+    return plain == skill.id
+
+
+def to_structured(skill: str, path: str, finished: Finished) -> JsonMapping:
+    """A run as structured content."""
+    ran = finished.ran
+    return {
+        "skill": skill,
+        "script": path,
+        "digest": finished.digest,
+        "exitCode": ran.exit_code,
+        "stdout": ran.stdout,
+        "stderr": ran.stderr,
+        "timedOut": ran.timed_out,
+        "truncated": ran.is_cut,
+        "milliseconds": ran.milliseconds,
+    }
