@@ -20,7 +20,7 @@ from anyio.abc import TaskGroup
 
 from gateway import __version__
 from gateway.app.held import Hosts
-from gateway.app.local import LocalSources, LocalTurnover
+from gateway.app.local import LocalSources
 from gateway.app.lock import LockFile
 from gateway.app.reload import Reloader, fixed_changes, with_fixed
 from gateway.app.servers import Servers
@@ -159,7 +159,6 @@ class Gateway:
             ask_timeout_seconds=config.server.ask_timeout_seconds,
             state_key=state_key,
         )
-        self._bind_skills(own_turnover)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(self.catalog.run)
@@ -201,15 +200,6 @@ class Gateway:
     async def _close_models(self) -> None:
         if self._models is not None:
             await self._models.aclose()
-
-    def _bind_skills(self, turnover: LocalTurnover) -> None:
-        """Serve the skills extension as long as skills are exposed."""
-        if any(local.source.id == "skill" for local in (*turnover.joining, *turnover.leaving)):
-            from gateway.server.skills import bind_skills, unbind_skills
-
-            unbind_skills(self._server.mcp)
-            if self._local.skills is not None:
-                bind_skills(self._server.mcp, self._local.skills.extension, self._server.gate_of("skill"))
 
     def _entries(self) -> list[CatalogEntry]:
         """What the catalog is to serve, in order: our own tools, our own sources, the servers as in the file."""
@@ -272,7 +262,6 @@ class Gateway:
         await self._servers.start(turnover.joining)
         self._offer_own()
         await self.catalog.arrange(self._entries())
-        self._bind_skills(local)
         self._servers.release(turnover.leaving)
         self._local.release(local.leaving)
         self._server.describe()

@@ -397,12 +397,14 @@ class Catalog:
         source = cast("Source", shelf.entry.full)
         return await shelf.gate.finish("completion/complete", native, ctx, lambda c: source.complete(ref, argument, context, c))
 
-    async def pass_gate(
-        self, source_id: str, method: str, name: str, ctx: CallContext, work: Callable[[CallContext], Awaitable[JsonObject]]
-    ) -> JsonObject:
-        """Run a read that belongs to one source but is no resource or prompt (the skills extension) through its gate."""
-        shelf = next(shelf for shelf in self._shelves if shelf.entry.source.id == source_id)
-        return await shelf.gate.finish(method, name, ctx, work)
+    @property
+    def shelves(self) -> Sequence[Shelf]:
+        """What each source contributes, in order."""
+        return self._shelves
+
+    def locate(self, uri: str) -> tuple[Shelf, str]:
+        """The shelf and native URI behind an exposed one. Raises `NotFound`."""
+        return self._locate(uri)
 
     async def watch(self, uri: str, ctx: CallContext) -> None:
         """Count a watch of an exposed URI, through the gate; updates come through `subscribe_updates`. Raises `NotFound`."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 from mcp.server.context import CallNext, HandlerResult
@@ -42,7 +42,7 @@ from pydantic import ValidationError
 
 from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
-from gateway.json_types import JsonObject
+from gateway.catalog.skills import SkillFace
 from gateway.server.caller import WireCaller
 from gateway.server.calls import CallHandler
 from gateway.server.changes import Changes
@@ -51,12 +51,10 @@ from gateway.server.errors import to_mcp_error
 from gateway.server.lists import ListHandler
 from gateway.server.parked import ParkedCalls
 from gateway.server.reads import ReadHandler
+from gateway.server.skills import bind_skills, declare_skills
 from gateway.server.tasks import TaskHandler
 from gateway.tasks.runner import TaskRunner
 from gateway.tools.base import ChangeKind
-
-if TYPE_CHECKING:
-    from gateway.server.skills import Gate
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +126,7 @@ class GatewayServer:
         self._changes = Changes(catalog, self._clients)
         self._lists = ListHandler(catalog, self._clients, page_size=page_size, own_id=own_id)
         self._reads = ReadHandler(catalog, self._clients)
+        self._skills = SkillFace(catalog)
         self.mcp = _Server(name, version=version, instructions=instructions(), get_tool_input_schema=catalog.input_schema)
         self._register()
         self.mcp.middleware.append(keep_internals)
@@ -156,6 +155,8 @@ class GatewayServer:
         add("logging/setLevel", SetLevelRequestParams, reads.set_level)
         add("subscriptions/listen", SubscriptionsListenRequestParams, self._changes.listen)
         self.mcp.add_notification_handler("notifications/initialized", NotificationParams, self._arrived)
+        bind_skills(self.mcp, self._skills, lambda ctx: self._clients.context(ctx, WireCaller(ctx)))
+        declare_skills(self.mcp, self._skills)
 
     async def __aenter__(self) -> GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
@@ -173,15 +174,6 @@ class GatewayServer:
         self._changes.close()
         await self._stack.aclose()
 
-    def gate_of(self, source_id: str) -> Gate:
-        """The gate by which an extension serves reads of its own that belong to one source."""
-
-        async def gate(ctx: RequestContext, name: str, work: Callable[[], Awaitable[JsonObject]]) -> JsonObject:
-            facts = self._clients.context(ctx, WireCaller(ctx))
-            return await self._catalog.pass_gate(source_id, ctx.method, name, facts, lambda _: work())
-
-        return gate
-
     async def _arrived(self, ctx: RequestContext, params: NotificationParams) -> None:
         """A 2025 client is here, and hears of changes from now on, whatever it asks for."""
         if not is_modern(ctx):
@@ -195,6 +187,7 @@ class GatewayServer:
     def describe(self) -> None:
         """Tell clients that come from now on what is here now; done by itself when a list changes."""
         self.mcp.instructions = self._instructions()
+        declare_skills(self.mcp, self._skills)
 
     def _describe_again(self, kind: ChangeKind) -> None:
         self.describe()

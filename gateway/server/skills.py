@@ -1,4 +1,4 @@
-"""The extension `io.modelcontextprotocol/skills` (SEP-2640): binds its three methods to the skills room's payloads.
+"""The extension `io.modelcontextprotocol/skills` (SEP-2640): binds its three methods to the catalog's skills.
 
 Legacy clients never see the capability (the SDK drops `extensions` from a handshake); they have the same skills as
 resources, prompts and tools.
@@ -13,11 +13,17 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, PaginatedRequestParams, RequestParams
 
+from gateway.catalog.skills import SkillFace
 from gateway.errors import GatewayError, NotFound
 from gateway.json_types import JsonObject
 from gateway.server.clients import RequestContext
 from gateway.server.errors import to_mcp_error
-from gateway.skills.extension import CAPABILITY, EXTENSION_ID, SkillsExtension
+from gateway.tools.context import CallContext
+
+EXTENSION_ID = "io.modelcontextprotocol/skills"
+
+CAPABILITY: JsonObject = {"directoryRead": True}
+"""What is declared under `capabilities.extensions[EXTENSION_ID]`; folders of servers without it are read from their manifests."""
 
 
 class SkillParams(RequestParams):
@@ -32,37 +38,38 @@ class DirectoryParams(PaginatedRequestParams):
     uri: str
 
 
-Gate = Callable[[RequestContext, str, Callable[[], Awaitable[JsonObject]]], Awaitable[JsonObject]]
-"""Runs a read of the named skill or folder within the limits of the skill source: `(request, name, work)`."""
+Facts = Callable[[RequestContext], CallContext]
+"""What is known of a request and its caller."""
 
 
-def bind_skills(server: Server[Any], extension: SkillsExtension, gate: Gate) -> None:
-    """Declare the extension and serve its methods, each through `gate`; bound again, the later ones count."""
+def bind_skills(server: Server[Any], face: SkillFace, facts: Facts) -> None:
+    """Serve the methods; `declare_skills` says when."""
 
     async def list_skills(ctx: RequestContext, params: PaginatedRequestParams) -> JsonObject:
-        return await _answer(gate(ctx, params.cursor or "", lambda: extension.list_page(params.cursor)))
+        return await _answer(_known(ctx, lambda: face.list_page(params.cursor, facts(ctx))))
 
     async def get_skill(ctx: RequestContext, params: SkillParams) -> JsonObject:
-        return await _answer(gate(ctx, params.uri, lambda: extension.get(params.uri)))
+        return await _answer(_known(ctx, lambda: face.get(params.uri, facts(ctx))))
 
     async def read_directory(ctx: RequestContext, params: DirectoryParams) -> JsonObject:
-        return await _answer(gate(ctx, params.uri, lambda: extension.directory(params.uri, params.cursor)))
+        return await _answer(_known(ctx, lambda: face.directory(params.uri, params.cursor, facts(ctx))))
 
-    server.extensions[EXTENSION_ID] = dict(CAPABILITY)
+    async def _known(ctx: RequestContext, work: Callable[[], Awaitable[JsonObject]]) -> JsonObject:
+        if not face.has_skills:
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+        return await work()
+
     server.add_request_handler("skills/list", PaginatedRequestParams, list_skills)
     server.add_request_handler("skills/get", SkillParams, get_skill)
     server.add_request_handler("resources/directory/read", DirectoryParams, read_directory)
 
 
-def unbind_skills(server: Server[Any]) -> None:
-    """Serve no skills any more: the methods are unknown again."""
-
-    async def unknown(ctx: RequestContext, params: RequestParams) -> JsonObject:
-        raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
-
-    if server.extensions.pop(EXTENSION_ID, None) is not None:
-        for method in ("skills/list", "skills/get", "resources/directory/read"):
-            server.add_request_handler(method, RequestParams, unknown)
+def declare_skills(server: Server[Any], face: SkillFace) -> None:
+    """Declare the extension while a source has it."""
+    if face.has_skills:
+        server.extensions[EXTENSION_ID] = dict(CAPABILITY)
+    else:
+        server.extensions.pop(EXTENSION_ID, None)
 
 
 async def _answer(work: Awaitable[JsonObject]) -> JsonObject:

@@ -28,7 +28,7 @@ from gateway.skills.render import load, one_line
 from gateway.skills.run_tool import RunSkillScript
 from gateway.skills.scripts import ScriptRunner
 from gateway.skills.tools import LoadSkill, ReadSkillResource, SearchSkills
-from gateway.tools.base import ChangeKind, Finished, Kind, OnChange, Tool
+from gateway.tools.base import ChangeKind, Finished, Kind, OnChange, SkillMethod, Tool
 from gateway.tools.context import CallContext
 
 INDEX_URI = "skill://index.json"
@@ -153,6 +153,28 @@ class SkillSource:
         else:
             content["blob"] = base64.b64encode(data).decode()
         return Finished({"contents": [content]})
+
+    @property
+    def serves_skills(self) -> bool:
+        """Always: a folder without skills is an empty list (`SkillServing`)."""
+        return True
+
+    @property
+    def reads_directories(self) -> bool:
+        """Always."""
+        return True
+
+    async def skills(self, method: SkillMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
+        """One request of the skills extension."""
+        uri, cursor = str(params.get("uri") or ""), params.get("cursor")
+        cursor = cursor if isinstance(cursor, str) else None
+        match method:
+            case "skills/list":
+                return await self.extension.list_page(cursor)
+            case "skills/get":
+                return await self.extension.get(uri)
+            case "resources/directory/read":
+                return await self.extension.directory(uri, cursor)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished:
         """The text of `load_skill` as a user message. Raises `NotFound`."""

@@ -246,6 +246,29 @@ class UpdatingSource(Protocol):
         ...
 
 
+SkillMethod = Literal["skills/list", "skills/get", "resources/directory/read"]
+"""The methods of the skills extension (SEP-2640)."""
+
+
+@runtime_checkable
+class SkillServing(Protocol):
+    """A source that may have the skills extension."""
+
+    @property
+    def serves_skills(self) -> bool:
+        """Whether it has, at this moment."""
+        ...
+
+    @property
+    def reads_directories(self) -> bool:
+        """Whether it has `resources/directory/read`."""
+        ...
+
+    async def skills(self, method: SkillMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
+        """One request of the extension in native URIs; raises `NotFound` for an unknown URI or cursor."""
+        ...
+
+
 @runtime_checkable
 class AskingSource(Protocol):
     """A `Source` whose reads and prompts may use `CallContext.ask` in the middle."""

@@ -73,6 +73,9 @@ logger = logging.getLogger(__name__)
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 """Id of the modern tasks extension (SEP-2663)."""
 
+SKILLS_EXTENSION = "io.modelcontextprotocol/skills"
+"""Id of the skills extension (SEP-2640)."""
+
 PROBE_TIMEOUT_SECONDS = 10.0
 """How long `server/discover` may take before the server is taken for a legacy one."""
 
@@ -122,6 +125,13 @@ class Negotiated:
     def has_tasks(self) -> bool:
         """Whether the server has the modern tasks extension."""
         return self.era == "modern" and TASKS_EXTENSION in (self.capabilities.get("extensions") or ())
+
+    @property
+    def skills(self) -> JsonMapping | None:
+        """The server's settings of the skills extension; `None` without it."""
+        extensions = self.capabilities.get("extensions")
+        found = cast("JsonMapping", extensions).get(SKILLS_EXTENSION) if self.era == "modern" and isinstance(extensions, dict) else None
+        return cast("JsonMapping", found) if isinstance(found, dict) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, OnChange, SourceStatus, Tool
+from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, OnChange, SkillMethod, SourceStatus, Tool
 from gateway.tools.context import CallContext, ClientProfile, LogLevel
 from gateway.tools.drive import keyed
 from gateway.upstream.children import ChildProcesses
@@ -476,6 +476,28 @@ class UpstreamSource:
                 raise NotFound("resource", uri) from None
             raise
         return self._finish(result, ctx)
+
+    @property
+    def serves_skills(self) -> bool:
+        """Whether the server has the skills extension (`SkillServing`); known once it was reached."""
+        agreed = self._connection.negotiated
+        return agreed is not None and agreed.skills is not None
+
+    @property
+    def reads_directories(self) -> bool:
+        """Whether its skills extension lists folders."""
+        agreed = self._connection.negotiated
+        return bool(agreed is not None and agreed.skills and agreed.skills.get("directoryRead"))
+
+    async def skills(self, method: SkillMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
+        """One request of the skills extension in the server's own URIs."""
+        try:
+            return await self.send(method, params, ctx)
+        except UpstreamRefused as error:
+            if error.code in RESOURCE_MISSING:
+                kind = "cursor" if method == "skills/list" else "skill" if method == "skills/get" else "directory"
+                raise NotFound(kind, str(params.get("uri") or params.get("cursor") or "")) from None
+            raise
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
         """Render a prompt by its native name."""

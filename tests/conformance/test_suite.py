@@ -92,16 +92,25 @@ def test_the_upstream_itself_passes_every_check(upstream: str, version: str, flo
     assert tally.passed >= floor
 
 
-def test_every_check_of_the_skills_extension_passes(gateway: str, tmp_path: Path) -> None:
+def check_skills(url: str, folder: Path, what: str) -> None:
     total = suite.Tally()
     for scenario in SKILL_SCENARIOS:
-        code, said, _ = suite.run_suite(gateway, tmp_path / scenario, "--scenario", f"sep-2640-skills-{scenario}")
-        total.add(tmp_path / scenario)
+        code, said, _ = suite.run_suite(url, folder / scenario, "--scenario", f"sep-2640-skills-{scenario}")
+        total.add(folder / scenario)
         assert code == 0, said[-2000:]
-    print(f"\nconformance skills through the gateway: {total.passed} passed, {dict(total.counts)}")
+    print(f"\nconformance skills {what}: {total.passed} passed, {dict(total.counts)}")
     assert total.failures == []
     assert total.unexercised == []
     assert total.passed >= 45
+
+
+def test_every_check_of_the_skills_extension_passes(gateway: str, tmp_path: Path) -> None:
+    check_skills(gateway, tmp_path, "of folders")
+
+
+def test_every_check_of_the_skills_extension_passes_on_the_skills_of_a_server(gateway: str, tmp_path: Path) -> None:
+    with gateway_http(tmp_path, {"mcpServers": {"behind": {"type": "http", "url": gateway}}}, "front") as url:
+        check_skills(url, tmp_path / "results", "of a server")
 
 
 def test_every_check_of_the_tasks_extension_passes_on_relayed_tasks(upstream: str, tmp_path: Path) -> None:

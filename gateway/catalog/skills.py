@@ -1,0 +1,197 @@
+"""`SkillFace`: the skills extension (SEP-2640) over every source that has skills: our folders and remote servers.
+
+A remote server's skill keeps its bytes, digests and frontmatter; its URIs get the source's label as first segment, as
+all URIs of that source do, so `resources/read` finds its files. Nothing is kept here: each page is one request to one
+source. `server` binds the three methods to this.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+from collections.abc import Sequence
+from typing import cast
+
+from gateway.catalog.catalog import Catalog
+from gateway.catalog.names import expose_uri
+from gateway.catalog.shelf import Shelf
+from gateway.errors import GatewayError, NotFound
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.tools.base import SkillMethod, SkillServing
+from gateway.tools.context import CallContext
+
+logger = logging.getLogger(__name__)
+
+ORIGIN_KEY = "dev.moongate/origin"
+"""In the `_meta` of an entry: the source that a skill is published on behalf of (SEP-2640, intermediaries)."""
+
+MANIFEST = "/SKILL.md"
+FOLDER = "inode/directory"
+
+
+class SkillFace:
+    """One per gateway; safe for concurrent calls."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    @property
+    def has_skills(self) -> bool:
+        """Whether any source has the extension at this moment."""
+        return any(True for _ in self._serving())
+
+    async def list_page(self, cursor: str | None, ctx: CallContext) -> JsonObject:
+        """`skills/list`: one page of one source, the sources one after the other; one that fails to begin is passed over.
+
+        Raises:
+            NotFound: The cursor is not one of ours, or its source is gone (kind `cursor`).
+        """
+        await self._catalog.ready()
+        shelves = self._serving()
+        position, inner = _open_cursor(cursor, shelves)
+        for at in range(position, len(shelves)):
+            shelf = shelves[at]
+            params: JsonObject = {} if inner is None else {"cursor": inner}
+            try:
+                page = await _ask(shelf, "skills/list", shelf.entry.source.id, params, ctx)
+            except GatewayError as error:
+                if inner is not None or shelf.entry.is_local:
+                    raise
+                logger.warning("%s: its skills cannot be listed: %s", shelf.entry.source.id, error)
+                continue
+            entries = [_expose(entry, shelf) for entry in _entries(page)]
+            following = page.get("nextCursor")
+            inner = None
+            if not entries and not isinstance(following, str) and at + 1 < len(shelves):
+                continue
+            result: JsonObject = {"skills": entries, "ttlMs": _ttl(page), "cacheScope": "private"}
+            if isinstance(following, str):
+                result["nextCursor"] = _cursor(shelf, following)
+            elif at + 1 < len(shelves):
+                result["nextCursor"] = _cursor(shelves[at + 1], None)
+            return result
+        return {"skills": [], "ttlMs": 0, "cacheScope": "private"}
+
+    async def get(self, uri: str, ctx: CallContext) -> JsonObject:
+        """`skills/get`. Raises `NotFound`."""
+        shelf, native = await self._find("skill", uri)
+        answer = await _ask(shelf, "skills/get", uri, {"uri": native}, ctx)
+        skill = answer.get("skill")
+        if not _is_entry(skill):
+            raise NotFound("skill", uri)
+        return {"skill": _expose(cast("JsonMapping", skill), shelf), "ttlMs": _ttl(answer), "cacheScope": "private"}
+
+    async def directory(self, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
+        """`resources/directory/read`; of a server without it, from the list of the skill's files. Raises `NotFound`."""
+        shelf, native = await self._find("directory", uri)
+        source = cast("SkillServing", shelf.entry.source)
+        if not source.reads_directories:
+            return await self._children(shelf, native, uri, ctx)
+        params: JsonObject = {"uri": native} if cursor is None else {"uri": native, "cursor": cursor}
+        answer = await _ask(shelf, "resources/directory/read", uri, params, ctx)
+        found = [_exposed_uri(child, shelf) for child in _objects(answer.get("resources"))]
+        result: JsonObject = {"resources": found, "ttlMs": _ttl(answer), "cacheScope": "private"}
+        return {**result, "nextCursor": answer["nextCursor"]} if isinstance(answer.get("nextCursor"), str) else result
+
+    def _serving(self) -> list[Shelf]:
+        sources = ((shelf, shelf.entry.source) for shelf in self._catalog.shelves)
+        return [shelf for shelf, source in sources if isinstance(source, SkillServing) and source.serves_skills]
+
+    async def _find(self, kind: str, uri: str) -> tuple[Shelf, str]:
+        await self._catalog.ready()
+        try:
+            shelf, native = self._catalog.locate(uri)
+        except NotFound:
+            raise NotFound(kind, uri) from None
+        if shelf not in self._serving():
+            raise NotFound(kind, uri)
+        return shelf, native
+
+    async def _children(self, shelf: Shelf, native: str, uri: str, ctx: CallContext) -> JsonObject:
+        """The direct children of a folder, by the manifests around it."""
+        place = native.rstrip("/")
+        root = place
+        files: list[str] = []
+        while root.count("/") > 1 and not files:
+            try:
+                answer = await _ask(shelf, "skills/get", uri, {"uri": root + MANIFEST}, ctx)
+                listed = _objects(cast("JsonMapping", answer.get("skill") or {}).get("resources"))
+                files = [str(file["uri"]) for file in listed if isinstance(file.get("uri"), str)]
+            except NotFound:
+                files = []
+            root = root.rpartition("/")[0]
+        children: dict[str, JsonObject] = {}
+        for file in files:
+            if file.startswith(f"{place}/"):
+                name, slash, _ = file[len(place) + 1 :].partition("/")
+                child: JsonObject = {"uri": expose_uri(shelf.label, f"{place}/{name}"), "name": name}
+                children[name] = {**child, "mimeType": FOLDER} if slash else child
+        if not children:
+            raise NotFound("directory", uri)
+        return {"resources": list[JsonMapping](children.values()), "ttlMs": 0, "cacheScope": "private"}
+
+
+async def _ask(shelf: Shelf, method: SkillMethod, name: str, params: JsonObject, ctx: CallContext) -> JsonObject:
+    """One request to a source, through its gate."""
+    source = cast("SkillServing", shelf.entry.source)
+    return await shelf.gate.finish(method, name, ctx, lambda inner: source.skills(method, params, inner))
+
+
+def _expose(entry: JsonMapping, shelf: Shelf) -> JsonObject:
+    """An entry under the URIs of its shelf, with where it comes from."""
+    if shelf.entry.is_local and not shelf.label:
+        return dict(entry)
+    exposed = _exposed_uri(entry, shelf)
+    if isinstance(entry.get("resources"), list):
+        exposed["resources"] = [_exposed_uri(file, shelf) for file in _objects(entry["resources"])]
+    if not shelf.entry.is_local:
+        exposed["_meta"] = {**cast("JsonMapping", entry.get("_meta") or {}), ORIGIN_KEY: shelf.entry.source.id}
+    return exposed
+
+
+def _exposed_uri(wire: JsonMapping, shelf: Shelf) -> JsonObject:
+    uri = wire.get("uri")
+    return {**wire, "uri": expose_uri(shelf.label, uri)} if isinstance(uri, str) else dict(wire)
+
+
+def _entries(page: JsonMapping) -> list[JsonMapping]:
+    """The entries of a page that a client can use."""
+    return [entry for entry in _objects(page.get("skills")) if _is_entry(entry)]
+
+
+def _is_entry(value: JsonValue) -> bool:
+    if not isinstance(value, dict):
+        return False
+    entry = cast("JsonMapping", value)
+    uri = entry.get("uri")
+    return isinstance(uri, str) and uri.endswith(MANIFEST) and isinstance(entry.get("frontmatter"), dict) and "resources" in entry
+
+
+def _objects(value: JsonValue) -> list[JsonMapping]:
+    items = cast("list[JsonValue]", value) if isinstance(value, list) else []
+    return [cast("JsonMapping", item) for item in items if isinstance(item, dict)]
+
+
+def _ttl(answer: JsonMapping) -> int:
+    ttl = answer.get("ttlMs")
+    return max(0, int(ttl)) if isinstance(ttl, int | float) and not isinstance(ttl, bool) else 0
+
+
+def _cursor(shelf: Shelf, inner: str | None) -> str:
+    return base64.urlsafe_b64encode(json.dumps([shelf.entry.source.id, inner]).encode()).decode().rstrip("=")
+
+
+def _open_cursor(cursor: str | None, shelves: Sequence[Shelf]) -> tuple[int, str | None]:
+    """Where a page starts: which source, and that source's own cursor."""
+    if cursor is None:
+        return 0, None
+    try:
+        source, inner = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+    except (binascii.Error, UnicodeError, ValueError, TypeError):
+        raise NotFound("cursor", cursor) from None
+    for position, shelf in enumerate(shelves):
+        if shelf.entry.source.id == source and (inner is None or isinstance(inner, str)):
+            return position, inner
+    raise NotFound("cursor", cursor)

@@ -1,0 +1,111 @@
+"""Skills over the wire: one index on every surface, and a gateway that publishes another's skills (SEP-2640)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.fakes.running import gateway_http
+from tests.skills.on_disk import write_skill
+
+RESERVED = "io.modelcontextprotocol"
+EXTENSION = f"{RESERVED}/skills"
+
+
+async def request(url: str, method: str, **params: Any) -> Any:
+    """One modern request, written by hand; the result or the error."""
+    headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method}
+    if name := params.get("uri") or params.get("name"):
+        headers["Mcp-Name"] = name
+    meta = {f"{RESERVED}/protocolVersion": "2026-07-28", f"{RESERVED}/clientCapabilities": {}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+    async with httpx2.AsyncClient(timeout=20) as client:
+        text = (await client.post(url, headers=headers, json=body)).text
+    answer = json.loads(next((line[6:] for line in text.splitlines() if line.startswith("data: {")), text))
+    return answer.get("result", answer.get("error"))
+
+
+async def every_entry(url: str) -> list[dict[str, Any]]:
+    page = await request(url, "skills/list")
+    found = list(page["skills"])
+    while cursor := page.get("nextCursor"):
+        page = await request(url, "skills/list", cursor=cursor)
+        found += page["skills"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """A gateway with skills of its own, before one with others."""
+    folder = tmp_path_factory.mktemp("skills")
+    write_skill(folder / "inner" / "pdf", files={"references/a b.md": "text", "scripts/run.py": "print()", "logo.png": b"\x89PNG\xff"})
+    write_skill(folder / "inner" / "same", description="The inner one.")
+    write_skill(folder / "outer" / "same", description="The outer one.")
+    with ExitStack() as stack:
+        inner = stack.enter_context(gateway_http(folder, {"expose": {"skills": [str(folder / "inner")]}}, "behind"))
+        config = {"expose": {"skills": [str(folder / "outer")]}, "mcpServers": {"team": {"type": "http", "url": inner}}}
+        yield stack.enter_context(gateway_http(folder, config, "front"))
+
+
+async def test_own_skills_and_those_of_a_server_are_listed_with_where_they_come_from(chain: str) -> None:
+    found = {entry["uri"]: entry for entry in await every_entry(chain)}
+    assert set(found) == {"skill://same/SKILL.md", "skill://team/pdf/SKILL.md", "skill://team/same/SKILL.md"}
+    assert found["skill://team/pdf/SKILL.md"]["_meta"] == {"dev.moongate/origin": "team"}
+    assert found["skill://team/same/SKILL.md"]["frontmatter"]["description"] == "The inner one."
+    discovered = await request(chain, "server/discover")
+    assert discovered["capabilities"]["extensions"][EXTENSION] == {"directoryRead": True}
+
+
+@pytest.mark.requirement(129)
+async def test_every_file_of_a_published_skill_is_read_with_the_digest_that_was_listed(chain: str) -> None:
+    seen = 0
+    for entry in await every_entry(chain):
+        again = (await request(chain, "skills/get", uri=entry["uri"]))["skill"]
+        assert again == entry
+        for file in entry["resources"]:
+            (content,) = (await request(chain, "resources/read", uri=file["uri"]))["contents"]
+            data = base64.b64decode(content["blob"]) if "blob" in content else content["text"].encode()
+            assert (f"sha256:{hashlib.sha256(data).hexdigest()}", len(data)) == (file["digest"], file["size"])
+            seen += 1
+    assert seen == 6
+
+
+async def test_folders_of_a_published_skill_are_listed(chain: str) -> None:
+    top = await request(chain, "resources/directory/read", uri="skill://team/pdf")
+    assert {(child["uri"], child.get("mimeType")) for child in top["resources"]} == {
+        ("skill://team/pdf/SKILL.md", "text/markdown"),
+        ("skill://team/pdf/logo.png", "image/png"),
+        ("skill://team/pdf/references", "inode/directory"),
+        ("skill://team/pdf/scripts", "inode/directory"),
+    }
+    (child,) = (await request(chain, "resources/directory/read", uri="skill://team/pdf/references"))["resources"]
+    assert child["uri"] == "skill://team/pdf/references/a%20b.md"
+
+
+UNKNOWN = ["skill://team/none/SKILL.md", "skill://none/SKILL.md", "skill://team/pdf", "skill://team/pdf/logo.png", "file:///etc/passwd"]
+
+
+@pytest.mark.parametrize("uri", UNKNOWN)
+async def test_an_unknown_skill_is_invalid_params_wherever_it_would_be(chain: str, uri: str) -> None:
+    error = await request(chain, "skills/get", uri=uri)
+    assert error["code"] == -32602
+
+
+async def test_a_foreign_cursor_is_invalid_params(chain: str) -> None:
+    for cursor in ("x", base64.b64encode(b'["gone", null]').decode().rstrip("="), base64.b64encode(b'["team", "!"]').decode().rstrip("=")):
+        assert (await request(chain, "skills/list", cursor=cursor))["code"] == -32602
+
+
+async def test_a_server_that_is_down_hides_no_other_skills(tmp_path: Path) -> None:
+    write_skill(tmp_path / "own" / "pdf")
+    config = {"expose": {"skills": [str(tmp_path / "own")]}, "mcpServers": {"gone": {"type": "http", "url": "http://127.0.0.1:9/mcp"}}}
+    with gateway_http(tmp_path, config) as url:
+        assert [entry["uri"] for entry in await every_entry(url)] == ["skill://pdf/SKILL.md"]
