@@ -134,14 +134,19 @@ def file_uri(root_uri: str, path: str) -> str:
 
 
 def build_index(
-    roots: Sequence[str], *, strict: bool = False, previous: SkillIndex | None = None, only: frozenset[Key] | None = None
+    roots: Sequence[str],
+    *,
+    strict: bool = False,
+    previous: SkillIndex | None = None,
+    only: frozenset[Key] | None = None,
+    remembered: Mapping[Key, Candidate] | None = None,
 ) -> SkillIndex:
-    """Read the skills below `roots`, taking over from `previous` what did not change.
+    """Read the skills below `roots`, taking over from `previous`, or at a start from `remembered`, what did not change.
 
     With `only`, no other skill is looked at: for answering about a skill that was seen to change. Returns `previous`
     itself when nothing differs.
     """
-    known: Mapping[Key, Candidate] = previous.candidates if previous else {}
+    known: Mapping[Key, Candidate] = previous.candidates if previous else (remembered or {})
     trouble: list[SkillReport] = []
     candidates: dict[Key, Candidate] = {}
     if only is not None and previous is not None:

@@ -19,6 +19,7 @@ from gateway.errors import NotFound, SkillError
 from gateway.skills.files import Changed, read_file
 from gateway.skills.index import Key, SkillIndex, build_index
 from gateway.skills.models import Skill, SkillFile
+from gateway.skills.remembered import file_for, keep, recall, same_candidates
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,9 @@ MAX_ATTEMPTS = 3
 REST_FACTOR = 20
 """Looking for changes takes at most one part in this many of the time, however many skills there are."""
 
+_NONE = SkillIndex()
+"""Before the first look."""
+
 OnSwap = Callable[[SkillIndex, SkillIndex], None]
 """Called with the old and the new index, synchronously, after each change; must not block or raise."""
 
@@ -35,12 +39,16 @@ OnSwap = Callable[[SkillIndex, SkillIndex], None]
 class SkillLibrary:
     """Skills below `paths`. Call `refresh` once before use; `watch` keeps it current without being asked."""
 
-    def __init__(self, paths: Sequence[Path], *, strict: bool = False, refresh_seconds: float = 5.0) -> None:
-        """No side effects. With `refresh_seconds` 0 every use looks at the disk."""
+    def __init__(
+        self, paths: Sequence[Path], *, strict: bool = False, refresh_seconds: float = 5.0, state_folder: Path | None = None
+    ) -> None:
+        """No side effects. With `refresh_seconds` 0 every use looks at the disk. The index is kept in `state_folder`."""
         self._roots = tuple(str(path) for path in paths)
         self._strict = strict
         self._refresh_seconds = refresh_seconds
-        self._index = SkillIndex()
+        self._index: SkillIndex | None = None
+        self._file = file_for(state_folder, self._roots) if state_folder is not None else None
+        self._is_kept = True
         self._checked = float("-inf")
         self._lock = anyio.Lock()
         self._listeners: list[OnSwap] = []
@@ -48,7 +56,7 @@ class SkillLibrary:
     @property
     def index(self) -> SkillIndex:
         """The table as last built; never touches the disk."""
-        return self._index
+        return self._index if self._index is not None else _NONE
 
     def subscribe(self, listener: OnSwap) -> None:
         """Hear of every change."""
@@ -58,7 +66,7 @@ class SkillLibrary:
         """The table, looked over again if the last look is older than `refresh_seconds`."""
         if anyio.current_time() - self._checked >= self._refresh_seconds:
             await self.refresh()
-        return self._index
+        return self.index
 
     async def refresh(self) -> SkillIndex:
         """Look at every folder now. A pass of `stat` calls when nothing changed."""
@@ -68,13 +76,20 @@ class SkillLibrary:
                 started = anyio.current_time()
                 await self._build(None)
                 self._checked = started
-        return self._index
+        return self.index
+
+    async def keep(self) -> None:
+        """Write the index down for the next start, if it changed since."""
+        if self._file is not None and not self._is_kept:
+            self._is_kept = True
+            await anyio.to_thread.run_sync(keep, self._file, self.index.candidates)
 
     async def watch(self) -> None:
         """Refresh every `refresh_seconds`, or less often where a look takes long; until cancelled."""
         while True:
             started = anyio.current_time()
             await self.current()
+            await self.keep()
             took = anyio.current_time() - started
             await anyio.sleep(max(self._refresh_seconds, took * REST_FACTOR))
 
@@ -86,7 +101,7 @@ class SkillLibrary:
         """
         async with self._lock:
             await self._build(frozenset({skill.key}))
-        now = self._index.by_key.get(skill.key)
+        now = self.index.by_key.get(skill.key)
         if now is None:
             raise NotFound("skill", skill.id)
         return now
@@ -113,15 +128,18 @@ class SkillLibrary:
     async def _build(self, only: frozenset[Key] | None) -> None:
         """Replace the index; the caller holds the lock. What the disk shows cannot fail it, a broken disk leaves it as it is."""
         old = self._index
-        build = partial(build_index, self._roots, strict=self._strict, previous=old, only=only)
         try:
+            remembered = await anyio.to_thread.run_sync(recall, self._file) if old is None and self._file is not None else None
+            build = partial(build_index, self._roots, strict=self._strict, previous=old, only=only, remembered=remembered)
             new = await anyio.to_thread.run_sync(build)
         except OSError as error:
             logger.warning("skills could not be looked at, keeping the last state error=%s", error)
             return
         if new is old:
             return
+        old = old if old is not None else _NONE
         self._index = new
+        self._is_kept = remembered is not None and same_candidates(new.candidates, remembered)
         if new.reports != old.reports or new.trouble != old.trouble:
             refused = sum(r.verdict == "rejected" for r in (*new.reports, *new.trouble))
             logger.info("skills indexed served=%d listed=%d refused=%d", len(new.skills), len(new.listed), refused)

@@ -44,14 +44,21 @@ class SkillSource:
     """Serves the skills below `paths`. Entering reads them; leaving stops watching."""
 
     def __init__(
-        self, paths: Sequence[Path], *, strict: bool = False, refresh_seconds: float = 5.0, scripts: ScriptRunner | None = None
+        self,
+        paths: Sequence[Path],
+        *,
+        strict: bool = False,
+        refresh_seconds: float = 5.0,
+        scripts: ScriptRunner | None = None,
+        state_folder: Path | None = None,
     ) -> None:
         """No side effects.
 
         `strict` refuses what is otherwise served with a warning. Changes on disk are looked for every
-        `refresh_seconds`; with 0, on every use and not in between. Without `scripts` none can run.
+        `refresh_seconds`; with 0, on every use and not in between. Without `scripts` none can run. What was read is kept
+        in `state_folder` for the next start.
         """
-        self.library = SkillLibrary(paths, strict=strict, refresh_seconds=refresh_seconds)
+        self.library = SkillLibrary(paths, strict=strict, refresh_seconds=refresh_seconds, state_folder=state_folder)
         self._scripts = scripts
         self.extension = SkillsExtension(self.library)
         self._refresh_seconds = refresh_seconds
@@ -87,6 +94,8 @@ class SkillSource:
             tasks, self._tasks = self._tasks, None
             tasks.cancel_scope.cancel()
             await tasks.__aexit__(None, None, None)
+        with anyio.CancelScope(shield=True):
+            await self.library.keep()
 
     # -- what is here ------------------------------------------------------------------------------------------
 
