@@ -120,7 +120,7 @@ class Gateway:
         hosts = Hosts()
         records = Records(state, audit_days=config.storage.audit_days, url=config.storage.url)
         self._stack.push_async_callback(records.aclose)
-        self._local = LocalSources(hosts, self, self._all_models, records)
+        self._local = LocalSources(hosts, self, self._all_models, records, state.path)
         services = self._asking(records)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes))
         client: JsonObject = {"name": config.server.name, "version": __version__}

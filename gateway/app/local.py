@@ -45,10 +45,13 @@ class LocalTurnover:
 class LocalSources:
     """Made from `expose`: `prepare` enters what is new, `take` serves it, `release` lets go what went."""
 
-    def __init__(self, hosts: Hosts, toolbox: ToolBox, models: Callable[[], ModelResolver], records: Records) -> None:
+    def __init__(
+        self, hosts: Hosts, toolbox: ToolBox, models: Callable[[], ModelResolver], records: Records, state_folder: Path
+    ) -> None:
         """`models` gives the gateway's resolver, made when an agent first needs it; `records` keep sessions. No side effects."""
         self._hosts = hosts
         self._records = records
+        self._state_folder = state_folder
         self._toolbox = toolbox
         self._models = models
         self._table: dict[str, Local] = {}
@@ -120,7 +123,13 @@ class LocalSources:
         wanted = loaded.config.skills
         scripts = ScriptRunner(wanted.scripts, os.environ) if wanted.scripts.enabled else None
         paths = [loaded.base_dir / path for path in loaded.config.expose.skills]
-        return SkillSource(paths, strict=wanted.strict, refresh_seconds=wanted.refresh_seconds, scripts=scripts)
+        return SkillSource(
+            paths,
+            strict=wanted.strict,
+            refresh_seconds=wanted.refresh_seconds,
+            scripts=scripts,
+            state_folder=self._state_folder / "skills",
+        )
 
     def _agents(self, loaded: LoadedConfig, skills: SkillSource | None) -> AgentSource:
         from gateway.agents.conversations import ConversationLimits, Conversations

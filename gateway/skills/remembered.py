@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from gateway import __version__
+from gateway.config import documents
 from gateway.errors import StorageError
 from gateway.json_types import JsonValue
+from gateway.skills import files, index, mime, models, parser
 from gateway.skills.files import Found, Listing
 from gateway.skills.index import Candidate, Key
 from gateway.skills.models import Diagnostic, SkillDocument, SkillFile, Stamp
@@ -23,8 +24,8 @@ from gateway.storage.files import write_atomic
 
 logger = logging.getLogger(__name__)
 
-FORMAT = f"1/{__version__}"
-"""Another version may judge files differently, so it reads them anew."""
+RULES = (documents, files, index, mime, models, parser)
+"""The modules that judge what they read: with other code in them, everything is read anew."""
 
 MAX_BYTES = 1 << 30
 """A larger file is not ours."""
@@ -37,7 +38,7 @@ def file_for(folder: Path, roots: tuple[str, ...]) -> Path:
 
 def keep(path: Path, candidates: Mapping[Key, Candidate]) -> None:
     """Write the index. A folder that cannot be written to costs time at the next start, no more."""
-    document = {"format": FORMAT, "candidates": [_candidate_out(c) for c in candidates.values()]}
+    document = {"format": _rules(), "candidates": [_candidate_out(c) for c in candidates.values()]}
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(path, json.dumps(document, separators=(",", ":")).encode())
@@ -51,7 +52,7 @@ def recall(path: Path) -> dict[Key, Candidate]:
         if path.stat().st_size > MAX_BYTES:
             return {}
         document = json.loads(path.read_bytes())
-        if document["format"] != FORMAT:
+        if document["format"] != _rules():
             return {}
         found = [_candidate_in(item) for item in document["candidates"]]
     except FileNotFoundError:
@@ -65,6 +66,11 @@ def recall(path: Path) -> dict[Key, Candidate]:
 def same_candidates(now: Mapping[Key, Candidate], then: Mapping[Key, Candidate]) -> bool:
     """Whether nothing was read anew."""
     return len(now) == len(then) and all(then.get(key) is candidate for key, candidate in now.items())
+
+
+def _rules() -> str:
+    """A digest of the code that judges."""
+    return hashlib.sha256(b"".join(Path(module.__file__ or "").read_bytes() for module in RULES)).hexdigest()
 
 
 def _candidate_out(c: Candidate) -> list[JsonValue]:
@@ -94,12 +100,12 @@ def _candidate_out(c: Candidate) -> list[JsonValue]:
 
 
 def _candidate_in(item: Any) -> Candidate:
-    key, segments, is_nested, listing, document, files, diagnostics = item
+    key, segments, is_nested, listing, document, kept_files, diagnostics = item
     found = [Found(path, tuple(inner), _stamp(stamp)) for path, inner, stamp in listing[0]]
     frontmatter, name, description, body, body_start, conformant, noted = document
     rows = [
         SkillFile(path, tuple(inner), _stamp(stamp), digest, mime, is_text, is_script, is_settled)
-        for path, inner, stamp, digest, mime, is_text, is_script, is_settled in files
+        for path, inner, stamp, digest, mime, is_text, is_script, is_settled in kept_files
     ]
     return Candidate(
         key=(key[0], key[1]),

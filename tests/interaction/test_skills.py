@@ -25,8 +25,8 @@ async def request(url: str, method: str, **params: Any) -> Any:
     headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method}
     if name := params.get("uri") or params.get("name"):
         headers["Mcp-Name"] = name
-    meta = {f"{RESERVED}/protocolVersion": "2026-07-28", f"{RESERVED}/clientCapabilities": {}}
-    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+    meta: dict[str, Any] = {f"{RESERVED}/protocolVersion": "2026-07-28", f"{RESERVED}/clientCapabilities": {}}
+    body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
     async with httpx2.AsyncClient(timeout=20) as client:
         text = (await client.post(url, headers=headers, json=body)).text
     answer = json.loads(next((line[6:] for line in text.splitlines() if line.startswith("data: {")), text))
