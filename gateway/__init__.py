@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from gateway.agents.providers.mode import DEFAULT_MODE_SOURCE_ID, AgentModeProvider, get_agent_mode, set_agent_mode
     from gateway.agents.providers.todo import DEFAULT_TODO_SOURCE_ID, TodoProvider
     from gateway.agents.providers.todo_store import TodoFileStore, TodoInput, TodoItem, TodoSessionStore, TodoStore
+    from gateway.agents.remote.a2a import A2AAgent
+    from gateway.chat.agui import AGUIChatClient
     from gateway.chat.base import BaseChatClient, SupportsChatGetResponse
     from gateway.chat.completions import OpenAIChatCompletionClient
     from gateway.chat.middleware import ChatContext, ChatMiddleware, chat_middleware
@@ -204,6 +206,8 @@ __all__ = [
     "SUMMARIZED_BY_SUMMARY_ID_KEY",
     "SUMMARY_OF_GROUP_IDS_KEY",
     "SUMMARY_OF_MESSAGE_IDS_KEY",
+    "A2AAgent",
+    "AGUIChatClient",
     "Agent",
     "AgentContext",
     "AgentExecutor",

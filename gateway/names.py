@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 HOMES: dict[str, tuple[str, ...]] = {
+    "agents.remote.a2a": ("A2AAgent",),
+    "chat.agui": ("AGUIChatClient",),
     "agents.agent": (
         "Agent",
         "BaseAgent",

@@ -92,6 +92,28 @@ class SummaryCompaction(_Part):
 Compaction = Annotated[WindowCompaction | KeepingCompaction | SummaryCompaction, Field(discriminator="strategy")]
 
 
+class RemoteAgent(BaseModel):
+    """An agent that runs elsewhere: exactly one of its two addresses."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True)
+
+    a2a: str | None = None
+    """Base URL of an agent that speaks A2A; its card lies at `/.well-known/agent-card.json` below it."""
+    ag_ui: str | None = Field(default=None, alias="ag-ui")
+    """URL of an AG-UI endpoint."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Sent with every request; `${VAR}`, `${file:PATH}` and `${keyring:SERVICE/USER}` are replaced, and are secrets."""
+
+    @model_validator(mode="after")
+    def _check(self) -> RemoteAgent:
+        if (self.a2a is None) == (self.ag_ui is None):
+            raise ValueError("needs exactly one of `a2a` and `ag-ui`")
+        url = self.a2a or self.ag_ui or ""
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is not an http(s) URL")
+        return self
+
+
 class AgentFile(BaseModel):
     """The frontmatter of an agent file. The body below it is the agent's instructions."""
 
@@ -109,6 +131,8 @@ class AgentFile(BaseModel):
     """Names of skills it is told about; it loads them with the skill tools."""
     max_turns: int = Field(default=12, ge=1, le=200, alias="max-turns")
     """Model calls of one run at most; the last is made without tools."""
+    remote: RemoteAgent | None = None
+    """Where the agent runs, when not here. It brings its own model and tools; an A2A agent its own instructions too."""
     output: JsonObject | None = None
     """JSON Schema of an object the answer must be; the tool then has structured output."""
     history: Literal["database", "none"] = "database"
@@ -133,6 +157,15 @@ class AgentFile(BaseModel):
         if not value.strip():
             raise ValueError("must say what the agent does and when to use it")
         return value.strip()
+
+    @model_validator(mode="after")
+    def _check_remote(self) -> AgentFile:
+        """A remote agent has its own model, tools and skills."""
+        idle = sorted(self.model_fields_set & {"model", "tools", "skills", "max_turns"}) if self.remote is not None else []
+        if idle:
+            keys = ", ".join(f"`{name.replace('_', '-')}`" for name in idle)
+            raise ValueError(f"{keys} can say nothing about a remote agent; leave them out")
+        return self
 
     @field_validator("tools", "skills", "context_providers", mode="before")
     @classmethod
@@ -179,7 +212,7 @@ def read_agent(path: Path) -> AgentDefinition:
     notes: list[str] = []
     values = _own_keys(header, path, notes)
     values.setdefault("name", path.name.removesuffix(".md").removesuffix(".agent"))
-    if not parts.body.strip():
+    if not parts.body.strip() and "remote" not in values:
         raise AgentError(f"{path}: has no instructions; write them below the second `---` line.")
     try:
         file = AgentFile.model_validate(values)

@@ -14,15 +14,18 @@ from gateway.agents.agent import Agent
 from gateway.agents.compaction import to_strategy
 from gateway.agents.conversations import NEW_SESSION, Conversations, in_session
 from gateway.agents.definition import AgentDefinition
+from gateway.agents.following import followed, is_handed_back
 from gateway.agents.options import LoopOptions
+from gateway.agents.remote.run import Remote, run_remote
 from gateway.chat.resolve import ModelResolver
 from gateway.errors import AgentError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.checking import SchemaCheck, measure
 from gateway.sessions.context import ContextProvider
-from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
+from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext, LogLevel
 from gateway.tools.toolbox import ToolBox
+from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse, last_text
 
@@ -70,12 +73,15 @@ class AgentTool:
         skill_instructions: Callable[[Sequence[str]], str] | None,
         conversations: Conversations | None = None,
         context_providers: Sequence[ContextProvider] = (),
+        remote: Remote | None = None,
     ) -> None:
         """`skill_instructions` says what an agent is told about skills by name; `None` where none are served. Without
-        `conversations` every call stands alone.
+        `conversations` every call stands alone. `remote` is where an agent runs that does not run here; whoever made it closes it.
         """
         self._agent = definition
-        self._conversations = conversations if definition.file.history != "none" else None
+        self._remote = remote or Remote()
+        has_sessions = definition.file.history != "none" and self._remote.agent is None
+        self._conversations = conversations if has_sessions else None
         self._context_providers = tuple(context_providers)
         self._toolbox = toolbox
         self._models = models
@@ -110,20 +116,41 @@ class AgentTool:
             PolicyDenied: The caller has too many sessions.
             StorageError: The session cannot be read.
         """
+        messages, session_id = [Message("user", [str(arguments["task"])])], str(arguments.get("session_id") or "")
+        if not session_id or self._conversations is None:
+            return await self.converse(messages, (), ctx)
+        progress, inner = self._inside(ctx)
+        async with self._conversations.open(self._agent.file, session_id, ctx.principal.id) as conversation:
+            agent = await self._build(inner, [conversation.history, *self._context_providers])
+            stream = agent.run(messages, stream=True, session=conversation.session, ctx=inner, observer=progress)
+            return await in_session(conversation, self._to_complete(model_of(agent), await followed(stream, ctx)))
+
+    async def converse(self, messages: Sequence[Message], tools: Sequence[Tool], ctx: CallContext) -> ToolOutcome:
+        """Run the agent on a conversation, with `tools` beside its own. A caller that is a `RunFollower` is told each part.
+
+        Raises:
+            ModelError: As `call`.
+            AgentError: As `call`.
+        """
+        progress, inner = self._inside(ctx)
+        if self._remote.agent is not None:
+            return self._to_complete(None, await run_remote(self._remote.agent, messages, ctx))
+        agent = await self._build(inner, self._context_providers)
+        stream = agent.run(messages, stream=True, tools=[*tools], ctx=inner, observer=progress)
+        return self._to_complete(model_of(agent), await followed(stream, ctx))
+
+    def _inside(self, ctx: CallContext) -> tuple[_Progress, CallContext]:
+        """The context of the run itself.
+
+        Raises:
+            AgentError: Agents call each other too deeply.
+        """
         depth = ctx.meta.get(DEPTH_KEY)
         depth = depth if isinstance(depth, int) else 0
         if depth >= MAX_DEPTH:
             raise AgentError(f"Agent {self._agent.file.name!r} was not run: {depth} agents are already calling each other.")
         progress = _Progress(ctx)
-        inner = dataclasses.replace(ctx, caller=progress, meta={**ctx.meta, DEPTH_KEY: depth + 1})
-        task, session_id = str(arguments["task"]), str(arguments.get("session_id") or "")
-        if not session_id or self._conversations is None:
-            agent = await self._build(inner, self._context_providers)
-            return self._to_complete(agent, await agent.run(task, ctx=inner, observer=progress))
-        async with self._conversations.open(self._agent.file, session_id, ctx.principal.id) as conversation:
-            agent = await self._build(inner, [conversation.history, *self._context_providers])
-            response = await agent.run(task, session=conversation.session, ctx=inner, observer=progress)
-            return await in_session(conversation, self._to_complete(agent, response))
+        return progress, dataclasses.replace(ctx, caller=progress, meta={**ctx.meta, DEPTH_KEY: depth + 1})
 
     async def _build(self, ctx: CallContext, providers: Sequence[ContextProvider]) -> Agent:
         file = self._agent.file
@@ -136,7 +163,7 @@ class AgentTool:
                 raise AgentError(f"Agent {file.name!r} names skills, but none are served; set `expose.skills`.")
             parts.append(self._skill_instructions(file.skills))
         options: ChatOptions = {"response_format": file.output} if file.output is not None else {}
-        client = self._models.resolve(file.model, ctx)
+        client = self._remote.client or self._models.resolve(file.model, ctx)
         return Agent(
             client,
             "\n\n".join(parts),
@@ -149,10 +176,10 @@ class AgentTool:
             compaction_strategy=to_strategy(file.compaction, client),
         )
 
-    def _to_complete(self, agent: Agent, response: AgentResponse) -> Complete:
+    def _to_complete(self, model: str | None, response: AgentResponse) -> Complete:
         text = last_text(response.messages)
         result: JsonObject = {"content": [{"type": "text", "text": text}]}
-        note: JsonObject = {"model": getattr(agent.client, "model", None)}
+        note: JsonObject = {"model": model} if model else {}
         if response.usage_details:
             note["usage"] = response.usage_details
         if response.finish_reason:
@@ -160,9 +187,14 @@ class AgentTool:
         result["_meta"] = {RESULT_META_KEY: note}
         if self._agent.file.output is not None:
             result |= _structured(text, self._agent.file.output)
-        elif not text:
+        elif not text and not is_handed_back(response):
             result |= {"content": [{"type": "text", "text": "The agent gave no answer."}], "isError": True}
         return Complete(result)
+
+
+def model_of(agent: Agent) -> str | None:
+    """The model's name, where the client tells it."""
+    return getattr(agent.client, "model", None)
 
 
 def _structured(text: str, schema: JsonObject) -> JsonObject:

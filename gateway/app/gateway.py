@@ -31,7 +31,7 @@ from gateway.catalog.names import NAME_BUDGET
 from gateway.catalog.own import SOURCE_ID, UNLIMITED_BYTES, OwnSource
 from gateway.catalog.status import GatewayStatus
 from gateway.config.load import LoadedConfig
-from gateway.config.models import GatewayConfig, HttpServer, ServerEntry, StdioServer
+from gateway.config.models import GatewayConfig, HttpServer, HttpSettings, ServerEntry, StdioServer
 from gateway.config.watch import FileWatch
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.approvals import with_script_approval
@@ -56,6 +56,8 @@ from gateway.upstream.pins import Pins
 from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
+    from starlette.routing import Route
+
     from gateway.chat.resolve import ModelResolver
 
 logger = logging.getLogger(__name__)
@@ -226,7 +228,7 @@ class Gateway:
         self._own.offer(self._disclosure.tools if self._is_on_demand() else (), with_sessions=self._local.has_sessions)
 
     def _learn_secrets(self) -> None:
-        for secret in self.loaded.secrets:
+        for secret in (*self.loaded.secrets, *self._local.secrets()):
             self._mask.register_secret(secret)
 
     # -- another configuration ---------------------------------------------------------------------------------
@@ -255,8 +257,8 @@ class Gateway:
         turnover = await self._servers.plan(loaded, pins)
         local = await self._local.prepare(loaded)
         self.loaded = loaded
-        self._learn_secrets()
         self._local.take(local)
+        self._learn_secrets()
         self._servers.take(turnover)
         self._pin(pins)
         await self._servers.start(turnover.joining)
@@ -390,6 +392,9 @@ class Gateway:
 
         await serve_stdio(self._server)
 
+    def _agui(self, settings: HttpSettings) -> list[Route]:
+        return [self._server.agui_route(self._local, max_request_bytes=settings.max_request_bytes)] if settings.agui else []
+
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None]) -> None:
         """Serve over HTTP until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint URL once it listens.
 
@@ -403,7 +408,8 @@ class Gateway:
         from gateway.server.http import build_http_app, check_bind
 
         check_bind(host, self.keys)
-        endpoint = Endpoint.bind(host, port, self.loaded.config.server.http)
+        server = self.loaded.config.server
+        endpoint = Endpoint.bind(host, port, server.http)
         app = build_http_app(
             self._server,
             endpoint.settings,
@@ -411,7 +417,7 @@ class Gateway:
             host=host,
             port=endpoint.port,
             ready=self._settled.is_set,
-            routes=build_routes(self.loaded.config.server.name, endpoint.url, self.sources, self.problems),
+            routes=[*build_routes(server.name, endpoint.url, self.sources, self.problems), *self._agui(server.http)],
         )
         await serve_http(endpoint, app, on_ready)
 

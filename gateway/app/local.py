@@ -15,8 +15,9 @@ from gateway.app.held import Held, Holdable, Hosts
 from gateway.config.load import LoadedConfig
 from gateway.config.models import GatewayConfig
 from gateway.storage.records import Records
-from gateway.tools.base import ToolSource
+from gateway.tools.base import Tool, ToolSource
 from gateway.tools.toolbox import ToolBox
+from gateway.types.messages import Message
 
 if TYPE_CHECKING:
     from gateway.agents.source import AgentSource
@@ -72,6 +73,16 @@ class LocalSources:
         """Whether callers may have sessions with an agent that is exposed."""
         local = self._table.get("agent")
         return local is not None and cast("AgentSource", local.source).has_sessions
+
+    def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
+        """As `AgentSource.conversation`, of the agents that are here now."""
+        local = self._table.get("agent")
+        return cast("AgentSource", local.source).conversation(name, messages, tools) if local is not None else None
+
+    def secrets(self) -> set[str]:
+        """Values of our sources to mask wherever something is shown."""
+        local = self._table.get("agent")
+        return cast("AgentSource", local.source).secrets if local is not None else set()
 
     async def prepare(self, loaded: LoadedConfig) -> LocalTurnover:
         """Make and enter what `loaded` exposes and is not here alike; nothing is served or left yet."""
@@ -142,6 +153,7 @@ class LocalSources:
             toolbox=self._toolbox,
             models=self._models(),
             skill_instructions=skills.instructions if skills is not None else None,
+            environ=os.environ,
             conversations=Conversations(self._records, limits),
             base_dir=base,
         )

@@ -135,7 +135,7 @@ async def _definition_checks(loaded: LoadedConfig, own: OwnHub) -> list[Check]:
 
         paths = [Path(folder) for folder in expose.agents]
         models = ModelResolver(os.environ, loaded.config.defaults.model)
-        async with AgentSource(paths, toolbox=own.gateway, models=models) as agents:
+        async with AgentSource(paths, toolbox=own.gateway, models=models, environ=os.environ) as agents:
             found += [Check("fail", f"agent {p.where}", p.message, "") for p in agents.problems]
         async with WorkflowSource(paths, toolbox=own.gateway, base_dir=loaded.base_dir) as workflows:
             found += [Check("fail", f"workflow {p.where}", p.message, "") for p in workflows.problems]

@@ -10,9 +10,11 @@ import hmac
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
@@ -39,6 +41,9 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
@@ -55,6 +60,9 @@ from gateway.server.skills import bind_skills, declare_skills
 from gateway.server.tasks import TaskHandler
 from gateway.tasks.runner import TaskRunner
 from gateway.tools.base import ChangeKind
+
+if TYPE_CHECKING:
+    from gateway.server.agui import AguiRoute, Conversations
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +169,7 @@ class GatewayServer:
     async def __aenter__(self) -> GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
-        parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
+        self._parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
         self._reads.park_in(parked)
         handler = TaskHandler(self._catalog, self._clients, TaskRunner(tasks), self._task_key)
         handler.bind(self.mcp)
@@ -178,6 +186,20 @@ class GatewayServer:
         """A 2025 client is here, and hears of changes from now on, whatever it asks for."""
         if not is_modern(ctx):
             self._clients.session_of(ctx)
+
+    def agui_route(self, agents: Conversations, *, max_request_bytes: int) -> Route:
+        """The route of AG-UI applications; it parks calls as this server does."""
+        made: list[AguiRoute] = []
+
+        async def serve(request: Request) -> Response:
+            """Brings the protocol's package along with the first request."""
+            if not made:
+                agui = await anyio.to_thread.run_sync(import_module, "gateway.server.agui")
+                limits = {"ask_timeout_seconds": self._ask_timeout_seconds, "max_request_bytes": max_request_bytes}
+                made.append(agui.AguiRoute(self._catalog, agents, self._parked, **limits))
+            return await made[0].serve(request)
+
+        return Route("/agui/{agent}", serve, methods=["POST"])
 
     async def _released(self, session: LegacySession) -> None:
         await self._reads.release(session)

@@ -21,10 +21,12 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gateway.agents.following import RunFollower
 from gateway.errors import AskUnavailable, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
-from gateway.server.clients import RequestContext, is_modern
-from gateway.tools.context import LogLevel, capability_of, severity
+from gateway.server.clients import RequestContext, is_modern, legacy_profile
+from gateway.tools.context import Caller, LogLevel, capability_of, severity
+from gateway.types.responses import AgentResponseUpdate
 from gateway.upstream.hop import crossing_meta
 
 
@@ -50,6 +52,7 @@ class WireCaller:
     """Implements `Caller` for one request."""
 
     def __init__(self, ctx: RequestContext) -> None:
+        self._ctx = ctx
         self._session: ServerSession = ctx.session
         self._request_id: RequestId | None = ctx.request_id
         self.log_level: LogLevel | None = None
@@ -71,6 +74,9 @@ class WireCaller:
         """Send the request to a legacy client and wait for its answer."""
         if self._is_modern:
             raise AskUnavailable("This client is asked through input_required results only.", capability=capability_of(request))
+        capability = capability_of(request)
+        if not legacy_profile(self._ctx, None).can(capability):
+            raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
         related = ServerMessageMetadata(related_request_id=self._request_id) if self._session.can_send_request else None
         params, minted = _for_legacy(request)
         relayed = _RelayedRequest(method=request["method"], params=params)
@@ -78,7 +84,7 @@ class WireCaller:
             answer = await self._session.send_request(relayed, _RawResult, metadata=related)  # pyright: ignore[reportArgumentType]  # dumped unmodelled on purpose
         except NoBackChannelError:
             text = "The client keeps no channel open on which it could be asked."
-            raise AskUnavailable(text, capability=capability_of(request)) from None
+            raise AskUnavailable(text, capability=capability) from None
         except MCPError as error:
             raise ToolFailed(f"The client refused {request['method']}: {error.error.message}") from None
         except ValidationError:
@@ -113,7 +119,7 @@ class DetachedCaller:
     """A caller whose current request changes between legs; silent while there is none."""
 
     def __init__(self) -> None:
-        self.current: WireCaller | None = None
+        self.current: Caller | None = None
         self._progress = float("-inf")
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
@@ -126,3 +132,8 @@ class DetachedCaller:
         """Pass on to the current leg."""
         if self.current is not None:
             await self.current.log(level, data, logger)
+
+    async def follow(self, update: AgentResponseUpdate) -> None:
+        """Pass on to the current leg, where it wants more of an agent's run than its progress."""
+        if isinstance(self.current, RunFollower):
+            await self.current.follow(update)

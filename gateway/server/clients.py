@@ -73,7 +73,7 @@ class Clients:
         known = self._sessions.get(connection)
         if known is None:
             self._count += 1
-            known = LegacySession(_legacy_profile(ctx, f"session-{self._count}"), ctx.session)
+            known = LegacySession(legacy_profile(ctx, f"session-{self._count}"), ctx.session)
             self._sessions[connection] = known
             connection.exit_stack.push_async_callback(self._forget, connection)
         return known
@@ -129,7 +129,8 @@ def _connection_of(session: ServerSession) -> Connection:
     return session._connection  # pyright: ignore[reportPrivateUsage]  # the only handle there is
 
 
-def _legacy_profile(ctx: RequestContext, session_id: str) -> ClientProfile:
+def legacy_profile(ctx: RequestContext, session_id: str | None) -> ClientProfile:
+    """What a 2025 client said of itself at its handshake."""
     params = ctx.session.client_params
     if params is None:
         return ClientProfile(era="legacy", protocol_version=ctx.protocol_version, session_id=session_id)

@@ -22,10 +22,10 @@ import anyio.abc
 
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
-from gateway.server.caller import DetachedCaller, WireCaller
+from gateway.server.caller import DetachedCaller
 from gateway.tasks.asks import OpenAsks
 from gateway.tools.base import InputRequired
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, Caller
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class ParkedCalls:
         return len(self._calls)
 
     async def run(
-        self, work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext, caller: WireCaller
+        self, work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext, caller: Caller
     ) -> OutcomeT | InputRequired:
         """One leg: starts `work`, or resumes the one named by the request state (which is bound to method and arguments).
 
@@ -117,7 +117,7 @@ class ParkedCalls:
         self._tasks.start_soon(self._work, parked, work, inner)
         return cast("OutcomeT | InputRequired", await self._leg(parked, caller))
 
-    async def _resume(self, handle: str, ctx: CallContext, caller: WireCaller) -> object:
+    async def _resume(self, handle: str, ctx: CallContext, caller: Caller) -> object:
         parked = self._calls.get(handle)
         if parked is None or parked.principal != ctx.principal.id or parked.attended:
             raise NotFound(GONE, "", "This call is no longer waiting for input; make it again.")
@@ -128,7 +128,7 @@ class ParkedCalls:
                 return self._park(parked)
         return await self._leg(parked, caller)
 
-    async def _leg(self, parked: _Parked, caller: WireCaller) -> object:
+    async def _leg(self, parked: _Parked, caller: Caller) -> object:
         """Wait until the work ends or asks; a client that leaves meanwhile cancels it."""
         parked.attended = True
         parked.scope.deadline = float("inf")

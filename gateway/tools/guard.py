@@ -138,6 +138,19 @@ class GuardedTool:
         self.definition = policy.published
         """The definition as published after policy; still under the native name."""
 
+    def running(self, tool: Tool) -> GuardedTool:
+        """The same gate around another way to run this tool."""
+        return GuardedTool(
+            tool,
+            exposed_name=self.exposed_name,
+            source=self.source,
+            policy=self._policy,
+            limiter=self._limiter,
+            events=self._events,
+            approvals=self._approvals,
+            usage=self._usage,
+        )
+
     @property
     def arguments(self) -> ArgumentPolicy:
         """The rules of its arguments, for whoever explains a verdict."""

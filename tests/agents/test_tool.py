@@ -70,7 +70,7 @@ def agent_file(folder: Path, name: str = "helper", body: str = "Help.", **keys: 
 @asynccontextmanager
 async def source_of(folder: Path, environ: dict[str, str], tools: Tools | None = None) -> AsyncGenerator[AgentSource]:
     models = ModelResolver(environ, None)
-    async with AgentSource([folder], toolbox=tools or Tools(), models=models) as source:
+    async with AgentSource([folder], toolbox=tools or Tools(), models=models, environ=environ) as source:
         yield source
     await models.aclose()
 

@@ -189,11 +189,13 @@ def test_python_in_the_documentation_runs() -> None:
     assert ran == [*["docs/agents.md"] * 3, "docs/library.md", *["docs/middleware.md"] * 2, "docs/workflows.md"]
 
 
-def test_the_agent_in_the_documentation_loads(tmp_path: Path) -> None:
-    (example,) = blocks(ROOT / "docs/agents.md", "markdown")
-    file = tmp_path / "example.agent.md"
-    file.write_text(example)
-    assert read_agent(file).notes == []
+def test_the_agents_in_the_documentation_load(tmp_path: Path) -> None:
+    examples = list(blocks(ROOT / "docs/agents.md", "markdown"))
+    assert len(examples) == 2
+    for number, example in enumerate(examples):
+        file = tmp_path / f"example-{number}.agent.md"
+        file.write_text(example)
+        assert read_agent(file).notes == []
 
 
 def test_the_workflow_in_the_documentation_loads() -> None:

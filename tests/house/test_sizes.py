@@ -16,6 +16,7 @@ MOVED_OVER = {
     "gateway/workflows/workflow.py Workflow.run",
     "gateway/agents/agent.py Agent.__init__",
     "gateway/agents/agent.py Agent.run",
+    "gateway/agents/remote/a2a.py A2AAgent.__init__",
     "gateway/sessions/context.py SessionContext.__init__",
     "gateway/sessions/files.py FileHistoryProvider.__init__",
     "gateway/skills/objects/files.py FileSkillsSource.__init__",

@@ -1,0 +1,349 @@
+"""`A2AAgent`: a remote agent that speaks A2A, run like any other agent.
+
+The remote side owns the conversation: a session remembers its context id and, after a question, the task to answer. A
+message is sent once and never again; what comes of it is followed by its task id, over a new stream or by polling,
+when the connection breaks. Its task ids are the continuation tokens (requirements LR2).
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Literal, cast, overload
+from urllib.parse import urlsplit
+
+import anyio
+
+from gateway.agents.context import AgentStream
+from gateway.errors import AgentError
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.sessions.session import AgentSession
+from gateway.types.messages import AgentRunInputs, Message, to_messages
+from gateway.types.responses import AgentResponse, AgentResponseUpdate, ContinuationToken
+from gateway.types.streams import ResponseStream
+
+if TYPE_CHECKING:
+    import httpx
+    from a2a.client import Client
+    from a2a.types import AgentCard, StreamResponse
+
+    from gateway.agents.remote.task import RemoteTask
+
+logger = logging.getLogger(__name__)
+
+STATE_KEY = "a2a"
+"""Where a session keeps the remote context and task."""
+
+DEFAULT_TIMEOUT_SECONDS = 60.0
+"""How long one answer, or the next event of a stream, may take to come."""
+
+POLL_SECONDS = (0.5, 5.0)
+"""First and longest pause between two looks at a task."""
+
+CANCEL_SECONDS = 5.0
+
+_INSTALL_HINT = "Remote A2A agents need the a2a-sdk package: pip install 'moongate[a2a]'."
+
+
+class A2AAgent:
+    """A remote agent by its URL, its card, or a client of `a2a-sdk`."""
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        description: str | None = None,
+        agent_card: AgentCard | None = None,
+        url: str | None = None,
+        client: Client | None = None,
+        http_client: httpx.AsyncClient | None = None,
+        timeout: float | None = None,
+        headers: JsonMapping | None = None,
+    ) -> None:
+        """`headers` go with every request (a key, say), to the host of `url` only. A given client stays the caller's to close.
+
+        Raises:
+            ValueError: Neither `url`, `agent_card` nor `client` is given.
+        """
+        if url is None and agent_card is None and client is None:
+            raise ValueError("An A2AAgent needs a url, an agent_card or a client.")
+        self.id = id or str(uuid.uuid4())
+        self.name = name or (agent_card.name if agent_card is not None else None)
+        self.description = description or (agent_card.description if agent_card is not None else None)
+        self._card = agent_card
+        self._url = url
+        self._client = client
+        self._http_client = http_client
+        self._timeout = timeout or DEFAULT_TIMEOUT_SECONDS
+        self._headers = dict(headers or {})
+        self._owned: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> A2AAgent:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections made here; the agent may be used again."""
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            self._client = None
+            await owned.aclose()
+
+    def create_session(self, *, session_id: str | None = None) -> AgentSession:
+        """A new conversation."""
+        return AgentSession(session_id=session_id)
+
+    def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
+        """A conversation that the remote agent has: its context id."""
+        session = AgentSession(session_id=session_id, service_session_id=service_session_id)
+        session.state[STATE_KEY] = {"context_id": service_session_id}
+        return session
+
+    @overload
+    def run(
+        self,
+        messages: AgentRunInputs | None = None,
+        *,
+        stream: Literal[False] = False,
+        session: AgentSession | None = None,
+        continuation_token: ContinuationToken | None = None,
+        background: bool = False,
+        function_invocation_kwargs: JsonMapping | None = None,
+        client_kwargs: JsonMapping | None = None,
+    ) -> Awaitable[AgentResponse]: ...
+    @overload
+    def run(
+        self,
+        messages: AgentRunInputs | None = None,
+        *,
+        stream: Literal[True],
+        session: AgentSession | None = None,
+        continuation_token: ContinuationToken | None = None,
+        background: bool = False,
+        function_invocation_kwargs: JsonMapping | None = None,
+        client_kwargs: JsonMapping | None = None,
+    ) -> AgentStream: ...
+    def run(
+        self,
+        messages: AgentRunInputs | None = None,
+        *,
+        stream: bool = False,
+        session: AgentSession | None = None,
+        continuation_token: ContinuationToken | None = None,
+        background: bool = False,
+        function_invocation_kwargs: JsonMapping | None = None,
+        client_kwargs: JsonMapping | None = None,
+    ) -> Awaitable[AgentResponse] | AgentStream:
+        """Hand the remote agent what is new since its last answer, or go on with the task of `continuation_token`.
+
+        With `background` a task that is not done yet ends the run with a token. Cancelling the run cancels the task.
+        The two kwargs are taken for agent-framework's sake and not sent.
+
+        Raises:
+            AgentError: The remote agent cannot be reached, or its task failed.
+            ValueError: There is nothing to say.
+        """
+        given = to_messages(messages)
+        if continuation_token is None and not given:
+            raise ValueError("A remote agent needs a message or a continuation token.")
+        updates = self._updates(given, session or AgentSession(), continuation_token, background)
+        response: AgentStream = ResponseStream(updates, self._finish)
+        return response if stream else response.get_final_response()
+
+    async def poll_task(self, continuation_token: ContinuationToken) -> AgentResponse:
+        """One look at a task: its answer, or a response with the token again while it works.
+
+        Raises:
+            AgentError: As `run`.
+        """
+        async with self._reached():
+            client = await self._connect()
+            task = self._task(continuation_token)
+            updates = await self._look(client, task)
+        if not task.is_over:
+            updates.append(AgentResponseUpdate([], "assistant", response_id=task.id, continuation_token=task.token))
+        return self._finish(updates)
+
+    async def cancel_task(self, continuation_token: ContinuationToken) -> None:
+        """Ask the remote agent to stop a task.
+
+        Raises:
+            AgentError: As `run`.
+        """
+        async with self._reached():
+            await self._cancel(await self._connect(), self._task(continuation_token))
+
+    @property
+    def _label(self) -> str:
+        return self.name or self._url or self.id
+
+    @asynccontextmanager
+    async def _reached(self) -> AsyncGenerator[None]:
+        """Turn the protocol package's errors into `AgentError`."""
+        try:
+            import a2a.client  # noqa: F401  # pyright: ignore[reportUnusedImport]  # is it there?
+        except ImportError:
+            raise AgentError(_INSTALL_HINT) from None
+        try:
+            yield
+        except _errors() as error:
+            raise AgentError(f"The remote agent {self._label!r} cannot be used: {error or type(error).__name__}") from error
+
+    async def _connect(self) -> Client:
+        """The client, made on first use: the card is fetched once."""
+        if self._client is not None:
+            return self._client
+        import httpx
+        from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+
+        http = self._http_client
+        if http is None:
+            self._owned = http = httpx.AsyncClient(timeout=self._timeout, headers=self._headers, follow_redirects=False)
+        card = self._card
+        if card is None:
+            card = await A2ACardResolver(http, cast("str", self._url)).get_agent_card()
+            self._keep_to_host(card)
+        self.name, self.description = self.name or card.name, self.description or card.description
+        self._client = ClientFactory(ClientConfig(httpx_client=http)).create(card)
+        return self._client
+
+    def _keep_to_host(self, card: AgentCard) -> None:
+        """Leave out what a fetched card says of other hosts: it could send our key, or our requests, anywhere.
+
+        Raises:
+            AgentError: Nothing is left.
+        """
+        host = urlsplit(self._url or "").hostname
+        kept = [interface for interface in card.supported_interfaces if urlsplit(interface.url).hostname == host]
+        if not kept:
+            named = ", ".join(sorted({urlsplit(interface.url).hostname or "?" for interface in card.supported_interfaces}))
+            raise AgentError(f"The card of the remote agent at {self._url!r} names other hosts only ({named}); give its URL there.")
+        del card.supported_interfaces[:]
+        card.supported_interfaces.extend(kept)
+
+    def _finish(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
+        response = AgentResponse.from_updates(updates)
+        response.agent_id = self.id
+        return response
+
+    async def _updates(
+        self, messages: Sequence[Message], session: AgentSession, token: ContinuationToken | None, background: bool
+    ) -> AsyncGenerator[AgentResponseUpdate, None]:
+        known: JsonObject = session.state.setdefault(STATE_KEY, {})
+        async with self._reached():
+            client = await self._connect()
+            task = self._task(token or known)
+            try:
+                if token is None:
+                    async for update in self._send(client, task, messages, background):
+                        yield update
+                async for update in self._follow(client, task, background):
+                    yield update
+            except anyio.get_cancelled_exc_class():
+                with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS):
+                    await self._cancel(client, task)
+                raise
+            known["context_id"] = task.context_id
+            known.pop("task_id", None)
+            if task.waits:
+                known["task_id"] = task.id
+
+    async def _send(
+        self, client: Client, task: RemoteTask, messages: Sequence[Message], background: bool
+    ) -> AsyncGenerator[AgentResponseUpdate, None]:
+        """Send the message, once, and give what comes of it while the connection holds."""
+        from a2a.types import SendMessageConfiguration, SendMessageRequest
+
+        from gateway.agents.remote.parts import to_wire_message
+
+        message = to_wire_message(_news(messages), context_id=task.context_id, task_id=task.id)
+        if not message.parts:
+            raise ValueError("The messages have nothing that a remote agent can be sent.")
+        answered, task.id = task.id, ""
+        request = SendMessageRequest(message=message, configuration=SendMessageConfiguration(return_immediately=background))
+        try:
+            async for update in self._take(client.send_message(request), task, background):
+                yield update
+        except _lost() as error:
+            task.id = task.id or answered
+            if not task.id:
+                raise
+            logger.info("the stream of task %s broke (%s); following the task", task.id, type(error).__name__)
+
+    async def _take(
+        self, items: AsyncIterator[StreamResponse], task: RemoteTask, background: bool
+    ) -> AsyncGenerator[AgentResponseUpdate, None]:
+        async with aclosing(cast("AsyncGenerator[StreamResponse, None]", items)):
+            async for item in items:
+                for update in task.take(item):
+                    yield update
+                if task.is_over or (background and task.id):
+                    return
+
+    async def _follow(self, client: Client, task: RemoteTask, background: bool) -> AsyncGenerator[AgentResponseUpdate, None]:
+        """What is still to come of a task: over its stream, else by looking."""
+        from a2a.types import SubscribeToTaskRequest
+
+        if task.is_over or not task.id:
+            return
+        if background:
+            yield AgentResponseUpdate([], "assistant", response_id=task.id, continuation_token=task.token)
+            return
+        try:
+            async for update in self._take(client.subscribe(SubscribeToTaskRequest(id=task.id)), task, background):
+                yield update
+        except _errors() as error:
+            logger.info("task %s cannot be streamed (%s); looking at it instead", task.id, type(error).__name__)
+        pause, longest = POLL_SECONDS
+        while not task.is_over:
+            for update in await self._look(client, task):
+                yield update
+            if not task.is_over:
+                await anyio.sleep(pause)
+                pause = min(pause * 2, longest)
+
+    async def _look(self, client: Client, task: RemoteTask) -> list[AgentResponseUpdate]:
+        from a2a.types import GetTaskRequest
+
+        return task.take_task(await client.get_task(GetTaskRequest(id=task.id)))
+
+    async def _cancel(self, client: Client, task: RemoteTask) -> None:
+        from a2a.types import CancelTaskRequest
+
+        if task.id and not task.is_over:
+            try:
+                await client.cancel_task(CancelTaskRequest(id=task.id))
+            except _errors() as error:
+                logger.warning("task %s of remote agent %r could not be cancelled: %s", task.id, self._label, error)
+
+    def _task(self, token: ContinuationToken) -> RemoteTask:
+        from gateway.agents.remote.task import RemoteTask
+
+        return RemoteTask(self._label, str(token.get("task_id") or ""), str(token.get("context_id") or ""))
+
+
+def _news(messages: Sequence[Message]) -> Sequence[Message]:
+    """What was said since the last answer; the remote side has the rest."""
+    last = max((number for number, message in enumerate(messages) if message.role == "assistant"), default=-1)
+    return [message for message in messages[last + 1 :] if message.role == "user"]
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What goes wrong between us and a remote agent."""
+    import httpx
+    from a2a.utils.errors import A2AError
+
+    return (A2AError, httpx.HTTPError)
+
+
+def _lost() -> tuple[type[Exception], ...]:
+    """A connection that broke, as opposed to an answer that says no."""
+    import httpx
+    from a2a.client.errors import A2AClientError
+
+    return (A2AClientError, httpx.TransportError)

@@ -1,0 +1,62 @@
+"""A remote agent run in the place of one of ours, in a call: what it asks on the way is put to the caller's person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from gateway.agents.following import followed
+from gateway.errors import AgentError, AskUnavailable
+from gateway.json_types import JsonObject
+from gateway.tools.context import CallContext
+from gateway.types.messages import Message
+from gateway.types.responses import AgentResponse
+
+if TYPE_CHECKING:
+    from gateway.agents.remote.a2a import A2AAgent
+    from gateway.chat.agui import AGUIChatClient
+
+MAX_QUESTIONS = 20
+"""Questions a remote agent may put to the person in one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Where an agent runs that does not run here: one of the two, or neither for one that does."""
+
+    agent: A2AAgent | None = None
+    client: AGUIChatClient | None = None
+    """A remote agent that takes the place of the model."""
+
+
+async def run_remote(agent: A2AAgent, messages: Sequence[Message], ctx: CallContext) -> AgentResponse:
+    """Run a remote agent to its answer.
+
+    Raises:
+        AgentError: It cannot be used, failed, or asks what nobody answers.
+    """
+    session = agent.create_session()
+    for _ in range(MAX_QUESTIONS):
+        response = await followed(agent.run(messages, stream=True, session=session), ctx)
+        if not response.user_input_requests:
+            return response
+        question = "\n".join(content.text or "" for content in response.user_input_requests)
+        messages = [Message("user", [await _answer(agent.name or "", question, ctx)])]
+    raise AgentError(f"The remote agent {agent.name!r} asked more than {MAX_QUESTIONS} questions and was given up.")
+
+
+async def _answer(name: str, question: str, ctx: CallContext) -> str:
+    schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+    request: JsonObject = {
+        "method": "elicitation/create",
+        "params": {"message": f"The remote agent {name!r} asks: {question}", "requestedSchema": schema},
+    }
+    try:
+        answer = await ctx.ask(request)
+    except AskUnavailable:
+        raise AgentError(f"The remote agent {name!r} asks, and you cannot be asked: {question} Call it again with the answer.") from None
+    if answer.get("action") != "accept":
+        raise AgentError(f"The remote agent {name!r} asked ({question}) and was not answered.")
+    content = cast("JsonObject", answer.get("content") or {})
+    return str(content.get("answer") or "")

@@ -1,0 +1,284 @@
+"""`AGUIChatClient`: a remote agent that speaks AG-UI, as a model.
+
+The remote agent is sent the whole conversation and runs its own tools; calls to tools of ours come back like a model's,
+and its questions as approval requests, whose answers resume the run (AG-UI 1.0, https://docs.ag-ui.com). Wrap it in an
+`Agent` to have an agent.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import httpx2
+
+from gateway.chat.base import BaseChatClient
+from gateway.errors import ModelError
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.types.content import Content
+from gateway.types.messages import Message
+from gateway.types.options import ChatOptions
+from gateway.types.responses import ChatResponseUpdate
+
+if TYPE_CHECKING:
+    from gateway.tools.base import Tool
+
+DEFAULT_TIMEOUT_SECONDS = 60.0
+"""How long the next event may take to come; servers send comments while they work."""
+
+MAX_EVENT_BYTES = 8_388_608
+"""A longer event is an error, not memory."""
+
+THREAD_KEY = "thread_id"
+"""In `metadata` of the options and in `additional_properties` of a response: which conversation it is on the remote side."""
+
+_USAGE = {
+    "inputTokens": "input_token_count",
+    "outputTokens": "output_token_count",
+    "totalTokens": "total_token_count",
+    "reasoningTokens": "reasoning_token_count",
+    "cachedInputTokens": "cached_input_token_count",
+}
+
+
+class AGUIChatClient(BaseChatClient):
+    """A chat client over one AG-UI endpoint."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        headers: Mapping[str, str] | None = None,
+        http_client: httpx2.AsyncClient | None = None,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        middleware: Sequence[Any] = (),
+    ) -> None:
+        """`headers` go with every request, a key for example. A given `http_client` stays the caller's to close."""
+        super().__init__(endpoint, middleware=middleware)
+        self._endpoint = endpoint
+        self._headers = dict(headers or {})
+        self._timeout = timeout
+        self._given = http_client
+        self._made: httpx2.AsyncClient | None = None
+
+    async def aclose(self) -> None:
+        """Close the connections made here; the client may be used again."""
+        made, self._made = self._made, None
+        if made is not None:
+            await made.aclose()
+
+    async def _updates(
+        self, messages: Sequence[Message], *, stream: bool, options: ChatOptions
+    ) -> AsyncGenerator[ChatResponseUpdate, None]:
+        request = build_request(messages, options)
+        reader = _EventReader(str(request["threadId"]), {tool["name"] for tool in cast("list[JsonObject]", request["tools"])})
+        headers = {"Accept": "text/event-stream", "Content-Type": "application/json", **self._headers}
+        body = json.dumps(request, ensure_ascii=False).encode()
+        try:
+            async with self._client().stream("POST", self._endpoint, content=body, headers=headers) as response:
+                if response.status_code != 200:
+                    raise await _refused(self._endpoint, response)
+                async for event in _events(response.aiter_bytes()):
+                    for update in reader.take(event):
+                        yield update
+                    if reader.is_over:
+                        return
+        except httpx2.HTTPError as error:
+            raise ModelError(f"The AG-UI agent at {self._endpoint} broke off: {type(error).__name__}.", retryable=True) from None
+        raise ModelError(f"The AG-UI agent at {self._endpoint} ended its stream before the run was finished.", retryable=True)
+
+    def _client(self) -> httpx2.AsyncClient:
+        if self._given is not None:
+            return self._given
+        if self._made is None:
+            self._made = httpx2.AsyncClient(timeout=self._timeout, follow_redirects=False)
+        return self._made
+
+
+def build_request(messages: Sequence[Message], options: ChatOptions) -> JsonObject:
+    """The `RunAgentInput` for a conversation. Answers to approval requests at its end become `resume` entries."""
+    metadata = cast("JsonMapping", options.get("metadata") or {})
+    wire: list[JsonObject] = []
+    resume: list[JsonObject] = []
+    if instructions := options.get("instructions"):
+        wire.append({"id": "instructions", "role": "system", "content": instructions})
+    for number, message in enumerate(messages):
+        resume += [_resume(content) for content in message.contents if content.type == "function_approval_response"]
+        wire += _to_wire(message, message.message_id or f"message-{number}")
+    request: JsonObject = {
+        "threadId": str(metadata.get(THREAD_KEY) or uuid.uuid4()),
+        "runId": str(uuid.uuid4()),
+        "protocolVersion": "1.0",
+        "messages": wire,
+        "tools": [_tool(tool) for tool in cast("Sequence[Tool]", options.get("tools") or ())],
+        "context": [],
+        "state": {},
+        "forwardedProps": {},
+    }
+    if resume:
+        request["resume"] = resume
+    return request
+
+
+def _tool(tool: Tool) -> JsonObject:
+    definition = tool.definition
+    return {"name": definition.name, "description": definition.description or "", "parameters": definition.input_schema}
+
+
+def _resume(answer: Content) -> JsonObject:
+    return {"interruptId": answer.id or "", "status": "resolved", "payload": bool(answer.approved)}
+
+
+def _to_wire(message: Message, message_id: str) -> list[JsonObject]:
+    match message.role:
+        case "tool":
+            results = [content for content in message.contents if content.type == "function_result"]
+            return [
+                {"id": f"{message_id}-{n}", "role": "tool", "toolCallId": result.call_id, "content": _as_text(result.result)}
+                for n, result in enumerate(results)
+            ]
+        case "assistant":
+            calls = [
+                {"id": c.call_id, "type": "function", "function": {"name": c.name, "arguments": _arguments(c)}}
+                for c in message.contents
+                if c.type == "function_call"
+            ]
+            wire: JsonObject = {"id": message_id, "role": "assistant", "content": message.text}
+            return [{**wire, "toolCalls": calls} if calls else wire] if calls or message.text else []
+        case "user":
+            parts = [part for content in message.contents if (part := _part(content)) is not None]
+            plain = all(part["type"] == "text" for part in parts)
+            return [{"id": message_id, "role": "user", "content": message.text if plain else parts}] if parts else []
+        case _:
+            return [{"id": message_id, "role": message.role, "content": message.text}] if message.text else []
+
+
+def _part(content: Content) -> JsonObject | None:
+    if content.type == "text":
+        return {"type": "text", "text": content.text or ""}
+    if content.type not in ("data", "uri"):
+        return None
+    media_type, uri = content.media_type or "", content.uri or ""
+    kind = media_type.partition("/")[0]
+    source: JsonObject = {"type": "url", "value": uri, "mimeType": media_type}
+    if content.type == "data":
+        source = {"type": "data", "value": uri.partition(",")[2], "mimeType": media_type}
+    return {"type": kind if kind in ("image", "audio", "video") else "document", "source": source}
+
+
+def _arguments(call: Content) -> str:
+    return call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments or {}, ensure_ascii=False)
+
+
+def _as_text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class _EventReader:
+    """Turns the events of one run into updates. Calls of the remote agent's own tools are told with their results."""
+
+    def __init__(self, thread_id: str, ours: set[str]) -> None:
+        """`ours` are the names of the tools that we answer."""
+        self._ours = ours
+        self._calls: dict[str, list[str]] = {}
+        self._thread: JsonObject = {THREAD_KEY: thread_id}
+        self.is_over = False
+
+    def take(self, event: JsonObject) -> list[ChatResponseUpdate]:
+        """The updates in one event.
+
+        Raises:
+            ModelError: The run failed.
+        """
+        message_id = cast("str | None", event.get("messageId"))
+        match event.get("type"):
+            case "TEXT_MESSAGE_CONTENT" | "TEXT_MESSAGE_CHUNK" if event.get("delta"):
+                return [self._update([Content.from_text(str(event["delta"]))], message_id)]
+            case "REASONING_MESSAGE_CONTENT" | "REASONING_MESSAGE_CHUNK" if event.get("delta"):
+                return [self._update([Content.from_text_reasoning(str(event["delta"]))], message_id)]
+            case "TOOL_CALL_START":
+                self._calls[str(event.get("toolCallId"))] = [str(event.get("toolCallName")), ""]
+            case "TOOL_CALL_ARGS":
+                if call := self._calls.get(str(event.get("toolCallId"))):
+                    call[1] += str(event.get("delta") or "")
+            case "TOOL_CALL_CHUNK":
+                call = self._calls.setdefault(str(event.get("toolCallId")), [str(event.get("toolCallName")), ""])
+                call[1] += str(event.get("delta") or "")
+            case "TOOL_CALL_RESULT":
+                return self._answered(str(event.get("toolCallId")), event.get("content"))
+            case "RUN_FINISHED":
+                return self._finished(event)
+            case "RUN_ERROR":
+                raise ModelError(f"The AG-UI agent failed: {event.get('message')}")
+            case _:
+                pass
+        return []
+
+    def _answered(self, call_id: str, result: JsonValue) -> list[ChatResponseUpdate]:
+        name, arguments = self._calls.pop(call_id, ["", ""])
+        called = Content.from_mcp_server_tool_call(call_id, name, arguments=arguments)
+        return [self._update([called, Content.from_mcp_server_tool_result(call_id, output=result)], None)]
+
+    def _finished(self, event: JsonObject) -> list[ChatResponseUpdate]:
+        self.is_over = True
+        outcome = cast("JsonObject", event.get("outcome") or {})
+        contents = [Content.from_function_call(call_id, name, text) for call_id, (name, text) in self._calls.items() if name in self._ours]
+        reason = "tool_calls" if contents else "stop"
+        if outcome.get("type") == "interrupt":
+            contents = [_question(interrupt) for interrupt in cast("list[JsonObject]", outcome.get("interrupts") or [])]
+        for entry in cast("list[JsonObject]", event.get("usage") or []):
+            counts = {ours: entry[theirs] for theirs, ours in _USAGE.items() if isinstance(entry.get(theirs), int)}
+            contents.append(Content.from_usage(counts))
+        update = self._update(contents, None)
+        update.finish_reason = reason
+        update.additional_properties = self._thread
+        return [update]
+
+    def _update(self, contents: list[Content], message_id: str | None) -> ChatResponseUpdate:
+        return ChatResponseUpdate(contents, "assistant", message_id=message_id)
+
+
+def _question(interrupt: JsonObject) -> Content:
+    """An interrupt as an approval request about a call that stands for it."""
+    told = {key: interrupt[key] for key in ("reason", "message", "responseSchema") if interrupt.get(key)}
+    wanted = str(interrupt.get("id"))
+    call = Content.from_function_call(str(interrupt.get("toolCallId") or wanted), "interrupt", told)
+    return Content.from_function_approval_request(wanted, call)
+
+
+async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[JsonObject, None]:
+    """The events of a server-sent event stream; comments and fields other than `data` mean nothing here.
+
+    Raises:
+        ModelError: One is too long, or no JSON object.
+    """
+    pending = b""
+    data: list[bytes] = []
+    async for chunk in chunks:
+        pending += chunk
+        *lines, pending = pending.replace(b"\r\n", b"\n").split(b"\n")
+        if len(pending) + sum(map(len, data)) > MAX_EVENT_BYTES:
+            raise ModelError(f"The AG-UI agent sent an event of more than {MAX_EVENT_BYTES} bytes.")
+        for line in lines:
+            if line.startswith(b"data:"):
+                data.append(line[5:].lstrip(b" "))
+            elif not line and data:
+                yield _decoded(b"\n".join(data))
+                data = []
+
+
+def _decoded(data: bytes) -> JsonObject:
+    try:
+        event: JsonValue = json.loads(data)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        raise ModelError("The AG-UI agent sent an event that is no JSON object.")
+    return cast("JsonObject", event)
+
+
+async def _refused(endpoint: str, response: httpx2.Response) -> ModelError:
+    hint = " Set a key in `headers`." if response.status_code in (401, 403) else ""
+    return ModelError(f"The AG-UI agent at {endpoint} answered {response.status_code}.{hint}", retryable=response.status_code >= 500)

@@ -1,0 +1,261 @@
+"""`POST /agui/<agent>`: an agent's run as AG-UI events, for applications with a user interface of their own.
+
+A run passes the same gate as a call of the agent's tool: key, policy, limits, approvals and events are those. The
+application keeps the conversation and sends all of it; a question to the person ends the stream with an interrupt, and
+the next request goes on where it was (`server.parked`). The body follows the protocol's `RunAgentInput`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import anyio
+from ag_ui.core import BaseEvent, RunAgentInput
+from ag_ui.encoder import EventEncoder
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.agents.agui.events import RunEvents
+from gateway.agents.agui.messages import last_text, to_messages, to_tools
+from gateway.agents.following import RunFollower
+from gateway.auth.principal import LOCAL, Principal
+from gateway.catalog import Catalog
+from gateway.errors import AskUnavailable, GatewayError
+from gateway.json_types import JsonObject, JsonValue
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+from gateway.server.parked import HANDLE_PREFIX, ParkedCalls
+from gateway.tools.base import Complete, InputRequired, Tool
+from gateway.tools.context import CallContext, ClientProfile, LogLevel, capability_of
+from gateway.tools.guard import RULE_META_KEY, GuardedTool
+from gateway.types.messages import Message
+from gateway.types.responses import AgentResponseUpdate
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 15
+"""A comment is sent after this long without an event: proxies close silent streams, and a dead client is noticed."""
+
+SEND_SECONDS = 30
+"""A client that takes nothing for this long has gone."""
+
+CLIENT = ClientProfile(name="ag-ui", protocol_version="1.0", capabilities={"elicitation": {"form": {}, "url": {}}})
+
+
+class Conversations(Protocol):
+    """The agents that can hold a conversation, by name."""
+
+    def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
+        """A tool that runs agent `name` on `messages`, with the caller's own `tools`; `None` where there is no such agent."""
+        ...
+
+
+class AguiRoute:
+    """Serves the runs of every agent."""
+
+    def __init__(
+        self, catalog: Catalog, agents: Conversations, parked: ParkedCalls, *, ask_timeout_seconds: float, max_request_bytes: int
+    ) -> None:
+        self._catalog = catalog
+        self._agents = agents
+        self._parked = parked
+        self._ask_timeout_seconds = ask_timeout_seconds
+        self._max_request_bytes = max_request_bytes
+
+    async def serve(self, request: Request) -> Response:
+        """Answer one request; its path names the agent."""
+        body = await self._body(request)
+        if body is None:
+            return _refusal(413, f"The request is larger than {self._max_request_bytes} bytes (`server.http.maxRequestBytes`).")
+        try:
+            wanted = RunAgentInput.model_validate_json(body)
+        except ValidationError as error:
+            return _refusal(400, f"The body is no RunAgentInput: {_problem(error)}")
+        name = str(request.path_params["agent"])
+        try:
+            messages = to_messages(wanted.messages, wanted.context or ())
+            work = self._agents.conversation(name, messages, to_tools(wanted.tools or ()))
+        except ValueError as error:
+            return _refusal(400, str(error))
+        guarded = await self._catalog.tools([f"agent/{name}"])
+        if work is None or not guarded:
+            return _refusal(404, f"There is no agent {name!r} here.")
+        try:
+            state, answers = _resumed(wanted)
+        except ValueError as error:
+            return _refusal(400, str(error))
+        ctx = CallContext(
+            principal=cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL)),
+            client=CLIENT,
+            input_responses=answers,
+            request_state=state,
+            ask_timeout_seconds=self._ask_timeout_seconds,
+        )
+        return _RunResponse(self._parked, guarded[0].running(work), {"task": last_text(messages) or "(continue)"}, ctx, wanted)
+
+    async def _body(self, request: Request) -> bytes | None:
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > self._max_request_bytes:
+                return None
+        return bytes(body)
+
+
+class _RunResponse(Response):
+    """Streams one run; a client that leaves ends it."""
+
+    def __init__(
+        self, parked: ParkedCalls, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, wanted: RunAgentInput
+    ) -> None:
+        super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._parked = parked
+        self._tool = tool
+        self._arguments = arguments
+        self._ctx = ctx
+        self._events = RunEvents(wanted)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        channel = _Channel(send)
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with anyio.create_task_group() as tasks:
+
+            async def leave_with_client() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(leave_with_client)
+            tasks.start_soon(channel.keep_alive)
+            await self._run(_Caller(self._events, channel), channel)
+            await channel.end()
+            tasks.cancel_scope.cancel()
+
+    async def _run(self, caller: _Caller, channel: _Channel) -> None:
+        events = self._events
+        await channel.send(events.started())
+        try:
+            outcome = await self._parked.run(lambda leg: self._tool.call(self._arguments, leg), self._ctx, caller)
+        except GatewayError as error:
+            await channel.send(events.failed(str(error), type(error).__name__))
+            return
+        except Exception:  # the call-handler boundary
+            logger.exception("run of agent %s failed", self._tool.exposed_name)
+            text = "The run failed with an internal error; the operator finds the details in the gateway's log."
+            await channel.send(events.failed(text, "internal"))
+            return
+        match outcome:
+            case InputRequired():
+                handle = (outcome.state or "").removeprefix(HANDLE_PREFIX)
+                await channel.send(events.interrupted({f"{handle}.{key}": dict(ask) for key, ask in outcome.requests.items()}))
+            case Complete() if outcome.is_error:
+                meta = cast("JsonObject", outcome.result.get("_meta") or {})
+                await channel.send(events.failed(_text(outcome), str(meta.get(RULE_META_KEY) or "agent")))
+            case _:
+                await channel.send(events.finished())
+
+
+class _Channel:
+    """The response body: one writer at a time, each write with a deadline."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._lock = anyio.Lock()
+        self._encoder = EventEncoder()
+        self._wrote = anyio.Event()
+
+    async def send(self, events: Sequence[BaseEvent]) -> None:
+        """Write events.
+
+        Raises:
+            TimeoutError: The client takes nothing.
+        """
+        if events:
+            await self._write("".join(map(self._encoder.encode, events)).encode())
+
+    async def keep_alive(self) -> None:
+        """Write a comment whenever nothing else was for a while; until cancelled."""
+        while True:
+            self._wrote = anyio.Event()
+            with anyio.move_on_after(KEEP_ALIVE_SECONDS):
+                await self._wrote.wait()
+                continue
+            await self._write(b": still here\n\n")
+
+    async def end(self) -> None:
+        """The body is complete."""
+        await self._write(b"", more=False)
+
+    async def _write(self, body: bytes, *, more: bool = True) -> None:
+        async with self._lock:
+            with anyio.fail_after(SEND_SECONDS):
+                await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        self._wrote.set()
+
+
+class _Caller(RunFollower):
+    """The way back of one request: the run's parts become events."""
+
+    def __init__(self, events: RunEvents, channel: _Channel) -> None:
+        self._events = events
+        self._channel = channel
+        self.log_level: LogLevel | None = None
+
+    async def follow(self, update: AgentResponseUpdate) -> None:
+        """Send what the part is in events."""
+        await self._channel.send(self._events.update(update))
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Dropped: the events say more."""
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        """Dropped."""
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        """Never used: a question ends the stream with an interrupt."""
+        raise AskUnavailable("An application is asked by interrupts only.", capability=capability_of(request))
+
+
+def _resumed(wanted: RunAgentInput) -> tuple[str | None, JsonObject | None]:
+    """The request state and the answers of a run that goes on.
+
+    Raises:
+        ValueError: The entries are of different runs, or no ids of ours.
+    """
+    if not wanted.resume:
+        return None, None
+    handles = {entry.interrupt_id.partition(".")[0] for entry in wanted.resume}
+    if len(handles) != 1 or not all("." in entry.interrupt_id for entry in wanted.resume):
+        raise ValueError("`resume` must answer interrupts of one run, by the ids that the run gave them.")
+    answers: JsonObject = {}
+    for entry in wanted.resume:
+        key = entry.interrupt_id.partition(".")[2]
+        answers[key] = {"action": "cancel"} if entry.status == "cancelled" else _answer(entry.payload)
+    return HANDLE_PREFIX + handles.pop(), answers
+
+
+def _answer(payload: object) -> JsonObject:
+    """An answer as elicitation has it; a payload that is one already is taken as it is."""
+    if not isinstance(payload, dict):
+        return {"action": "accept", "content": {}} if payload is not False else {"action": "decline"}
+    given = cast("JsonObject", payload)
+    return given if given.get("action") in ("accept", "decline", "cancel") else {"action": "accept", "content": given}
+
+
+def _text(outcome: Complete) -> str:
+    blocks = cast("Sequence[JsonObject]", outcome.result.get("content") or ())
+    return "\n".join(str(block["text"]) for block in blocks if block.get("type") == "text")
+
+
+def _problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or 'body'}: {first['msg']}."
+
+
+def _refusal(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": "not_found" if status == 404 else "invalid_request", "message": message}, status)

@@ -1,0 +1,90 @@
+"""Agent files that stand for agents elsewhere, called by MCP clients of both eras: A2A over its own SDK, AG-UI over another gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, get_args
+
+import mcp_types as t
+import pytest
+from mcp.client.client import Client
+
+from tests.fakes.openai_server import openai_server
+from tests.fakes.running import gateway_http, upstream_http
+from tests.interaction.ways import MODERN, Era
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.requirement("UI1")]
+ERAS = get_args(Era)
+LOCAL = "---\ndescription: Answers. Use it in tests.\n---\nAnswer briefly.\n"
+
+
+def remote(line: str, key: str = "REMOTE_KEY") -> str:
+    headers = f"  headers: {{Authorization: 'Bearer ${{{key}}}'}}\n"
+    return f"---\ndescription: Runs elsewhere. Use it in tests.\nremote:\n  {line}\n{headers}---\n"
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    folder = tmp_path_factory.mktemp("remote")
+    (folder / "there").mkdir()
+    (folder / "there" / "near.agent.md").write_text(LOCAL)
+    (folder / "here").mkdir()
+    obedient = upstream_http("--key", "s3cret", module="tests.fakes.a2a_agent")
+    with openai_server({"text": "From afar.", "repeat": True}) as model, obedient as a2a:
+        env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_MODEL": "scripted", "OPENAI_API_KEY": "", "REMOTE_KEY": "s3cret"}
+        with gateway_http(folder, {"expose": {"agents": ["there"]}}, "there", env=env) as there:
+            (folder / "here" / "obedient.agent.md").write_text(remote(f"a2a: {a2a}"))
+            (folder / "here" / "far.agent.md").write_text(remote(f"ag-ui: {there.removesuffix('/mcp')}/agui/near"))
+            (folder / "here" / "keyless.agent.md").write_text(remote(f"a2a: {a2a}", "NOT_SET"))
+            with gateway_http(folder, {"expose": {"agents": ["here"]}}, "here", env=env) as here:
+                yield here
+
+
+async def call(url: str, era: Era, name: str, task: str, answer: str | None = None) -> tuple[Any, list[str]]:
+    asked: list[str] = []
+
+    async def elicit(context: Any, params: Any) -> t.ElicitResult:
+        asked.append(params.message)
+        return t.ElicitResult(action="accept", content={"answer": answer})
+
+    mode = "legacy" if era == "legacy" else MODERN
+    async with Client(url, mode=mode, cache=None, elicitation_callback=elicit if answer else None) as client:
+        return await client.call_tool(f"agent__{name}", {"task": task}), asked
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_remote_agent_is_a_tool_like_any_other_agent(front: str, era: Era) -> None:
+    result, _ = await call(front, era, "obedient", "work as told")
+    assert (result.is_error, result.content[0].text) == (False, "as told")
+    result, _ = await call(front, era, "far", "Say something.")
+    assert (result.is_error, result.content[0].text) == (False, "From afar.")
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_what_a_remote_agent_asks_is_put_to_the_person(front: str, era: Era) -> None:
+    result, asked = await call(front, era, "obedient", "ask", answer="green")
+    assert (result.is_error, result.content[0].text) == (False, "You like green.")
+    assert asked == ["The remote agent 'obedient' asks: Which colour?"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_that_cannot_be_asked_reads_the_question(front: str, era: Era) -> None:
+    result, _ = await call(front, era, "obedient", "ask")
+    assert result.is_error
+    assert "Which colour? Call it again with the answer." in result.content[0].text
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_remote_agent_that_fails_says_why(front: str, era: Era) -> None:
+    result, _ = await call(front, era, "obedient", "fail out of ink")
+    assert result.is_error
+    assert "out of ink" in result.content[0].text
+
+
+async def test_a_file_whose_key_is_not_set_is_left_out_and_named(front: str, tmp_path: Path) -> None:
+    async with Client(front, mode="legacy", cache=None) as client:
+        assert sorted(tool.name for tool in (await client.list_tools()).tools if tool.name.startswith("agent__")) == [
+            "agent__far",
+            "agent__obedient",
+        ]
