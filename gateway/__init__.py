@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         included_token_count,
     )
     from gateway.sessions.history import EXCLUDED_KEY, HistoryProvider, InMemoryHistoryProvider
+    from gateway.sessions.memory import SemanticMemoryProvider
     from gateway.sessions.session import AgentSession, SupportsAgentRun, register_state_type
     from gateway.sessions.sql import SqlHistoryProvider
     from gateway.skills.objects.class_skill import ClassSkill
@@ -329,6 +330,7 @@ __all__ = [
     "ScriptedChatClient",
     "SecretString",
     "SelectiveToolCallCompactionStrategy",
+    "SemanticMemoryProvider",
     "SequentialBuilder",
     "SessionContext",
     "SingleEdgeGroup",

@@ -166,6 +166,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "HistoryProvider",
         "InMemoryHistoryProvider",
     ),
+    "sessions.memory": ("SemanticMemoryProvider",),
     "sessions.session": (
         "AgentSession",
         "SupportsAgentRun",

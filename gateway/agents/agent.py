@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import uuid
+import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from inspect import isawaitable
@@ -16,12 +17,12 @@ from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, i
 from gateway.agents.options import LoopOptions, loop_options
 from gateway.agents.run import RunObserver, RunPlan, run_stream
 from gateway.chat.base import SupportsChatGetResponse
-from gateway.errors import MiddlewareException, UserInputRequired
+from gateway.errors import UserInputRequired
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import MiddlewareTermination, SortedMiddleware, compose, sort_middleware
 from gateway.sessions.compacting import RunCompaction
 from gateway.sessions.compaction import CompactionStrategy
-from gateway.sessions.context import ContextProvider, SessionContext
+from gateway.sessions.context import PRINCIPAL_KEY, ContextProvider, SessionContext
 from gateway.sessions.grouping import TokenizerProtocol
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
@@ -79,6 +80,7 @@ class Agent:
         self.compaction_strategy = compaction_strategy
         self.tokenizer = tokenizer
         self.additional_properties: JsonObject = additional_properties or {}
+        self._warned_of_loaders = False
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:
         """A new conversation."""
@@ -180,6 +182,26 @@ class Agent:
         current = AgentRunContext(self, session, tuple(context.messages), context.options)
         response.with_pull_context_manager(lambda: inside(current))
         return response if stream else response.get_final_response()
+
+    def warn_of_loaders(self) -> None:
+        """Warn, once, where not exactly one of the agent's histories loads (requirements SE15, C20). Called by the first run."""
+        if self._warned_of_loaders:
+            return
+        self._warned_of_loaders = True
+        histories = [provider for provider in self.context_providers if isinstance(provider, HistoryProvider)]
+        loading = [provider.source_id for provider in histories if provider.load_messages]
+        if len(loading) > 1:
+            warnings.warn(
+                f"{len(loading)} histories of agent {self.name or self.id!r} load messages ({', '.join(loading)}), so the model sees "
+                "the conversation several times; pass load_messages=False to all but one.",
+                stacklevel=2,
+            )
+        elif histories and not loading:
+            warnings.warn(
+                f"No history of agent {self.name or self.id!r} loads messages, so it remembers nothing; leave out "
+                "load_messages=False for the one that is its memory.",
+                stacklevel=2,
+            )
 
     def as_tool(
         self,
@@ -323,6 +345,7 @@ class _Steps:
             service_session_id=session.service_session_id,
             input_messages=context.messages,
             options=context.options,
+            metadata={PRINCIPAL_KEY: self._ctx.principal.id},
         )
         for provider in providers:
             if isinstance(provider, HistoryProvider) and not provider.load_messages:
@@ -348,8 +371,6 @@ class _Steps:
             options["conversation_id"] = conversation
         client_side = sort_middleware(getattr(agent.client, "function_middleware", None))
         added = sort_middleware(around.get_middleware())
-        if added.agent:
-            raise MiddlewareException("A context provider added agent middleware; the run that it would be around has begun already.")
         return RunPlan(
             client=agent.client,
             messages=_own_copies(around.get_messages(include_input=True)),
@@ -392,11 +413,21 @@ class _Steps:
         return list(by_name(found).values()), hosted
 
     def _providers(self) -> list[ContextProvider]:
-        """The agent's providers; a session without any gets a history in itself (requirements SE16)."""
+        """The agent's providers. Where it has none, a session that nobody else keeps gets a history in itself: from then on the
+        agent has that provider (requirements SE16, C5).
+        """
         agent, context = self._agent, self._context
-        if context.session is not None and not agent.context_providers and context.session.service_session_id is None:
-            return [InMemoryHistoryProvider()]
-        return agent.context_providers
+        if not agent.context_providers and context.session is not None and not self._is_kept_elsewhere(context.session):
+            agent.context_providers.append(InMemoryHistoryProvider())
+        agent.warn_of_loaders()
+        return list(agent.context_providers)
+
+    def _is_kept_elsewhere(self, session: AgentSession) -> bool:
+        """Whether a model's provider keeps the conversation."""
+        options = {**self._agent.default_options, **{key: value for key, value in self._context.options.items() if value is not None}}
+        stores = options.get("store")
+        stores = getattr(self._agent.client, "STORES_BY_DEFAULT", False) if stores is None else stores
+        return bool(session.service_session_id or options.get("conversation_id") or stores)
 
     def _options(self, around: SessionContext) -> ChatOptions:
         defaults, own = self._agent.default_options, self._context.options

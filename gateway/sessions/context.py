@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Protocol, cast
 
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.middleware import MiddlewareException, sort_middleware
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.tools.base import Tool
 from gateway.types.messages import Message
@@ -22,6 +23,10 @@ ATTRIBUTION_KEY = "_attribution"
 
 CONTEXT_SOURCE_KEY = "context_source"
 """In a tool's `additional_properties`: which provider added it."""
+
+
+PRINCIPAL_KEY = "dev.moongate/principal"
+"""In the `metadata` of a run: the id of the caller on whose behalf the agent runs, `local` in a program of one's own."""
 
 
 class HasSourceId(Protocol):
@@ -96,11 +101,15 @@ class SessionContext:
     def extend_middleware(self, source_id: str, middleware: object) -> None:
         """Add chat or function middleware for this run: one, or a sequence of them.
 
-        The agent refuses agent middleware: the run that it would wrap has begun already.
+        Raises:
+            TypeError: It is no middleware.
+            MiddlewareException: It is around agents' runs, and this run has begun already; or it does not say what it is around.
         """
         items = list(cast("Sequence[object]", middleware)) if isinstance(middleware, Sequence) else [middleware]
         if isinstance(middleware, str | bytes) or not all(callable(i) or callable(getattr(i, "process", None)) for i in items):
             raise TypeError("middleware must be a middleware object or a sequence of middleware objects")
+        if sort_middleware(items).agent:
+            raise MiddlewareException("Context providers may only add chat or function middleware.")
         self.middleware.setdefault(source_id, []).extend(items)
 
     def get_middleware(self) -> list[object]:

@@ -10,6 +10,10 @@ CONSUMING = {*range(1, 90), *(f"MC{number}" for number in range(2, 15))}
 """Statements 3.A, 3.B, 3.C and the rows of 1.9; MC1 is the transports, which every other test uses."""
 
 
+SESSIONS = {*(f"SE{number}" for number in range(1, 23) if number != 20), "CP1"}
+"""The rows of 1.7 and of compaction; SE20 never was anywhere."""
+
+
 def claimed() -> set[int | str]:
     """The ids in `@pytest.mark.requirement(…)` of every test."""
     found: set[int | str] = set()
@@ -22,3 +26,7 @@ def claimed() -> set[int | str]:
 
 def test_every_statement_of_the_consuming_side_is_claimed_by_a_test() -> None:
     assert CONSUMING - claimed() == set()
+
+
+def test_every_row_about_sessions_is_claimed_by_a_test() -> None:
+    assert SESSIONS - claimed() == set()

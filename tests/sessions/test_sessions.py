@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel
@@ -12,13 +12,17 @@ from pydantic import BaseModel
 from gateway import (
     Agent,
     AgentSession,
+    ChatOptions,
     ContextProvider,
     HistoryProvider,
     InMemoryHistoryProvider,
     Message,
+    MiddlewareException,
     ScriptedChatClient,
     SessionContext,
     SupportsAgentRun,
+    agent_middleware,
+    chat_middleware,
     register_state_type,
 )
 from gateway.sessions.context import ATTRIBUTION_KEY
@@ -266,7 +270,12 @@ def test_what_is_added_to_a_run_is_kept_by_source_marked_and_can_be_filtered() -
 
 
 def test_middleware_for_a_run_is_kept_in_the_order_of_the_providers() -> None:
+    @chat_middleware
     async def one(context: Any, call_next: Any) -> None:
+        await call_next()
+
+    @agent_middleware
+    async def around(context: Any, call_next: Any) -> None:
         await call_next()
 
     context = SessionContext(input_messages=[], middleware={"a": one})
@@ -275,6 +284,55 @@ def test_middleware_for_a_run_is_kept_in_the_order_of_the_providers() -> None:
     for wrong in ("text", 3):
         with pytest.raises(TypeError, match="middleware"):
             context.extend_middleware("a", wrong)
+    with pytest.raises(MiddlewareException, match="chat or function"):
+        context.extend_middleware("a", around)
+
+
+async def test_middleware_of_a_provider_is_around_the_model_calls_of_its_run_only() -> None:
+    seen: list[int] = []
+
+    @chat_middleware
+    async def count(context: Any, call_next: Any) -> None:
+        seen.append(len(context.messages))
+        await call_next()
+
+    class Watching(ContextProvider):
+        async def before_run(self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]) -> None:
+            if not state:
+                context.extend_middleware(self.source_id, count)
+            state["ran"] = True
+
+    agent = Agent(ScriptedChatClient(["one", "two"]), context_providers=[Watching("w")])
+    session = agent.create_session()
+    await agent.run("first", session=session)
+    await agent.run("second", session=session)
+    assert seen == [1]
+
+
+@pytest.mark.requirement("SE16")
+async def test_a_history_is_added_only_where_nothing_and_nobody_else_keeps_the_conversation() -> None:
+    async def added(options: dict[str, Any] | None = None, session: AgentSession | None = None, **settings: Any) -> int:
+        agent = Agent(ScriptedChatClient(["hi"]), **settings)
+        await agent.run("x", session=session, options=cast("ChatOptions | None", options))
+        return sum(isinstance(provider, InMemoryHistoryProvider) for provider in agent.context_providers)
+
+    assert await added(session=AgentSession()) == 1
+    assert await added() == 0
+    assert await added(session=AgentSession(), context_providers=[Adding("a")]) == 0
+    assert await added(session=AgentSession(service_session_id="t")) == 0
+    assert await added({"conversation_id": "c"}, AgentSession()) == 0
+    assert await added({"store": True}, AgentSession()) == 0
+    assert await added({"store": False}, AgentSession(), default_options={"store": True}) == 1
+    assert await added(None, AgentSession(), default_options={"conversation_id": "c"}) == 0
+
+
+@pytest.mark.requirement("SE15")
+async def test_an_agent_warns_once_where_not_exactly_one_history_loads() -> None:
+    for histories, said in (([Kept("a"), Kept("b")], r"2 histories .*a, b"), ([Kept("a", load_messages=False)], "remembers nothing")):
+        agent = Agent(ScriptedChatClient(["x", "y"]), context_providers=histories)
+        with pytest.warns(UserWarning, match=said):
+            await agent.run("x", session=agent.create_session())
+        await agent.run("y", session=agent.create_session())  # warnings are errors here
 
 
 @pytest.mark.requirement("SE11")

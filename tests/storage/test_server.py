@@ -1,4 +1,4 @@
-"""The gateway's records on a PostgreSQL server: the same as in a file (`make postgres`)."""
+"""The gateway's records and sessions on a PostgreSQL server: the same as in a file (`make postgres`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from gateway.errors import NotFound, PolicyDenied, StorageError
 from gateway.storage.entries import AuditEntry, PendingAsk
+from gateway.storage.memories import Memories
 from gateway.storage.records import Records
+from gateway.storage.sessions import HeldSession, Sessions
 from gateway.storage.state import StateFolder
 from tests.fakes.postgres import Postgres, postgres
 
@@ -68,3 +71,48 @@ async def test_gateways_that_start_at_once_make_the_tables_once(server: Postgres
     async with anyio.create_task_group() as tasks:
         for records in gateways:
             tasks.start_soon(use, records)
+
+
+async def test_a_session_is_held_by_one_gateway_at_a_time_and_goes_on_at_another(server: Postgres, tmp_path: Path) -> None:
+    url = server.database("held")
+    gateways = [Records(StateFolder(tmp_path), audit_days=30, url=url) for _ in range(2)]
+    try:
+        one, two = [await records.sessions() for records in gateways]
+        begun = await one.begin("ada", "helper", most=1)
+        await one.keep(begun, [{"role": "user", "contents": ["nul \0"]}], {"p": {"runs": 1}}, ttl_seconds=60)
+        taken: list[HeldSession | None] = []
+
+        async def claim(sessions: Sessions) -> None:
+            taken.append(await sessions.claim(begun.id, "ada"))
+
+        async with anyio.create_task_group() as tasks:
+            for sessions in (one, two, one, two):
+                tasks.start_soon(claim, sessions)
+        [held] = [found for found in taken if found is not None]
+        assert (held.state, held.messages) == ({"p": {"runs": 1}}, [{"role": "user", "contents": ["nul \0"]}])
+        await two.keep(held, [], {}, ttl_seconds=60)
+        await two.release(held)
+        with pytest.raises(NotFound):
+            await two.claim(begun.id, "bob")
+        with pytest.raises(PolicyDenied):
+            await two.begin("ada", "helper", most=1)
+        [listed] = await one.list("ada")
+        assert (listed.turns, listed.is_busy) == (2, False)
+        await one.delete(begun.id, "ada")
+        with pytest.raises(StorageError, match="was deleted"):
+            await two.keep(held, [], {}, ttl_seconds=60)
+    finally:
+        for records in gateways:
+            await records.aclose()
+
+
+async def test_memories_are_found_on_a_server_too(server: Postgres, tmp_path: Path) -> None:
+    records = Records(StateFolder(tmp_path), audit_days=30, url=server.database("memories"))
+    try:
+        memories = Memories(await records.database())
+        await memories.add("ada", "m", [("near \0", [1.0, 0.0], {"a": 1}), ("far", [0.0, 1.0], {}), ("other model", [1.0], {})])
+        [found] = await memories.search("ada", "m", [2.0, 0.1], top=5, at_least=0.5)
+        assert (found.text, found.fields) == ("near \\x00", {"a": 1})
+        assert await memories.delete("ada", "m") == 3
+    finally:
+        await records.aclose()

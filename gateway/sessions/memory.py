@@ -1,0 +1,126 @@
+"""`SemanticMemoryProvider`: what was said, and texts of your own, found again by meaning and put before a run.
+
+Texts and their embeddings are in the database of the gateway or of a program, apart for each owner. A search that fails costs a run
+its memories, not its answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from gateway.errors import GatewayError
+from gateway.json_types import JsonObject
+from gateway.sessions.context import PRINCIPAL_KEY, ContextProvider, SessionContext
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.sessions.sql import LazyDatabase
+from gateway.types.messages import Message
+
+if TYPE_CHECKING:
+    from gateway.storage.memories import Memories, Memory
+
+logger = logging.getLogger(__name__)
+
+MAX_TEXT_CHARS = 8_000
+"""Longer texts are cut before they are embedded and kept: embedding models take about that much."""
+
+CONTEXT_PROMPT = "What you remember that may have to do with this, the nearest first. It may be out of date:"
+
+
+class Embeds(Protocol):
+    """What this needs of an embedding client."""
+
+    async def get_embeddings(self, values: Sequence[str]) -> Sequence[Any]:
+        """One object with a `vector` for each value, in order."""
+        ...
+
+
+class SemanticMemoryProvider(ContextProvider):
+    """Before a run the memories nearest to its input, after it the input (and with `store_outputs` the answer) as new ones."""
+
+    DEFAULT_SOURCE_ID: ClassVar[str] = "semantic_memory"
+
+    def __init__(
+        self,
+        embedding_client: Embeds,
+        url: str | Path | None = None,
+        *,
+        owner: str | None = None,
+        collection: str = "memory",
+        top_k: int = 5,
+        min_similarity: float = 0.3,
+        store_outputs: bool = False,
+        source_id: str = DEFAULT_SOURCE_ID,
+    ) -> None:
+        """`url` as for `SqlHistoryProvider`. Without an `owner` memories are of whoever the agent runs for; one that is given
+        has them all in common. Another embedding model needs another `collection`.
+        """
+        super().__init__(source_id)
+        if top_k < 1 or not -1.0 <= min_similarity <= 1.0:
+            raise ValueError("top_k must be at least 1, and min_similarity between -1 and 1.")
+        self.embedding_client = embedding_client
+        self.owner = owner
+        self.collection = collection
+        self.top_k = top_k
+        self.min_similarity = min_similarity
+        self.store_outputs = store_outputs
+        self._database = LazyDatabase(url)
+
+    async def remember(self, texts: Sequence[str], *, owner: str | None = None, fields: Mapping[str, object] | None = None) -> None:
+        """Keep texts; each is known again by what it means. Raises `ModelError`, `StorageError`."""
+        cut = [text.strip()[:MAX_TEXT_CHARS] for text in texts if text.strip()]
+        if cut:
+            embedded = await self.embedding_client.get_embeddings(cut)
+            vectors = [list[float](one.vector) for one in embedded]
+            if len(vectors) != len(cut):
+                raise ValueError(f"the embedding client gave {len(vectors)} vectors for {len(cut)} texts")
+            items = [(text, vector, dict(fields or {})) for text, vector in zip(cut, vectors, strict=True)]
+            await (await self._memories()).add(owner or self.owner or "local", self.collection, items)
+
+    async def recall(self, text: str, *, owner: str | None = None) -> list[Memory]:
+        """The memories nearest to a text. Raises `ModelError`, `StorageError`."""
+        [embedded] = await self.embedding_client.get_embeddings([text[:MAX_TEXT_CHARS]])
+        found = await self._memories()
+        return await found.search(
+            owner or self.owner or "local", self.collection, list[float](embedded.vector), top=self.top_k, at_least=self.min_similarity
+        )
+
+    async def forget(self, *, owner: str | None = None) -> int:
+        """Forget everything of an owner in this collection; how many texts that were. Raises `StorageError`."""
+        return await (await self._memories()).delete(owner or self.owner or "local", self.collection)
+
+    async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Put what is remembered before the input, as one message."""
+        asked = "\n".join(message.text for message in context.input_messages if message.text)
+        if not asked.strip():
+            return
+        try:
+            found = await self.recall(asked, owner=self._owner_of(context))
+        except GatewayError as error:
+            logger.warning("Memories could not be looked up, so the run goes on without: %s", error)
+            return
+        if found:
+            lines = "\n".join(f"- {memory.text}" for memory in found)
+            context.extend_messages(self, [Message("user", [f"{CONTEXT_PROMPT}\n{lines}"])])
+
+    async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Keep what was said."""
+        said = [message.text for message in context.input_messages if message.role == "user"]
+        if self.store_outputs and context.response is not None:
+            said.append(context.response.text)
+        try:
+            await self.remember(said, owner=self._owner_of(context), fields={"session": session.session_id})
+        except GatewayError as error:
+            logger.warning("What was said is not remembered: %s", error)
+
+    def _owner_of(self, context: SessionContext) -> str:
+        return self.owner or str(context.metadata.get(PRINCIPAL_KEY) or "local")
+
+    async def _memories(self) -> Memories:
+        database = await self._database.open()
+
+        from gateway.storage.memories import Memories
+
+        return Memories(database)
