@@ -149,6 +149,10 @@ class Connection:
             return f"Server {self.server!r} is down: {self.last_error}"
         return f"Server {self.server!r} is still starting; try again in a moment."
 
+    def try_at_once(self) -> None:
+        """What kept the server away was mended: the next call need not wait."""
+        self._retry_at = float("-inf")
+
     def note_failure(self, error: UpstreamUnavailable) -> None:
         """Passive health: a call could not be delivered although the session stands (stateless servers)."""
         if self._session is None:

@@ -168,8 +168,29 @@ class Credentials(Protocol):
         ...
 
 
+class SignInOffer(Protocol):
+    """A sign-in that a call can begin."""
+
+    async def invite(self) -> tuple[str, str] | None:
+        """Who asks for the password, and the address to open; the same while a sign-in is going on. `None`: there is none."""
+        ...
+
+    async def finished(self) -> None:
+        """Wait until no sign-in is going on."""
+        ...
+
+
 class OwnedCredentials(Credentials, Protocol):
     """Credentials that keep themselves fresh while their source runs."""
+
+    @property
+    def sign_in(self) -> SignInOffer | None:
+        """How a person signs in from a call; `None` where no person has to."""
+        ...
+
+    async def look_again(self) -> None:
+        """Notice at once that somebody signed in."""
+        ...
 
     async def run(self) -> None:
         """Until cancelled; never raises otherwise."""

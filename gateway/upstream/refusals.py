@@ -8,6 +8,7 @@ capability back, the client is told so instead of being sent in circles. Used by
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -27,6 +28,16 @@ MAX_URLS = 8
 """URLs of one error that are shown."""
 
 
+def agreed(ctx: CallContext) -> bool:
+    """Whether this is the retry of a request whose caller opened the page that was shown."""
+    answers = (ctx.input_responses or {}).values()
+    return ctx.request_state == URL_STATE and all(_action(answer) == "accept" for answer in answers)
+
+
+def _action(answer: object) -> JsonValue:
+    return cast("JsonMapping", answer).get("action") if isinstance(answer, dict) else None
+
+
 def begin_again(ctx: CallContext) -> CallContext:
     """`ctx` as the server shall see it: the retry of a URL round carries nothing that the server asked for.
 
@@ -35,11 +46,21 @@ def begin_again(ctx: CallContext) -> CallContext:
     """
     if ctx.request_state != URL_STATE:
         return ctx
-    for answer in (ctx.input_responses or {}).values():
-        action: JsonValue = cast("JsonMapping", answer).get("action") if isinstance(answer, dict) else None
-        if action != "accept":
-            raise ToolFailed("The server needs a page to be visited first, and the person did not agree to open it.")
+    if not agreed(ctx):
+        raise ToolFailed("The server needs a page to be visited first, and the person did not agree to open it.")
     return dataclasses.replace(ctx, request_state=None, input_responses=None)
+
+
+def sign_in_first(server: str, issuer: str, url: str) -> UpstreamRefused:
+    """The refusal of a request for which a person signs in at `url` first, as a 2025 server says it."""
+    message = f"Server {server!r} needs you to sign in at {issuer}. Open the page on the machine of the gateway; your call goes on then."
+    page: JsonObject = {"mode": "url", "elicitationId": secrets.token_urlsafe(16), "url": url, "message": message}
+    return UpstreamRefused(message, server=server, code=URL_REQUIRED, data={"elicitations": [page]})
+
+
+async def as_it_is(ask: JsonObject) -> JsonObject:
+    """The judge of an ask of our own."""
+    return ask
 
 
 async def explain(

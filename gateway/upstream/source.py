@@ -15,11 +15,13 @@ from typing import cast
 
 import anyio
 
+from gateway.auth.principal import LOCAL
 from gateway.config.models import HttpServer, ServerEntry, SseServer
 from gateway.config.policies import SourcePolicy, TaskPolicy
 from gateway.errors import (
     AskExpired,
     AskUnavailable,
+    AuthNeeded,
     NotFound,
     SessionGone,
     UpstreamError,
@@ -40,7 +42,7 @@ from gateway.upstream.http import OwnedCredentials
 from gateway.upstream.inputs import Answered, AskServices, InputGuard, Relayed, to_input_required
 from gateway.upstream.listing import Listing, list_all, to_listed
 from gateway.upstream.pinning import Pinning
-from gateway.upstream.refusals import begin_again, explain
+from gateway.upstream.refusals import agreed, as_it_is, begin_again, explain, sign_in_first
 from gateway.upstream.remembered import Memory, Remembered
 from gateway.upstream.session import Envelope, Negotiated, Session
 from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
@@ -443,11 +445,36 @@ class UpstreamSource:
         if self._is_over:
             text = f"Server {self._server!r} was taken out of the configuration, or changed in it; list what there is now."
             raise UpstreamUnavailable(text, server=self._server)
+        await self._await_sign_in(ctx)
         ctx = begin_again(ctx)
         try:
             return await converse(self._guard, once, ctx)
         except UpstreamRefused as error:
             return await explain(error, ctx, self._guard.capabilities_for(ctx.client), judge)
+        except AuthNeeded as error:
+            return await self._offer_sign_in(error, ctx)
+
+    async def _offer_sign_in(self, error: AuthNeeded, ctx: CallContext) -> JsonObject:
+        """Have the local user sign in where their client can show a page; anybody else reads which command does it.
+
+        A page of somebody else's would come back to their machine, and sign the gateway in as them.
+        """
+        offer = self._credentials.sign_in if self._credentials is not None else None
+        if offer is None or ctx.principal.id != LOCAL.id or not ctx.client.can("elicitation.url"):
+            raise error
+        invitation = await offer.invite()
+        if invitation is None:
+            raise error
+        return await explain(sign_in_first(self._server, *invitation), ctx, {}, as_it_is)
+
+    async def _await_sign_in(self, ctx: CallContext) -> None:
+        """The retry of a call that was told to sign in first waits, like every wait for a person, until that is done."""
+        offer = self._credentials.sign_in if self._credentials is not None else None
+        if self._credentials is not None and offer is not None and agreed(ctx):
+            async with ctx.waiting():
+                await offer.finished()
+            await self._credentials.look_again()
+            self._connection.try_at_once()
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
         """The asks of an `input_required` result of `send`, which judged them."""

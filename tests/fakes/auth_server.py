@@ -51,6 +51,8 @@ class Script:
     """HTTP status of the next token requests."""
     hold: bool = False
     """Token requests wait until this is false again."""
+    drop: bool = False
+    """Requests that were held are not served."""
     accept_any: bool = False
     """The MCP server takes any bearer token."""
     scope_for_calls: str | None = None
@@ -172,6 +174,9 @@ class AuthServer:
         self.log.append({"path": "/token", **form, "basic": [unquote(user), unquote(password)]})
         while self.script.hold:
             await self.changed.wait()
+            if self.script.drop:
+                self.script.drop = False
+                return Response(status_code=500)
         if self.script.status is not None:
             return Response("SECRET-BODY", self.script.status)
         if self.script.refuse is not None:

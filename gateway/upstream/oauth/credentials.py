@@ -20,6 +20,8 @@ from gateway.errors import AuthNeeded, StorageError, UpstreamError, UpstreamUnav
 from gateway.upstream.guarded import FetchFailed, FetchRefused, GuardedFetch
 from gateway.upstream.oauth.discovery import IssuerMetadata, find_issuer, find_resource
 from gateway.upstream.oauth.grants import GrantRefused, TokenClient, with_wanted
+from gateway.upstream.oauth.inviting import Invitations
+from gateway.upstream.oauth.signin import SignIn
 from gateway.upstream.oauth.tokens import Grant, TokenFile
 
 logger = logging.getLogger(__name__)
@@ -64,6 +66,8 @@ class OAuthCredentials:
         self._due = anyio.Event()
         self._metadata: IssuerMetadata | None = None
         self._renewed_header = ""
+        self.sign_in = Invitations(server, SignIn(server, url, auth, file)) if isinstance(auth, AuthorizationCode) else None
+        """How a person signs in from a call; `None` for a client of its own."""
 
     async def header(self) -> str:
         """The value of `Authorization`.
@@ -130,7 +134,13 @@ class OAuthCredentials:
         return f"check `policies.{self.server}.auth`"
 
     async def run(self) -> None:
-        """Refresh ahead of expiry whenever a call noticed that it is time; until cancelled."""
+        """Refresh ahead of expiry whenever a call noticed that it is time, and sign in when one asks for it; until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            if self.sign_in is not None:
+                tasks.start_soon(self.sign_in.run)
+            tasks.start_soon(self._refresh_ahead)
+
+    async def _refresh_ahead(self) -> None:
         while True:
             await self._due.wait()
             try:
@@ -139,6 +149,10 @@ class OAuthCredentials:
                 logger.warning("%s: the token could not be renewed ahead of time: %s", self.server, error)
                 await anyio.sleep(RETRY_SECONDS)
             self._due = anyio.Event()
+
+    async def look_again(self) -> None:
+        """Take over what was done to the file now, rather than within `LOOK_SECONDS`."""
+        await self._look()
 
     # -- the file ----------------------------------------------------------------------------------------------
 

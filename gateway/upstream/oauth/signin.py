@@ -1,6 +1,6 @@
 """Signing a person in to a remote server: authorization code with PKCE (OAuth 2.1, RFC 8252), and signing out.
 
-Used by `moongate auth`. The gateway itself never starts a sign-in: it says which command does.
+Used by `moongate auth`, and by `inviting` for a call of the local user.
 """
 
 from __future__ import annotations
