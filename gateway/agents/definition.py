@@ -49,7 +49,7 @@ _NAME = re.compile(r"^[A-Za-z0-9_-]{1,50}$")
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
 
 class WindowCompaction(_Part):
@@ -117,7 +117,7 @@ class RemoteAgent(BaseModel):
 class AgentFile(BaseModel):
     """The frontmatter of an agent file. The body below it is the agent's instructions."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
     name: str
     """Name of the agent: letters, digits, `_` and `-`, at most 50. Left out: the file's name."""

@@ -7,6 +7,9 @@ from pydantic.alias_generators import to_camel
 
 
 class Model(BaseModel):
-    """Base of every configuration object: closed, frozen, camelCase in the file."""
+    """Base of every configuration object: closed, frozen, camelCase in the file.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True)
+    Built at first use: the whole of a file is built once then, and not each part of it at import and again within the whole.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True, defer_build=True)

@@ -8,12 +8,13 @@ the test that compares the committed schemas.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, cast
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
+from gateway.config.docstrings import docstrings_of, models_within
 from gateway.config.hosts import IGNORED_KEYS, IGNORED_ROOT_KEYS, KEY_ALIASES, TOOL_FILTERS, TYPE_ALIASES
 from gateway.config.models import SOURCE_NAME_PATTERN, GatewayConfig
 from gateway.json_types import JsonObject, JsonValue
@@ -47,9 +48,20 @@ def build_schema(kind: Literal["gateway"] = "gateway") -> JsonObject:
 def schema_of(model: type[BaseModel], *, title: str) -> JsonObject:
     """The schema of a document that `model` reads; descriptions are the docstrings of the model."""
     schema = model.model_json_schema(by_alias=True, mode="validation", schema_generator=_Untitled)
-    for definition in cast("JsonObject", schema.get("$defs", {})).values():
+    definitions = cast("JsonObject", schema.get("$defs", {}))
+    for definition in definitions.values():
         definition.pop("title", None)
+    for name, cls in models_within(model).items():
+        _describe(schema if cls is model else definitions.get(name, {}), docstrings_of(cls))
     return {"$schema": DIALECT, **schema, "title": title}
+
+
+def _describe(definition: JsonObject, docstrings: Mapping[str, str]) -> None:
+    """Descriptions of the keys, among their other keywords by the alphabet, as pydantic has those."""
+    properties = cast("JsonObject", definition.get("properties", {}))
+    for key, shape in properties.items():
+        if key in docstrings:
+            properties[key] = dict(sorted({"description": docstrings[key], **shape}.items()))
 
 
 def _admit_host_spellings(entry: JsonObject) -> None:

@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 State = Literal["starting", "ready", "idle", "auth needed", "down"]
 
+HEAD_START_SECONDS = 0.03
+"""Pause before the first attempt: the first answer over stdio goes out before servers are started, which takes every core."""
+
 FIRST_BACKOFF_SECONDS = 0.5
 """Wait after the first failure; doubles up to `MAX_BACKOFF_SECONDS`."""
 
@@ -176,6 +179,8 @@ class Connection:
         if asleep:
             self.state = "idle"
             self.settled.set()
+        else:
+            await anyio.sleep(HEAD_START_SECONDS)
         while True:
             if self.state == "idle":
                 await self._wanted.wait()

@@ -42,7 +42,7 @@ NAME_PATTERN = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,49}$")
 class Closed(BaseModel):
     """Base of the file's objects: unknown keys are mistakes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
 
 class AgentStep(Closed):
