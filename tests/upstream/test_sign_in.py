@@ -23,7 +23,7 @@ COMMAND = "moongate auth login docs"
 
 
 async def say(url: str) -> Any:
-    async with connected(MODERN, url) as (client, _):
+    async with connected(MODERN, url, capable=False) as (client, _):
         return await client.call_tool("docs__echo", {"text": "hi"})
 
 
