@@ -3,10 +3,11 @@
     python -m tests.fakes.raw_upstream --stdio | --http [--port PORT]  [--modern]  '<JSON>'
 
 It speaks bare JSON-RPC, so nothing of an SDK tidies up listings or parameters. The JSON object may have `tools`, `resources`,
-`templates`, `prompts` (listings), `instructions`, `results` (tool name → result), `reads` (URI → result of `resources/read`),
-`rendered` (prompt name → result), `says` (notifications sent before the result of each call), `asks` (a request put to the
-client during each call) and `later` (a second tools listing, announced by the tool `change`). A tool without a result answers
-with the parameters it was called with, as text and as structured content `{"got": params}`; over HTTP also `"headers"`.
+`templates`, `prompts` (listings), `instructions`, `results` (tool name → result, or a list of them for one call each), `reads`
+(URI → result of `resources/read`), `rendered` (prompt name → result), `says` (notifications sent before the result of each call),
+`asks` (a request put to the client during each call) and `later` (a second tools listing, announced by the tool `change`). A tool
+without a result answers with the parameters it was called with, as text and as structured content `{"got": params}`; over HTTP
+also `"headers"`.
 With a `folder` it writes a line `PID METHOD NAME` for each request into `FOLDER/requests`, lists `later` once `FOLDER/later`
 exists, and leaves without an answer at the first call after `FOLDER/leave` came, which then is `FOLDER/later`.
 """
@@ -19,7 +20,7 @@ import os
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 
 class Raw:
@@ -72,7 +73,11 @@ class Raw:
         """The told result of a tool, or what it was called with."""
         self.is_later = self.is_later or params["name"] == "change"
         seen = {"got": params, **({"headers": headers} if headers else {})}
-        told: dict[str, Any] | None = self.told.get("results", {}).get(params["name"])
+        kept: Any = self.told.get("results", {}).get(params["name"])
+        told: dict[str, Any] | None = kept
+        if isinstance(kept, list):
+            turns = cast("list[dict[str, Any]]", kept)
+            told = turns.pop(0) if turns else None
         return told or {"content": [{"type": "text", "text": json.dumps(params)}], "structuredContent": seen}
 
     def introduction(self, method: str) -> dict[str, Any]:
