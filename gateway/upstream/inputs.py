@@ -8,13 +8,11 @@ answered here (`sampling.mode` `answer`, and `ask` once approved). `conversing` 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
 
 from gateway.chat.admission import admit_sampling
-from gateway.chat.answering import answer_sampling
-from gateway.chat.base import SupportsChatGetResponse
 from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable, GatewayError, ModelError, PolicyDenied
 from gateway.json_types import JsonMapping, JsonObject
@@ -26,6 +24,9 @@ from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals, Question
 from gateway.tools.base import InputRequired
 from gateway.tools.context import CallContext, ClientProfile, capability_of
+
+if TYPE_CHECKING:
+    from gateway.chat.base import SupportsChatGetResponse
 
 BUDGET_WINDOW_SECONDS = 3600.0
 """Sampling requests are counted over this rolling window (requirements 3.B, issue text)."""
@@ -189,6 +190,8 @@ class InputGuard:
         models = cast("Models", self._services.models)
         try:
             with anyio.fail_after(self._policy.timeout_seconds):
+                from gateway.chat.answering import answer_sampling  # needed by few gateways, and all would wait for it at the start
+
                 return await answer_sampling(models.resolve(self._model, ctx), cast("JsonMapping", request["params"]))
         except TimeoutError:
             self._tell(request, ctx, "failed", rule="timeout")
