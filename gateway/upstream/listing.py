@@ -6,6 +6,7 @@ requests; `source` keeps the results.
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, field
 from typing import Protocol, cast
@@ -27,6 +28,9 @@ MAX_PAGES = 1_000
 
 MAX_ENTRIES = 50_000
 """Entries kept of one listing."""
+
+MAX_LISTING_CHARS = 67_108_864
+"""Of a listing in several pages, as JSON; one page is bounded like every message."""
 
 _METHODS = {
     "tools": ("tools/list", "tools", "name"),
@@ -74,6 +78,7 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
     seen: set[JsonValue] = set()
     from_gateway = False
     cursor: JsonValue = None
+    chars = 0
     for _ in range(MAX_PAGES):
         params: JsonObject = {} if cursor is None else {"cursor": cursor}
         try:
@@ -89,7 +94,8 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
         cursor = result.get("nextCursor")
         if not isinstance(cursor, str) or cursor in seen:
             return Listing(entries, from_gateway)
-        if len(entries) > MAX_ENTRIES:
+        chars += len(json.dumps(page))
+        if len(entries) > MAX_ENTRIES or chars > MAX_LISTING_CHARS:
             break
         seen.add(cursor)
     logger.warning("%s: %s is longer than the limit; %d entries kept", session.server, method, len(entries))
