@@ -56,14 +56,18 @@ def ask(calls: Sequence[Content], tools: Sequence[Tool], handed_back: frozenset[
             held.append(call)
         else:
             shown.append(Content.from_function_approval_request(call.call_id or "", call))
-    if session is not None:
-        state = _state(session)
-        pending = cast("dict[str, JsonObject]", state.setdefault("pending", {}))
-        pending |= {request.id or "": cast("Content", request.function_call).to_dict() for request in shown}
-        if held:
-            groups = cast("list[JsonObject]", state.setdefault("held", []))
-            groups.append({"ids": [request.id for request in shown], "calls": [call.to_dict() for call in held]})
+    remember(shown, session)
+    if session is not None and held:
+        groups = cast("list[JsonObject]", _state(session).setdefault("held", []))
+        groups.append({"ids": [request.id for request in shown], "calls": [call.to_dict() for call in held]})
     return shown
+
+
+def remember(requests: Sequence[Content], session: SessionData | None) -> None:
+    """Note in the session what a person is asked; contents that ask for something else than an approval are left out."""
+    asked = {r.id or "": r.function_call.to_dict() for r in requests if r.type == "function_approval_request" and r.function_call}
+    if session is not None and asked:
+        cast("dict[str, JsonObject]", _state(session).setdefault("pending", {})).update(asked)
 
 
 def answered(messages: Sequence[Message]) -> bool:

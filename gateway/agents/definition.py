@@ -114,6 +114,45 @@ class RemoteAgent(BaseModel):
         return self
 
 
+class LoopUntil(_Part):
+    """Run the agent again until a second model says that the task is done."""
+
+    criteria: list[str] = Field(min_length=1)
+    """What the answer must satisfy; told to the agent and to the judge."""
+    judge: str | None = None
+    """The judge's model, as in `model`; left out: the agent's own."""
+    max: int = Field(default=5, ge=1, le=20)
+    """Runs at most."""
+
+
+class FileAccess(_Part):
+    """Tools for the files of a folder."""
+
+    root: str = Field(min_length=1)
+    """The folder, relative to the agent file; made where it is missing. No link in it is followed."""
+    access: Literal["read", "write", "delete"] = "read"
+    """`read`: look and search; `write`: also save; `delete`: also delete."""
+
+
+class Security(_Part):
+    """What may be called after content that somebody outside may have written; globs over `<source>/<tool>`. Experimental."""
+
+    trusted: list[str] = Field(default_factory=list)
+    """Tools whose results nobody outside can have written. All others' results count as untrusted."""
+    untrusted: list[str] = Field(default_factory=list)
+    """Tools whose results somebody outside may have written; wins over `trusted`."""
+    private: list[str] = Field(default_factory=list)
+    """Tools whose results are confidential."""
+    sinks: list[str] | None = None
+    """Tools that act on the world; left out: all but those in `accepts-untrusted`."""
+    accepts_untrusted: list[str] = Field(default_factory=list, alias="accepts-untrusted")
+    """Tools that may be called after untrusted content all the same."""
+    public_sinks: list[str] = Field(default_factory=list, alias="public-sinks")
+    """Tools through which only public content may leave."""
+    on_violation: Literal["ask", "refuse"] = Field(default="ask", alias="on-violation")
+    """`ask` the person of the call, where that is possible, or `refuse`."""
+
+
 class AgentFile(BaseModel):
     """The frontmatter of an agent file. The body below it is the agent's instructions."""
 
@@ -143,6 +182,13 @@ class AgentFile(BaseModel):
     """What the model no longer sees of a conversation that grew long; left out: it sees everything."""
     context_providers: list[str] = Field(default_factory=list, alias="context-providers")
     """Context providers of your own, as `module:name` of an object or of what makes one; in the order they run."""
+
+    loop_until: LoopUntil | None = Field(default=None, alias="loop-until")
+    """Run it again until a judge finds the task done."""
+    files: FileAccess | None = None
+    """A folder whose files it may use, with the tools `file_access_*`."""
+    security: Security | None = None
+    """What it may call after it has read what others may have written. Experimental."""
 
     @field_validator("name")
     @classmethod

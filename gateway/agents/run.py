@@ -187,6 +187,7 @@ class _Run:
             updates.append(AgentResponseUpdate(results, "tool", None, f"{message_id}-tools", self._response_id, agent_id=plan.agent_id))
         if outcome.waits:
             asked = [content for content in (*outcome.results, *outcome.extra) if content.user_input_request]
+            approvals.remember(asked, plan.session)
             updates.append(self._own(asked, f"{message_id}-asks"))
         self._ended = outcome.waits or outcome.terminated or (was_forced and loop.return_tool_results)
         self._count(outcome)

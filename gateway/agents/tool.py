@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 
 from gateway.agents.agent import Agent
 from gateway.agents.compaction import to_strategy
+from gateway.agents.context import AgentMiddleware
 from gateway.agents.conversations import NEW_SESSION, Conversations, in_session
 from gateway.agents.definition import AgentDefinition
+from gateway.agents.features import file_provider, loop_middleware, security_provider
 from gateway.agents.following import followed, is_handed_back
 from gateway.agents.options import LoopOptions
 from gateway.agents.remote.run import Remote, run_remote
@@ -121,7 +123,7 @@ class AgentTool:
             return await self.converse(messages, (), ctx)
         progress, inner = self._inside(ctx)
         async with self._conversations.open(self._agent.file, session_id, ctx.principal.id) as conversation:
-            agent = await self._build(inner, [conversation.history, *self._context_providers])
+            agent = await self._build(inner, [conversation.history, *self._context_providers], progress)
             stream = agent.run(messages, stream=True, session=conversation.session, ctx=inner, observer=progress)
             return await in_session(conversation, self._to_complete(model_of(agent), await followed(stream, ctx)))
 
@@ -135,7 +137,7 @@ class AgentTool:
         progress, inner = self._inside(ctx)
         if self._remote.agent is not None:
             return self._to_complete(None, await run_remote(self._remote.agent, messages, ctx))
-        agent = await self._build(inner, self._context_providers)
+        agent = await self._build(inner, self._context_providers, progress)
         stream = agent.run(messages, stream=True, tools=[*tools], ctx=inner, observer=progress)
         return self._to_complete(model_of(agent), await followed(stream, ctx))
 
@@ -152,8 +154,17 @@ class AgentTool:
         progress = _Progress(ctx)
         return progress, dataclasses.replace(ctx, caller=progress, meta={**ctx.meta, DEPTH_KEY: depth + 1})
 
-    async def _build(self, ctx: CallContext, providers: Sequence[ContextProvider]) -> Agent:
+    async def _build(self, ctx: CallContext, providers: Sequence[ContextProvider], progress: _Progress) -> Agent:
         file = self._agent.file
+        own: list[ContextProvider] = []
+        if file.files is not None:
+            own.append(await file_provider(file.files, self._agent.path))
+        if file.security is not None:
+            own.append(security_provider(file.security))
+        middleware: list[AgentMiddleware] = []
+        if file.loop_until is not None:
+            judge = self._models.resolve(file.loop_until.judge or file.model, ctx)
+            middleware.append(loop_middleware(file.loop_until, judge, progress.tell))
         patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]
         # The last of its turns is the one without tools, so an agent of one turn has none.
         tools = await self._toolbox.tools(patterns) if patterns and file.max_turns > 1 else ()
@@ -172,7 +183,8 @@ class AgentTool:
             tools=tools,
             default_options=options,
             function_invocation_configuration=LoopOptions(max_iterations=max(1, file.max_turns - 1)),
-            context_providers=providers,
+            context_providers=[*providers, *own],
+            middleware=middleware,
             compaction_strategy=to_strategy(file.compaction, client),
         )
 
@@ -223,16 +235,16 @@ class _Progress:
 
     async def model_called(self, number: int) -> None:
         """The model is thinking."""
-        await self._tell("thinking" if number == 1 else f"thinking (round {number})")
+        await self.tell("thinking" if number == 1 else f"thinking (round {number})")
 
     async def tools_called(self, names: Sequence[str]) -> None:
         """Tools are running."""
-        await self._tell(f"using {', '.join(names[:5])}{' …' if len(names) > 5 else ''}")
+        await self.tell(f"using {', '.join(names[:5])}{' …' if len(names) > 5 else ''}")
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """A tool of the run reports; only what it says is passed on."""
         if message:
-            await self._tell(message)
+            await self.tell(message)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
         """Passed on."""
@@ -242,6 +254,7 @@ class _Progress:
         """Passed on; the context that asks has stopped its clocks already."""
         return await self._ctx.caller.ask(request)
 
-    async def _tell(self, message: str) -> None:
+    async def tell(self, message: str) -> None:
+        """The next message."""
         self._step += 1
         await self._ctx.progress(self._step, None, message)

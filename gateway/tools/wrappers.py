@@ -14,6 +14,9 @@ class RenamedTool:
 
     def __init__(self, tool: Tool, name: str) -> None:
         self._tool = tool
+        self.native_name = tool.definition.name
+        self.source: str | None = getattr(tool, "source", None)
+        """Id of the source the tool is from, where it is known."""
         self.definition = dataclasses.replace(tool.definition, name=name)
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:

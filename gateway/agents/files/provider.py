@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from gateway.agents.files.store import AgentFileStore
 from gateway.json_types import JsonObject, JsonValue
@@ -11,6 +11,8 @@ from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.storage.contained import split_path
 from gateway.tools.function import FunctionTool
+
+Access = Literal["read", "write", "delete"]
 
 DEFAULT_FILE_ACCESS_SOURCE_ID = "file_access"
 
@@ -33,21 +35,28 @@ class FileAccessProvider(ContextProvider):
         source_id: str = DEFAULT_FILE_ACCESS_SOURCE_ID,
         instructions: str | None = None,
         require_delete_approval: bool = True,
+        access: Access = "delete",
     ) -> None:
-        """Deleting needs a person's approval unless `require_delete_approval` is off."""
+        """`access` is the most that the tools allow: reading, also saving, also deleting.
+
+        Deleting needs a person's approval unless `require_delete_approval` is off.
+        """
         super().__init__(source_id)
         self.store = store
         self.instructions = instructions or DEFAULT_FILE_ACCESS_INSTRUCTIONS
         self.require_delete_approval = require_delete_approval
+        self.access: Access = access
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Add instructions and tools."""
         context.extend_instructions(self.source_id, [self.instructions])
-        context.extend_tools(self.source_id, file_tools(self.store, require_delete_approval=self.require_delete_approval))
+        context.extend_tools(
+            self.source_id, file_tools(self.store, access=self.access, require_delete_approval=self.require_delete_approval)
+        )
 
 
-def file_tools(store: AgentFileStore, *, can_write: bool = True, require_delete_approval: bool = True) -> list[FunctionTool[..., Any]]:
-    """The tools over a store; without `can_write` those that only read."""
+def file_tools(store: AgentFileStore, *, access: Access = "delete", require_delete_approval: bool = True) -> list[FunctionTool[..., Any]]:
+    """The tools over a store that `access` allows."""
     tools = _FileTools(store)
     reading: list[Callable[..., Any]] = [
         tools.file_access_read_file,
@@ -56,9 +65,10 @@ def file_tools(store: AgentFileStore, *, can_write: bool = True, require_delete_
         tools.file_access_search_files,
     ]
     made = [FunctionTool[..., Any](function, annotations={"readOnlyHint": True}) for function in reading]
-    if can_write:
-        mode = "always_require" if require_delete_approval else "never_require"
+    if access != "read":
         made.insert(0, FunctionTool[..., Any](tools.file_access_save_file))
+    if access == "delete":
+        mode = "always_require" if require_delete_approval else "never_require"
         made.insert(2, FunctionTool[..., Any](tools.file_access_delete_file, approval_mode=mode, annotations={"destructiveHint": True}))
     return made
 

@@ -7,16 +7,15 @@ agent-framework's; hiding content from the model behind variables is not part of
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import ClassVar, cast
 
 from gateway.agents.middleware.per_run import PerRun
 from gateway.errors import AskUnavailable, MiddlewareTermination, PolicyDenied, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import CallNext
-from gateway.policy.approvals import approval_form, is_approved
+from gateway.policy.approvals import approval_form, describe_call, is_approved
 from gateway.policy.decision import Reject
 from gateway.policy.labels import (
     ConfidentialityLabel,
@@ -42,9 +41,6 @@ STATE_KEY = "security"
 
 CONTEXT_LABEL_KEY = "context_label"
 """In a call's metadata: the conversation's label before the call."""
-
-RESULT_LABEL_KEY = "security_label"
-"""In a content's `additional_properties`: its own label, which a tool may set."""
 
 MAX_AUDIT_ENTRIES = 1000
 """Violations that are remembered; the log has them all."""
@@ -79,7 +75,7 @@ class LabelTrackingFunctionMiddleware(FunctionMiddleware):
             raise
         finally:
             if called:
-                label = _own_label(context.result) or label_result(flow_tool(context.function), self.rules)
+                label = label_result(flow_tool(context.function), self.rules)
                 context.metadata["result_label"] = label
                 self._keep(context, combine_labels(self.label_of(context), label))
 
@@ -108,14 +104,19 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         approval_on_violation: bool = False,
         *,
         rules: FlowRules | None = None,
+        may_end_run: bool = True,
     ) -> None:
-        """`approval_on_violation` asks a person in place of refusing. With neither of the two, violations are only logged."""
+        """`approval_on_violation` asks a person in place of refusing. With neither of the two, violations are only logged.
+
+        Where the person cannot be asked meanwhile, the run ends with the question, or without `may_end_run` the call is refused.
+        """
         given = rules or FlowRules()
         allowed = (*given.accepts_untrusted, *(allow_untrusted_tools or ()))
         self.rules = dataclasses.replace(given, accepts_untrusted=allowed)
         self.approval_on_violation = approval_on_violation
         self.block_on_violation = block_on_violation and not approval_on_violation
         self.enable_audit_log = enable_audit_log
+        self._may_end_run = may_end_run
         self._audit_log: list[JsonObject] = []
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
@@ -146,7 +147,7 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         name = context.function.definition.name
         approved = getattr(context.metadata.get("approval_response"), "approved", False) is True
         if not approved and self.approval_on_violation:
-            approved = await _ask(context, verdict, label)
+            approved = await _ask(context, verdict, label, may_end_run=self._may_end_run)
         outcome = "approved" if approved else "refused" if self.block_on_violation or self.approval_on_violation else "logged"
         logger.warning("security: call of %s %s by %s", name, outcome, verdict.rule)
         if self.enable_audit_log:
@@ -171,13 +172,14 @@ class SecureAgentConfig(ContextProvider):
         allow_untrusted_tools: Collection[str] | None = None,
         block_on_violation: bool = True,
         approval_on_violation: bool = False,
+        may_end_run: bool = True,
         source_id: str | None = None,
     ) -> None:
-        """`rules` say what tools give and do; `approval_on_violation` asks a person in place of refusing."""
+        """`rules` say what tools give and do; the rest is `PolicyEnforcementFunctionMiddleware`'s."""
         super().__init__(source_id or self.DEFAULT_SOURCE_ID)
         self.label_tracker = LabelTrackingFunctionMiddleware(rules=rules)
         self.policy_enforcer = PolicyEnforcementFunctionMiddleware(
-            allow_untrusted_tools, block_on_violation, approval_on_violation=approval_on_violation, rules=rules
+            allow_untrusted_tools, block_on_violation, approval_on_violation=approval_on_violation, rules=rules, may_end_run=may_end_run
         )
 
     def get_middleware(self) -> list[FunctionMiddleware]:
@@ -193,7 +195,7 @@ class SecureAgentConfig(ContextProvider):
         context.extend_middleware(self.source_id, self.get_middleware())
 
 
-async def _ask(context: FunctionInvocationContext, verdict: Reject, label: ContentLabel) -> bool:
+async def _ask(context: FunctionInvocationContext, verdict: Reject, label: ContentLabel, *, may_end_run: bool) -> bool:
     """Ask the person of the call that the run is part of; where there is none, end the run with the question.
 
     Raises:
@@ -201,11 +203,13 @@ async def _ask(context: FunctionInvocationContext, verdict: Reject, label: Conte
     """
     name = context.function.definition.name
     if context.ctx.client.can("elicitation.form"):
-        arguments = json.dumps(context.arguments, ensure_ascii=False, indent=1, default=str)
+        shown = describe_call(getattr(context.function, "source", None) or "the agent", name, context.arguments)
         try:
-            return is_approved(await context.ctx.ask(approval_form(f"{verdict.reason}\nThe agent now wants to call {name}:\n{arguments}")))
+            return is_approved(await context.ctx.ask(approval_form(f"{verdict.reason}\n{shown}")))
         except (AskUnavailable, ToolFailed):
             return False
+    if not may_end_run:
+        return False
     call_id = str(context.metadata.get("call_id") or "")
     call = Content.from_function_call(call_id, name, context.arguments)
     note: JsonObject = {
@@ -223,16 +227,8 @@ def flow_tool(tool: Tool) -> FlowTool:
     properties = getattr(tool, "additional_properties", None)
     source = getattr(tool, "source", None)
     return FlowTool(
-        getattr(tool, "exposed_name", None) or tool.definition.name,
-        source if isinstance(source, str) else None,
         tool.definition.name,
+        source if isinstance(source, str) else None,
+        getattr(tool, "native_name", None),
         cast("JsonObject", properties) if isinstance(properties, dict) else {},
     )
-
-
-def _own_label(result: object) -> ContentLabel | None:
-    """The label that a result's contents carry; of several the worst."""
-    items = cast("Iterable[object]", result) if isinstance(result, Sequence) and not isinstance(result, str) else [result]
-    given = [item.additional_properties.get(RESULT_LABEL_KEY) for item in items if isinstance(item, Content)]
-    labels = [ContentLabel.from_dict(cast("JsonMapping", label)) for label in given if isinstance(label, Mapping)]
-    return combine_labels(*labels) if labels and len(labels) == len(given) else None

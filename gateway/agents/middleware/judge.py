@@ -59,7 +59,7 @@ def judge_predicate(client: object, instructions: str) -> Callable[..., Awaitabl
             *last_result.messages,
             Message("user", ["Has the whole request been answered?"]),
         ]
-        response = await judge.get_response(messages, options={"response_format": JudgeVerdict})
+        response = await judge.get_response(messages, options={"response_format": JudgeVerdict.model_json_schema()})
         verdict = read_verdict(response.text)
         return not verdict.answered, verdict.reasoning or None
 

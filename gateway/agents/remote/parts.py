@@ -19,9 +19,7 @@ from gateway.types.messages import Message
 def to_wire_message(messages: Sequence[Message], *, context_id: str | None, task_id: str | None) -> WireMessage:
     """What is new in a conversation as one A2A message; the remote side keeps the rest under `context_id`."""
     parts = [part for message in messages for content in message.contents if (part := _to_part(content)) is not None]
-    return WireMessage(
-        message_id=str(uuid.uuid4()), role=Role.ROLE_USER, parts=parts, context_id=context_id or "", task_id=task_id or ""
-    )
+    return WireMessage(message_id=str(uuid.uuid4()), role=Role.ROLE_USER, parts=parts, context_id=context_id or "", task_id=task_id or "")
 
 
 def _to_part(content: Content) -> Part | None:

@@ -1,0 +1,65 @@
+"""What the keys `files`, `security` and `loop-until` of an agent file put around its runs. Called by `AgentTool` for each call."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+
+from gateway.chat.base import SupportsChatGetResponse
+from gateway.sessions.context import ContextProvider
+
+if TYPE_CHECKING:
+    from gateway.agents.context import AgentMiddleware
+    from gateway.agents.definition import FileAccess, LoopUntil, Security
+
+Tell = Callable[[str], Awaitable[None]]
+"""Tells the caller of the agent how far it is."""
+
+
+async def file_provider(files: FileAccess, agent_file: Path) -> ContextProvider:
+    """The tools for the files of a folder, which is relative to the agent file.
+
+    Raises:
+        StorageError: The folder cannot be made.
+    """
+    from gateway.agents.files.disk import FileSystemAgentFileStore
+    from gateway.agents.files.provider import FileAccessProvider
+
+    store = await anyio.to_thread.run_sync(FileSystemAgentFileStore, agent_file.parent / files.root)
+    # Whoever wrote `access: delete` into the file has approved it.
+    return FileAccessProvider(store, access=files.access, require_delete_approval=False)
+
+
+def security_provider(security: Security) -> ContextProvider:
+    """The guard after untrusted content. A person who cannot be asked at once says no: a run in the gateway has no second part."""
+    from gateway.agents.middleware.information_flow import SecureAgentConfig
+    from gateway.policy.labels import FlowRules
+    from gateway.staging import ExperimentalWarning
+
+    rules = FlowRules(
+        trusted=security.trusted,
+        untrusted=security.untrusted,
+        private=security.private,
+        sinks=security.sinks,
+        accepts_untrusted=security.accepts_untrusted,
+        public_sinks=security.public_sinks,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # the documentation of the key says it
+        return SecureAgentConfig(rules=rules, approval_on_violation=security.on_violation == "ask", may_end_run=False)
+
+
+def loop_middleware(until: LoopUntil, judge: SupportsChatGetResponse, tell: Tell) -> AgentMiddleware:
+    """The loop, which tells of each new round."""
+    from gateway.agents.middleware.judge import next_message_after_verdict
+    from gateway.agents.middleware.loop import DEFAULT_NEXT_MESSAGE, AgentLoopMiddleware
+
+    async def again(*, iteration: int, feedback: str | None = None) -> str:
+        await tell(f"not done yet, run {iteration + 1} of at most {until.max}")
+        return next_message_after_verdict(feedback=feedback) or DEFAULT_NEXT_MESSAGE
+
+    return AgentLoopMiddleware.with_judge(judge, criteria=until.criteria, max_iterations=until.max, next_message=again)
