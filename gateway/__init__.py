@@ -68,16 +68,23 @@ if TYPE_CHECKING:
     from gateway.chat.scripted import ScriptedChatClient
     from gateway.config.settings import SecretString, load_settings
     from gateway.errors import (
+        AdditionItemMismatch,
+        AgentException,
         AgentFrameworkException,
         ChatClientContentFilterException,
         ChatClientException,
         ChatClientInvalidAuthException,
         ChatClientInvalidRequestException,
         ChatClientInvalidResponseException,
+        ContentError,
+        IntegrationException,
         ModelError,
+        ToolException,
+        ToolExecutionException,
         UserInputRequiredException,
         WorkflowCheckpointException,
         WorkflowConvergenceException,
+        WorkflowException,
     )
     from gateway.middleware import MiddlewareException, MiddlewareFailure, MiddlewareTermination, MiddlewareType
     from gateway.sessions.compacting import COMPACTION_STATE_KEY, CompactionProvider, apply_compaction
@@ -140,9 +147,16 @@ if TYPE_CHECKING:
     from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware, function_middleware
     from gateway.types.annotations import Annotation, TextSpanRegion, UsageDetails
     from gateway.types.content import Content
-    from gateway.types.messages import AgentRunInputs, Message
+    from gateway.types.messages import AgentRunInputs, Message, Role, RoleLiteral, normalize_messages
     from gateway.types.options import ChatOptions, ToolMode
-    from gateway.types.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, ContinuationToken
+    from gateway.types.responses import (
+        AgentResponse,
+        AgentResponseUpdate,
+        ChatResponse,
+        ChatResponseUpdate,
+        ContinuationToken,
+        add_usage_details,
+    )
     from gateway.types.streams import ResponseStream
     from gateway.upstream.library.mcp_tool import MCPTool
     from gateway.upstream.library.options import MCPSpecificApproval, SamplingApprovalCallback
@@ -236,8 +250,10 @@ __all__ = [
     "SUMMARY_OF_MESSAGE_IDS_KEY",
     "A2AAgent",
     "AGUIChatClient",
+    "AdditionItemMismatch",
     "Agent",
     "AgentContext",
+    "AgentException",
     "AgentExecutor",
     "AgentExecutorRequest",
     "AgentExecutorResponse",
@@ -281,6 +297,7 @@ __all__ = [
     "CompactionStrategy",
     "ConcurrentBuilder",
     "Content",
+    "ContentError",
     "ContextProvider",
     "ContextWindowCompactionStrategy",
     "ContinuationToken",
@@ -329,6 +346,7 @@ __all__ = [
     "InlineSkill",
     "InlineSkillResource",
     "InlineSkillScript",
+    "IntegrationException",
     "JudgeVerdict",
     "LifecycleHooks",
     "MCPSkill",
@@ -365,6 +383,8 @@ __all__ = [
     "RepeatedCallMiddleware",
     "ResponseStream",
     "RetryPolicy",
+    "Role",
+    "RoleLiteral",
     "RunContext",
     "SamplingApprovalCallback",
     "ScriptedChatClient",
@@ -416,6 +436,8 @@ __all__ = [
     "ToolApprovalRuleCallback",
     "ToolApprovalState",
     "ToolCacheMiddleware",
+    "ToolException",
+    "ToolExecutionException",
     "ToolMode",
     "ToolRateLimitMiddleware",
     "ToolResultCompactionStrategy",
@@ -437,6 +459,7 @@ __all__ = [
     "WorkflowEvent",
     "WorkflowEventSource",
     "WorkflowEventType",
+    "WorkflowException",
     "WorkflowExecutor",
     "WorkflowMessage",
     "WorkflowRunResult",
@@ -444,6 +467,7 @@ __all__ = [
     "WorkflowValidationError",
     "WorkflowViz",
     "__version__",
+    "add_usage_details",
     "agent_middleware",
     "annotate_message_groups",
     "apply_compaction",
@@ -465,6 +489,7 @@ __all__ = [
     "lifecycle_middleware",
     "load_settings",
     "normalize_function_invocation_configuration",
+    "normalize_messages",
     "normalize_tools",
     "register_state_type",
     "response_handler",

@@ -18,6 +18,8 @@
     │   └── UpstreamRefused            it answered with a JSON-RPC error (`code`, `data`)
     ├── ToolFailed                     a tool could not do its work; the text is for the model
     │   └── UserInputRequired(contents) a tool needs a person first; inside an agent's run these contents end it
+    ├── ContentError                   a content of a message is unusable
+    │   └── AdditionItemMismatch       two contents are no parts of one thing
     ├── MiddlewareException            middleware is unusable, or says how the call goes on
     │   ├── MiddlewareTermination      stop here, with the result there is
     │   └── MiddlewareFailure          fail the whole run, also from around a tool call
@@ -166,6 +168,14 @@ class UserInputRequired(ToolFailed):
         self.contents = list(contents)
 
 
+class ContentError(GatewayError, ValueError):
+    """A content of a message is unusable."""
+
+
+class AdditionItemMismatch(ContentError):
+    """Two contents are no parts of one thing, so they cannot be joined."""
+
+
 class MiddlewareException(GatewayError):
     """Middleware is unusable. The two below it are raised by middleware on purpose."""
 
@@ -192,10 +202,6 @@ class ModelError(GatewayError):
         super().__init__(message)
         self.status = status
         self.retryable = retryable
-
-
-ChatClientException = ModelError
-"""agent-framework's name for it."""
 
 
 class ChatClientInvalidAuthException(ModelError):
@@ -287,8 +293,12 @@ def only_cause(error: Exception) -> Exception:
     return cause
 
 
+# Agent-framework's names, where they differ.
 AgentFrameworkException = GatewayError
-"""Agent-framework's name of the base."""
-
+AgentException = AgentError
+ChatClientException = ModelError
+IntegrationException = UpstreamError
+ToolException = ToolFailed
+ToolExecutionException = ToolFailed
 UserInputRequiredException = UserInputRequired
-"""Agent-framework's name."""
+WorkflowException = WorkflowError

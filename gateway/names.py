@@ -92,16 +92,16 @@ HOMES: dict[str, tuple[str, ...]] = {
         "normalize_function_invocation_configuration",
     ),
     "agents.providers.background": (
-        "BackgroundAgentsProvider",
         "DEFAULT_BACKGROUND_AGENTS_SOURCE_ID",
+        "BackgroundAgentsProvider",
     ),
     "agents.providers.background_state": (
         "BackgroundTaskInfo",
         "BackgroundTaskStatus",
     ),
     "agents.providers.mode": (
-        "AgentModeProvider",
         "DEFAULT_MODE_SOURCE_ID",
+        "AgentModeProvider",
         "get_agent_mode",
         "set_agent_mode",
     ),
@@ -133,6 +133,8 @@ HOMES: dict[str, tuple[str, ...]] = {
         "load_settings",
     ),
     "errors": (
+        "AdditionItemMismatch",
+        "AgentException",
         "AgentFrameworkException",
         "ChatClientContentFilterException",
         "ChatClientException",
@@ -140,9 +142,14 @@ HOMES: dict[str, tuple[str, ...]] = {
         "ChatClientInvalidRequestException",
         "ChatClientInvalidResponseException",
         "ModelError",
+        "ContentError",
+        "IntegrationException",
+        "ToolException",
+        "ToolExecutionException",
         "UserInputRequiredException",
         "WorkflowCheckpointException",
         "WorkflowConvergenceException",
+        "WorkflowException",
     ),
     "middleware": (
         "MiddlewareException",
@@ -171,7 +178,6 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "sessions.files": ("FileHistoryProvider",),
     "sessions.grouping": (
-        "CharacterEstimatorTokenizer",
         "EXCLUDE_REASON_KEY",
         "GROUP_ANNOTATION_KEY",
         "GROUP_HAS_REASONING_KEY",
@@ -182,6 +188,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "SUMMARIZED_BY_SUMMARY_ID_KEY",
         "SUMMARY_OF_GROUP_IDS_KEY",
         "SUMMARY_OF_MESSAGE_IDS_KEY",
+        "CharacterEstimatorTokenizer",
         "TokenizerProtocol",
         "annotate_message_groups",
         "included_messages",
@@ -255,6 +262,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "types.messages": (
         "AgentRunInputs",
         "Message",
+        "Role",
+        "RoleLiteral",
+        "normalize_messages",
     ),
     "types.options": (
         "ChatOptions",
@@ -266,6 +276,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "ChatResponse",
         "ChatResponseUpdate",
         "ContinuationToken",
+        "add_usage_details",
     ),
     "types.streams": ("ResponseStream",),
     "upstream.library.mcp_tool": ("MCPTool",),

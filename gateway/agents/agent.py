@@ -34,8 +34,9 @@ from gateway.tools.function import ApprovalMode, FunctionTool, by_name, normaliz
 from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.messages import AgentRunInputs, Message, to_messages
 from gateway.types.options import ChatOptions
-from gateway.types.responses import AgentResponse, AgentResponseUpdate, ResponseFormat
+from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
+from gateway.types.structured import TypedFormat, response_format
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
 
@@ -226,7 +227,7 @@ class Agent:
         chosen = _NOT_IN_NAMES.sub("_", name or self.name or "").strip("_")
         if not chosen:
             raise ValueError("An agent becomes a tool only under a name: give it one, or pass name=.")
-        argument: JsonObject = {"type": "string", "description": arg_description or f"Task for {name or self.name}"}
+        argument: JsonObject = {"type": "string", "description": arg_description or f"Task for {chosen}"}
         schema: JsonObject = {"type": "object", "properties": {arg_name: argument}, "required": [arg_name], "additionalProperties": False}
 
         async def run_agent(invocation: FunctionInvocationContext, **arguments: Any) -> str:
@@ -298,7 +299,7 @@ class _Steps:
         if self._final is not None:
             return self._final
         wanted = self._context.options.get("response_format", self._agent.default_options.get("response_format"))
-        response = AgentResponse.from_updates(updates, output_format_type=cast("ResponseFormat | None", wanted))
+        response = AgentResponse.from_updates(updates, output_format_type=response_format(wanted))
         response.agent_id = response.agent_id or self._agent.id
         return response
 
@@ -385,6 +386,7 @@ class _Steps:
             options["conversation_id"] = conversation
         client_side = sort_middleware(getattr(agent.client, "function_middleware", None))
         added = sort_middleware(around.get_middleware())
+        strategy = context.compaction_strategy or getattr(agent.client, "compaction_strategy", None)
         return RunPlan(
             client=agent.client,
             messages=_own_copies(around.get_messages(include_input=True)),
@@ -402,7 +404,7 @@ class _Steps:
             chat_middleware=[*self._middleware.chat, *added.chat],
             session=context.session,
             function_invocation_kwargs=context.function_invocation_kwargs,
-            compaction=RunCompaction(context.compaction_strategy, context.tokenizer) if context.compaction_strategy else None,
+            compaction=RunCompaction(strategy, context.tokenizer or getattr(agent.client, "tokenizer", None)) if strategy else None,
             agent_name=agent.name,
             agent_id=agent.id,
             observer=self._observer,
@@ -450,6 +452,9 @@ class _Steps:
         parts = [*dict.fromkeys(instructions), *around.instructions]
         if text := "\n\n".join(part for part in parts if part):
             merged["instructions"] = text
+        wanted = response_format(merged.get("response_format"))
+        if isinstance(wanted, TypedFormat):
+            merged["response_format"] = wanted.schema
         return merged
 
 

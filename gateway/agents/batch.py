@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+import types
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import anyio
 
@@ -85,7 +89,7 @@ class Batch:
             outcome.results[index] = await self._call(by_name.get(call.name or ""), call, approval, outcome)
 
         if len(calls) == 1:
-            await one(0, calls[0])
+            await _in_own_context(one(0, calls[0]))
         else:
             async with anyio.create_task_group() as tasks:
 
@@ -176,6 +180,25 @@ class Batch:
             logger.warning("tool %r of an agent failed: %s", tool.definition.name, type(cause).__name__, exc_info=cause)
             text = f"{FUNCTION_FAILED} Exception: {cause}" if detailed else FUNCTION_FAILED
         return Content.from_function_result(call_id, text, str(cause) or repr(cause))
+
+
+@types.coroutine
+def _in_own_context(work: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
+    """Await `work` with context variables of its own, as calls of a batch have them, without the price of a task."""
+    context = copy_context()
+    step: Callable[[], Any] = partial(work.send, None)
+    while True:
+        try:
+            waits_for = context.run(step)
+        except StopIteration:
+            return
+        try:
+            step = partial(work.send, (yield waits_for))
+        except GeneratorExit:
+            work.close()
+            raise
+        except BaseException as error:  # whatever it is: it is the work's to see
+            step = partial(work.throw, error)
 
 
 def _asked(ask: UserInputRequired, call_id: str, outcome: BatchOutcome) -> Content:

@@ -28,13 +28,16 @@ _FIELD = "decision"
 _APPROVE = "approve"
 
 
-def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLists) -> bool:
-    """Whether each call of the tool with native `name` needs a person's approval. Patterns are globs; `never` wins."""
+def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLists, *, by_author: bool = False) -> bool:
+    """Whether each call of the tool with native `name` needs a person's approval. Patterns are globs; `never` wins.
+
+    `by_author`: the tool itself says that it does. Only a pattern of `never` that names it overrules that.
+    """
     if isinstance(approval, str):
-        return approval == "always"
+        return by_author or approval == "always"
     if any(fnmatchcase(name, pattern) for pattern in approval.never):
         return False
-    return any(fnmatchcase(name, pattern) for pattern in approval.always)
+    return by_author or any(fnmatchcase(name, pattern) for pattern in approval.always)
 
 
 def with_script_approval(policy: SourcePolicy, scripts: ScriptSettings) -> SourcePolicy:

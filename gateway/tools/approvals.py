@@ -15,12 +15,12 @@ import logging
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import anyio
 
 from gateway.errors import AskExpired, AskUnavailable, GatewayError, PolicyDenied, ToolFailed
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.approvals import RULE, approval_form, describe_call, is_approved
 from gateway.policy.decision import Reject
 from gateway.storage.entries import PendingAsk
@@ -69,6 +69,12 @@ class Grant:
         if not isinstance(outcome, InputRequired):
             return outcome
         return dataclasses.replace(outcome, state=self.mark if outcome.state is None else f"{self.mark}:{outcome.state}")
+
+
+def approved_in_run(ctx: CallContext) -> bool:
+    """Whether a person approved this very call in the conversation of the run that makes it (`approval_mode` of a tool)."""
+    metadata = cast("JsonMapping", getattr(ctx.invocation, "metadata", None) or {})
+    return getattr(metadata.get("approval_response"), "approved", None) is True
 
 
 class Approvals:

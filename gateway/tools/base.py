@@ -40,6 +40,8 @@ class ToolDefinition:
     task: TaskSupport = "never"
     task_by: TaskRunnerName = "nobody"
     """Who runs it as a task for a client that has tasks; clients are only told of task support where somebody does."""
+    needs_approval: bool = False
+    """Its author wants a person to decide on each call; the gate sees to that."""
     may_ask: bool = False
     """True when `call` may use `CallContext.ask`; lets the server keep every other call lean."""
 

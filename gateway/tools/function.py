@@ -182,6 +182,7 @@ class FunctionTool(Generic[P, R]):
             output_schema=schema.output_schema,
             annotations=self._annotations,
             task=self._task,
+            needs_approval=self.approval_mode == "always_require",
             may_ask=schema.context_parameter is not None or self.approval_mode == "always_require",
         )
 

@@ -95,7 +95,7 @@ class ToolGate:
         if published.task == "never" and any(fnmatchcase(definition.name, glob) for glob in source_policy.tasks.promote):
             published = dataclasses.replace(published, task="optional", task_by="gateway")
         limits = source_policy.max_result_bytes, source_policy.max_kept_bytes
-        needs_approval = judge_approval(definition.name, source_policy.approval)
+        needs_approval = judge_approval(definition.name, source_policy.approval, by_author=definition.needs_approval)
         if needs_approval:
             published = dataclasses.replace(published, may_ask=True)
         longest = source_policy.tasks.max_wait_seconds

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
+from gateway.errors import AdditionItemMismatch, ContentError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.annotations import Annotation, UsageDetails
 
@@ -130,7 +131,7 @@ class Content:
     ) -> Content:
         """Data by reference; a `data:` URI becomes a `data` content."""
         kind = "uri"
-        if uri.startswith("data:"):
+        if uri.startswith("data:") and "," in uri:
             kind, media_type = "data", media_type or uri[5:].partition(",")[0].partition(";")[0] or "text/plain"
         return cls(kind, uri=uri, media_type=media_type, annotations=annotations)._with(additional_properties, raw_representation)
 
@@ -458,10 +459,10 @@ class Content:
         """The answer to this `function_approval_request`.
 
         Raises:
-            ValueError: It is something else.
+            ContentError: It is something else.
         """
         if self.type != "function_approval_request" or self.function_call is None:
-            raise ValueError(f"Only a function_approval_request can be answered, not a {self.type}.")
+            raise ContentError(f"Only a function_approval_request can be answered, not a {self.type}.")
         return Content.from_function_approval_response(
             approved, self.id or "", self.function_call, additional_properties=self.additional_properties
         )
@@ -486,10 +487,10 @@ class Content:
         """Two neighbouring parts of one text, call or usage as one content.
 
         Raises:
-            TypeError: The two are no parts of one thing.
+            AdditionItemMismatch: The two are no parts of one thing.
         """
-        if self.type != other.type:
-            raise TypeError(f"a {self.type} and a {other.type} cannot be joined")
+        if self.type != other.type or (self.type == "function_call" and other.call_id and other.call_id != self.call_id):
+            raise AdditionItemMismatch(f"a {self.type} and a {other.type} cannot be joined")
         joined = Content(self.type, **{**_values(self), **_values(other)})
         joined.additional_properties = {**self.additional_properties, **other.additional_properties}
         joined.raw_representation = other.raw_representation or self.raw_representation
@@ -498,12 +499,13 @@ class Content:
                 joined.text = (self.text or "") + (other.text or "") if (self.text or other.text) else None
                 joined.annotations = [*(self.annotations or ()), *(other.annotations or ())] or None
             case "function_call":
+                joined.call_id, joined.name = self.call_id or other.call_id, self.name or other.name
                 joined.arguments = _joined_arguments(self.arguments, other.arguments)
             case "usage":
                 first, second = self.usage_details or {}, other.usage_details or {}
                 joined.usage_details = {key: (first.get(key) or 0) + (second.get(key) or 0) for key in {**first, **second}}
             case _:
-                raise TypeError(f"two {self.type} contents cannot be joined")
+                raise AdditionItemMismatch(f"two {self.type} contents cannot be joined")
         return joined
 
     # -- serialisation -----------------------------------------------------------------------------------------
@@ -523,10 +525,10 @@ class Content:
         """The inverse of `to_dict`, for known and unknown kinds.
 
         Raises:
-            ValueError: It has no `type`.
+            ContentError: It has no `type`.
         """
         if not isinstance(data.get("type"), str):
-            raise ValueError("A content needs a `type`.")
+            raise ContentError("A content needs a `type`.")
         values: JsonObject = {key: value for key, value in data.items() if key not in _OWN}
         for key in ("items", "inputs", "outputs"):
             if isinstance(values.get(key), list) and key in _NESTED.get(str(data["type"]), ()):
@@ -593,4 +595,4 @@ def _joined_arguments(first: str | JsonMapping | None, second: str | JsonMapping
         return first + second
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         return {**first, **second}
-    raise TypeError("the parts of the arguments are of two kinds")
+    raise AdditionItemMismatch("the parts of the arguments are of two kinds")

@@ -39,8 +39,8 @@ class Message:
 
     @property
     def text(self) -> str:
-        """All text contents, joined."""
-        return "".join(c.text or "" for c in self.contents if c.type == "text")
+        """All text contents, with spaces between them."""
+        return " ".join(c.text or "" for c in self.contents if c.type == "text")
 
     def to_dict(self) -> JsonObject:
         """JSON form."""
@@ -97,3 +97,7 @@ def to_messages(messages: AgentRunInputs | None) -> list[Message]:
         return []
     given = [messages] if isinstance(messages, str | Message | Content) else messages
     return [item if isinstance(item, Message) else Message("user", item) for item in given]
+
+
+normalize_messages = to_messages
+"""Agent-framework's name."""

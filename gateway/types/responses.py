@@ -8,25 +8,20 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
+from typing import Any, TypeVar, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.annotations import UsageDetails
 from gateway.types.content import Content
 from gateway.types.messages import Message, Role
 from gateway.types.streams import ResponseStream
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
+from gateway.types.structured import ResponseFormat, parse_answer
 
 __all__ = ["AgentResponse", "AgentResponseUpdate", "ChatResponse", "ChatResponseUpdate", "ResponseFormat", "ResponseStream", "add_usage"]
 
 
 ContinuationToken = dict[str, Any]
 """Where a response that is still being made can be picked up; opaque, and only for the client that gave it."""
-
-ResponseFormat = Union["type[BaseModel]", JsonMapping]
-"""What an answer must look like: a pydantic model, or JSON Schema."""
 
 _ResponseT = TypeVar("_ResponseT", "ChatResponse", "AgentResponse")
 _UNPARSED = object()
@@ -37,6 +32,10 @@ def add_usage(first: UsageDetails | None, second: UsageDetails | None) -> UsageD
     if first is None or second is None:
         return first or second
     return {key: (first.get(key) or 0) + (second.get(key) or 0) for key in {**first, **second}}
+
+
+add_usage_details = add_usage
+"""Agent-framework's name."""
 
 
 @dataclass(slots=True)
@@ -115,7 +114,7 @@ class _Response:
         """
         if self._value is _UNPARSED:
             answer = last_text(self.messages)
-            self._value = None if self._format is None or not answer else _parse(answer, self._format)
+            self._value = None if self._format is None or not answer else parse_answer(answer, self._format)
         return self._value
 
     def parsed(self) -> JsonValue:
@@ -331,12 +330,6 @@ class AgentResponse(_Response):
 def last_text(messages: Sequence[Message]) -> str:
     """The assistant's last word: the text of the last assistant message that has any."""
     return next((m.text for m in reversed(messages) if m.role == "assistant" and m.text), "")
-
-
-def _parse(answer: str, wanted: ResponseFormat) -> JsonValue:
-    if isinstance(wanted, type):
-        return wanted.model_validate_json(answer)
-    return json.loads(answer)
 
 
 def _fold(response: _ResponseT, update: ChatResponseUpdate | AgentResponseUpdate) -> None:

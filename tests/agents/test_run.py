@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
 import pytest
 
-from gateway import Agent, AgentResponse, ChatOptions, Content, FunctionTool, Message, MiddlewareTermination, ScriptedChatClient
+from gateway import (
+    Agent,
+    AgentResponse,
+    ChatOptions,
+    ChatResponseUpdate,
+    Content,
+    FunctionTool,
+    Message,
+    MiddlewareTermination,
+    ScriptedChatClient,
+)
 from gateway.agents.context import AgentContext
 from gateway.agents.run import NO_ANSWER
 from gateway.chat.scripted import Reply
@@ -347,3 +358,72 @@ async def test_call_next_given_the_context_says_that_it_takes_nothing() -> None:
     agent, _ = agent_of(["yes"], middleware=[old])
     with pytest.raises(TypeError, match="takes no argument"):
         await run(agent, False)
+
+
+@pytest.mark.requirement("TL10")
+async def test_a_choice_of_no_tools_reaches_the_model() -> None:
+    agent, client = agent_of(["I will not."])
+    await run(agent, False, options={"tool_choice": "none"})
+    options = client.requests[0][1]
+    assert options.get("tool_choice") == "none"
+    assert [offered.name for offered in options.get("tools") or ()] == ["add", "broken"]
+
+
+async def test_leaving_a_stream_early_closes_the_models() -> None:
+    closed = anyio.Event()
+
+    class Slow(ScriptedChatClient):
+        async def _updates(self, messages: Any, *, stream: bool, options: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
+            try:
+                yield ChatResponseUpdate([Content.from_text("one ")], "assistant")
+                await anyio.sleep_forever()
+            finally:
+                closed.set()
+
+    stream = Agent(Slow([])).run("go", stream=True)
+    assert (await anext(aiter(stream))).text == "one "
+    with anyio.fail_after(5):
+        await stream.aclose()
+        await closed.wait()
+
+
+@both_ways
+@pytest.mark.requirement("TY4")
+async def test_a_conversation_that_the_provider_keeps_is_only_told_what_is_new(stream: bool) -> None:
+    class Keeping(ScriptedChatClient):
+        async def _updates(self, messages: Any, *, stream: bool, options: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
+            async for update in super()._updates(messages, stream=stream, options=options):
+                update.conversation_id = f"conversation-{len(self.requests)}"
+                yield update
+
+    client = Keeping([call("add", {"a": 1, "b": 1}), "2", "hello again"])
+    agent = Agent(client, tools=[add])
+    session = agent.create_session()
+    for task in ("add", "hello"):
+        if stream:
+            await agent.run(task, stream=True, session=session).get_final_response()
+        else:
+            await agent.run(task, session=session)
+    told = [[message.role for message in messages] for messages, _ in client.requests]
+    assert told == [["user"], ["tool"], ["user"]]
+    assert [options.get("conversation_id") for _, options in client.requests] == [None, "conversation-1", "conversation-2"]
+    assert session.service_session_id == "conversation-3"
+
+
+@pytest.mark.requirement("TL12")
+async def test_what_a_tool_sets_in_its_context_stays_with_its_call() -> None:
+    seen: list[str] = []
+
+    async def set_it(value: str) -> str:
+        seen.append(MARK.get())
+        MARK.set(value)
+        return value
+
+    batch = [call("set_it", {"value": "a"}, "c1"), call("set_it", {"value": "b"}, "c2")]
+    agent, _ = agent_of([batch, call("set_it", {"value": "c"}), "done"], [set_it])
+    await run(agent, False)
+    assert seen == ["unset", "unset", "unset"]
+    assert MARK.get() == "unset"
+
+
+MARK: ContextVar[str] = ContextVar("mark", default="unset")

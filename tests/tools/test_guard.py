@@ -12,14 +12,16 @@ import anyio
 import pytest
 
 from gateway.auth.principal import Principal
-from gateway.config.policies import SourcePolicy
+from gateway.config.policies import ApprovalLists, SourcePolicy
 from gateway.errors import AskUnavailable, NotFound, SkillError, ToolFailed, UpstreamRefused, UpstreamUnavailable
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.telemetry.events import EventStream
+from gateway.tools.approvals import Approvals
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool, ToolDefinition, ToolOutcome
-from gateway.tools.context import CallContext, LogLevel
+from gateway.tools.context import CallContext, ClientProfile, LogLevel
 from gateway.tools.drive import drive
+from gateway.tools.function import tool
 from gateway.tools.guard import DEFAULT_TASK_SECONDS, DROPPED_META_KEY, RULE_META_KEY, GuardedTool, ToolGate
 
 Work = Callable[[JsonObject, CallContext], Awaitable[ToolOutcome]]
@@ -506,3 +508,47 @@ async def test_the_deadline_of_an_outer_call_stands_while_an_inner_one_asks() ->
 def test_a_remote_call_that_runs_as_a_task_always_has_an_end(rules: dict[str, Any], is_local: bool, seconds: float) -> None:
     gate = ToolGate.build(ToolDefinition("hang", "", {"type": "object"}), SourcePolicy.model_validate(rules), is_local=is_local)
     assert gate.max_task_seconds == seconds
+
+
+class Decider:
+    """A caller whose person decides; `asked` keeps what it was shown."""
+
+    def __init__(self, decision: str) -> None:
+        self.decision = decision
+        self.asked: list[str] = []
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None: ...
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None: ...
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        self.asked.append(request["params"]["message"])
+        return {"action": "accept", "content": {"decision": self.decision}}
+
+
+@pytest.mark.parametrize(("decision", "ran"), [("approve", True), ("decline", False)])
+@pytest.mark.parametrize("overruled", [False, True], ids=["as-it-says", "overruled"])
+@pytest.mark.requirement("AP2", "AP3")
+async def test_a_tool_that_says_so_itself_is_approved_by_a_person_at_the_gate(decision: str, ran: bool, overruled: bool) -> None:
+    done: list[str] = []
+
+    @tool(approval_mode="always_require")
+    def wipe(disk: str) -> str:
+        done.append(disk)
+        return "wiped"
+
+    person = Decider(decision)
+    ctx = CallContext(client=ClientProfile(capabilities={"elicitation": {}}), caller=person)
+    policy = SourcePolicy(approval=ApprovalLists(never=["wipe"])) if overruled else SourcePolicy()
+    events = EventStream()
+    gate = ToolGate.build(wipe.definition, policy, is_local=True)
+    guarded = GuardedTool(
+        wipe, exposed_name="wipe", source="function", policy=gate, limiter=None, events=events, approvals=Approvals(None, events)
+    )
+    outcome = await guarded.call({"disk": "sda"}, ctx)
+    assert isinstance(outcome, Complete)
+    if overruled:
+        assert (done, person.asked) == (["sda"], [])
+        return
+    assert ("sda" in person.asked[0], done) == (True, ["sda"] if ran else [])
+    assert outcome.is_error is not ran

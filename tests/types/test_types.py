@@ -12,8 +12,8 @@ from gateway.types.responses import add_usage, last_text
 
 @pytest.mark.requirement("TY1")
 def test_strings_and_dicts_among_contents_become_contents() -> None:
-    message = Message("user", ["hi ", {"type": "text", "text": "you"}, Content.from_text("!")])
-    assert message.text == "hi you!"
+    message = Message("user", ["hi", {"type": "text", "text": "you"}, Content.from_text("!")])
+    assert message.text == "hi you !"
     assert [content.type for content in message.contents] == ["text"] * 3
 
 

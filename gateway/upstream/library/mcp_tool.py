@@ -31,7 +31,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
 from gateway.telemetry.events import EventStream
-from gateway.tools.approvals import Approvals
+from gateway.tools.approvals import Approvals, approved_in_run
 from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition
 from gateway.tools.context import CallContext, NoCaller
 from gateway.tools.drive import drive, keyed
@@ -318,7 +318,7 @@ class MCPTool(ABC):
         """How a function is run; `call_tool` needs no approval, because there it is the program that calls."""
 
         async def invoke(arguments: JsonObject, ctx: CallContext) -> Complete:
-            if needs_approval:
+            if needs_approval and not approved_in_run(ctx):
                 verdict = await self._approvals.approve_call(self.name, guarded.definition.name, arguments, ctx)
                 if isinstance(verdict, Reject):
                     return refusal(verdict.rule, verdict.reason)

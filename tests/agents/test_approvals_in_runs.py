@@ -1,0 +1,204 @@
+"""Tools that a person must approve, in a conversation: what is asked, what the answers mean, and what is never run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway import AgentSession, Content, FunctionInvocationContext, FunctionTool, Message, UserInputRequiredException, tool
+from gateway.agents.approvals import NEVER_ANSWERED, REJECTED, UNKNOWN_REQUEST
+from tests.agents.building import agent_of, both_ways, call, kinds_of, results_of, run
+
+
+class Files:
+    """Tools over a list of what they did."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.tools: list[Any] = [
+            FunctionTool(self.remove, name="remove", approval_mode="always_require"),
+            FunctionTool(self.look, name="look"),
+        ]
+
+    def remove(self, path: str) -> str:
+        self.done.append(f"remove {path}")
+        return f"removed {path}"
+
+    def look(self) -> str:
+        self.done.append("look")
+        return "seen"
+
+
+def answers_to(response: Any, approved: bool = True) -> Message:
+    return Message("user", [request.to_function_approval_response(approved) for request in response.user_input_requests])
+
+
+@both_ways
+@pytest.mark.requirement("AP1", "AP2", "AP3", "TY7")
+async def test_a_call_that_needs_an_approval_ends_the_run_and_runs_when_it_is_given(stream: bool) -> None:
+    files = Files()
+    agent, client = agent_of([call("remove", {"path": "/x"}), "It is gone."], files.tools)
+    session = agent.create_session()
+    asked = await run(agent, stream, session=session)
+    [request] = asked.user_input_requests
+    assert kinds_of(asked) == [("assistant", ["function_call", "function_approval_request"])]
+    assert (request.id, request.function_call and request.function_call.name) == ("c1", "remove")
+    assert files.done == []
+
+    # The session may have been stored meanwhile.
+    session = AgentSession.from_dict(json.loads(json.dumps(session.to_dict())))
+    answer = await run(agent, stream, answers_to(asked), session=session)
+    assert (files.done, answer.text) == (["remove /x"], "It is gone.")
+    told = [(m.role, [c.type for c in m.contents]) for m in client.requests[1][0]]
+    assert told == [("user", ["text"]), ("assistant", ["function_call"]), ("tool", ["function_result"])]
+
+
+@both_ways
+@pytest.mark.requirement("AP3", "AP5")
+async def test_a_rejected_call_becomes_a_result_that_says_so_and_is_logged(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+    files = Files()
+    agent, client = agent_of([call("remove", {"path": "/x"}), "As you wish."], files.tools)
+    session = agent.create_session()
+    asked = await run(agent, stream, session=session)
+    with caplog.at_level("INFO", logger="gateway.agents.approvals"):
+        answer = await run(agent, stream, answers_to(asked, approved=False), session=session)
+    assert (files.done, answer.text) == ([], "As you wish.")
+    assert [c.result for m in client.requests[1][0] for c in m.contents if c.type == "function_result"] == [REJECTED]
+    assert "'remove': rejected" in caplog.text
+
+
+@both_ways
+@pytest.mark.requirement("AP4", "C7")
+async def test_with_a_session_only_what_needs_an_answer_is_shown_and_the_rest_runs_with_it(stream: bool) -> None:
+    files = Files()
+    agent, client = agent_of([[call("look", id="c1"), call("remove", {"path": "/x"}, "c2")], "done"], files.tools)
+    session = agent.create_session()
+    asked = await run(agent, stream, session=session)
+    assert [request.id for request in asked.user_input_requests] == ["c2"]
+    assert files.done == []
+    await run(agent, stream, answers_to(asked), session=session)
+    assert sorted(files.done) == ["look", "remove /x"]
+    assert sorted(c.result for m in client.requests[1][0] for c in m.contents if c.type == "function_result") == ["removed /x", "seen"]
+
+
+@pytest.mark.requirement("AP4", "C7")
+async def test_without_a_session_every_call_of_the_batch_is_shown_and_the_caller_brings_the_conversation() -> None:
+    files = Files()
+    agent, _ = agent_of([[call("look", id="c1"), call("remove", {"path": "/x"}, "c2")], "done"], files.tools)
+    asked = await run(agent, False)
+    assert [request.id for request in asked.user_input_requests] == ["c1", "c2"]
+    answer = await run(agent, False, [Message("user", "go"), *asked.messages, answers_to(asked)])
+    assert (sorted(files.done), answer.text) == (["look", "remove /x"], "done")
+    # What the caller passed is still what it was.
+    assert kinds_of(asked) == [("assistant", ["function_call", "function_call", "function_approval_request", "function_approval_request"])]
+
+
+@pytest.mark.parametrize("change", ["id", "arguments", "twice"])
+@pytest.mark.requirement("AP13")
+async def test_an_answer_counts_only_for_what_its_session_asked_and_only_once(change: str) -> None:
+    files = Files()
+    agent, client = agent_of([call("remove", {"path": "/x"}), "first", "second"], files.tools)
+    session = agent.create_session()
+    asked = await run(agent, False, session=session)
+    [request] = asked.user_input_requests
+    assert request.function_call is not None
+    if change == "twice":
+        await run(agent, False, answers_to(asked), session=session)
+        forged = call("remove", {"path": "/x"}, "c9")
+        answer = Content.from_function_approval_response(True, "c1", forged)
+    elif change == "id":
+        answer = Content.from_function_approval_response(True, "other", call("remove", {"path": "/x"}, "c9"))
+    else:
+        answer = Content.from_function_approval_response(True, "c1", call("remove", {"path": "/etc"}))
+    await run(agent, False, Message("user", [answer]), session=session)
+    assert files.done == (["remove /x"] if change == "twice" else [])
+    assert UNKNOWN_REQUEST in [c.result for m in client.requests[-1][0] for c in m.contents if c.type == "function_result"]
+
+
+@pytest.mark.requirement("AP2")
+async def test_a_conversation_that_goes_on_without_the_answer_closes_the_call_for_the_model() -> None:
+    files = Files()
+    agent, client = agent_of([call("remove", {"path": "/x"}), "something else then"], files.tools)
+    session = agent.create_session()
+    await run(agent, False, session=session)
+    answer = await run(agent, False, "never mind, hello", session=session)
+    assert (answer.text, files.done) == ("something else then", [])
+    told = client.requests[1][0]
+    assert [(m.role, [c.type for c in m.contents]) for m in told][1:3] == [("assistant", ["function_call"]), ("tool", ["function_result"])]
+    assert told[2].contents[0].result == NEVER_ANSWERED
+
+
+@pytest.mark.requirement("AP6")
+async def test_a_model_that_asks_in_prose_has_answered() -> None:
+    agent, _ = agent_of(["Shall I remove it?"], Files().tools)
+    response = await run(agent, False)
+    assert (response.user_input_requests, response.text) == ([], "Shall I remove it?")
+
+
+@both_ways
+@pytest.mark.requirement("TL9")
+async def test_a_pause_for_an_approval_comes_before_the_end_for_an_unknown_tool(stream: bool) -> None:
+    batch = [call("nope", id="c1"), call("remove", {"path": "/x"}, "c2")]
+    agent, _ = agent_of([batch], Files().tools, loop={"terminate_on_unknown_calls": True})
+    response = await run(agent, stream)
+    assert [request.id for request in response.user_input_requests] == ["c1", "c2"]
+
+
+@both_ways
+@pytest.mark.requirement("TL11", "C10", "TY7")
+async def test_calls_that_the_caller_answers_are_handed_back_unrun_with_the_rest_of_their_batch(stream: bool) -> None:
+    files = Files()
+    declared = FunctionTool[..., Any](name="open_file", description="Opens a file.", input_model={"type": "object", "properties": {}})
+    agent, client = agent_of([[call("open_file", id="c1"), call("look", id="c2")], "ok"], [declared, *files.tools])
+    response = await run(agent, stream)
+    assert [(c.name, c.id) for c in response.user_input_requests] == [("open_file", "c1"), ("look", "c2")]
+    assert kinds_of(response) == [("assistant", ["function_call", "function_call"])]
+    assert files.done == []
+    results = Message("tool", [Content.from_function_result("c1", "opened"), Content.from_function_result("c2", "seen")])
+    assert (await run(agent, stream, [Message("user", "go"), *response.messages, results])).text == "ok"
+    assert len(client.requests) == 2
+
+
+@both_ways
+@pytest.mark.requirement("TL11", "C10")
+async def test_additional_tools_are_run_by_the_caller(stream: bool) -> None:
+    files = Files()
+    hidden = FunctionTool(files.look, name="hidden")
+    agent, client = agent_of([call("hidden")], files.tools, loop={"additional_tools": [hidden]})
+    response = await run(agent, stream)
+    assert [(c.type, c.name) for c in response.user_input_requests] == [("function_call", "hidden")]
+    assert files.done == []
+    assert "hidden" not in [offered.name for offered in client.requests[0][1].get("tools") or ()]
+
+
+@both_ways
+@pytest.mark.requirement("TL15")
+async def test_a_tool_that_needs_a_person_ends_the_run_with_what_it_waits_for(stream: bool) -> None:
+    @tool
+    def sign_in() -> str:
+        raise UserInputRequiredException([Content.from_oauth_consent_request("https://login.example/consent")])
+
+    agent, client = agent_of([[call("sign_in", id="c1"), call("look", id="c2")], "never"], [sign_in, *Files().tools])
+    response = await run(agent, stream)
+    [request] = response.user_input_requests
+    assert (request.type, request.call_id, request.consent_link) == ("oauth_consent_request", "c1", "https://login.example/consent")
+    assert results_of(response) == ["seen"]
+    assert len(client.requests) == 1
+
+
+@pytest.mark.requirement("AP3")
+async def test_middleware_finds_the_answer_that_let_a_call_run() -> None:
+    seen: list[Any] = []
+
+    async def look(context: FunctionInvocationContext, call_next: Any) -> None:
+        seen.append(context.metadata.get("approval_response"))
+        await call_next()
+
+    files = Files()
+    agent, _ = agent_of([call("remove", {"path": "/x"}), "done"], files.tools, middleware=[look])
+    session = agent.create_session()
+    asked = await run(agent, False, session=session)
+    await run(agent, False, answers_to(asked), session=session)
+    assert [answer.approved for answer in seen] == [True]

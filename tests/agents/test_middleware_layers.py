@@ -1,0 +1,273 @@
+"""The three layers of middleware: what each sees, in which order they nest, and what ends what."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from gateway import (
+    AgentContext,
+    AgentMiddleware,
+    AgentResponse,
+    ChatContext,
+    ChatMiddleware,
+    ChatResponse,
+    ChatResponseUpdate,
+    FunctionInvocationContext,
+    FunctionMiddleware,
+    Message,
+    MiddlewareException,
+    MiddlewareFailure,
+    MiddlewareTermination,
+    MiddlewareType,
+    agent_middleware,
+    chat_middleware,
+    current_run_context,
+    function_middleware,
+)
+from gateway.chat.scripted import ScriptedChatClient
+from gateway.middleware import sort_middleware
+from tests.agents.building import agent_of, both_ways, call, results_of, run
+
+CallNext = Callable[[], Awaitable[None]]
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+class Log(AgentMiddleware):
+    """Around runs, as a class."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    async def process(self, context: AgentContext, call_next: CallNext) -> None:
+        self.log.append("agent>")
+        await call_next()
+        self.log.append("<agent")
+
+
+class ChatLog(ChatMiddleware):
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    async def process(self, context: ChatContext, call_next: CallNext) -> None:
+        self.log.append(f"chat {len(context.messages)}>")
+        await call_next()
+        self.log.append("<chat")
+
+
+class FunctionLog(FunctionMiddleware):
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
+        self.log.append(f"{context.function.definition.name}>")
+        await call_next()
+        self.log.append("<function")
+
+
+@pytest.mark.requirement("MW1", "MW3", "MW6", "CL4", "C8", "C13")
+async def test_layers_nest_run_then_each_model_call_and_each_tool_call_with_the_agents_outside_the_runs_own() -> None:
+    log: list[str] = []
+
+    @agent_middleware
+    async def inner(context: Any, call_next: CallNext) -> None:
+        log.append("run-level>")
+        await call_next()
+        log.append("<run-level")
+
+    agent, _ = agent_of([call("add", {"a": 1, "b": 1}), "2"], [add], middleware=[FunctionLog(log), Log(log), ChatLog(log)])
+    await run(agent, False, middleware=[inner])
+    assert log == [
+        *("agent>", "run-level>"),
+        *("chat 1>", "<chat", "add>", "<function", "chat 3>", "<chat"),
+        *("<run-level", "<agent"),
+    ]
+
+
+@pytest.mark.requirement("CL4", "MW17")
+async def test_a_clients_own_middleware_is_outside_the_agents() -> None:
+    log: list[str] = []
+
+    def layer(name: str) -> Any:
+        @chat_middleware
+        async def around(context: ChatContext, call_next: CallNext) -> None:
+            log.append(name)
+            await call_next()
+
+        return around
+
+    client = ScriptedChatClient(["ok"])
+    client._middleware = [layer("client")]  # pyright: ignore[reportPrivateUsage]  # a scripted client takes none
+    agent, _ = agent_of([], middleware=[layer("agent")])
+    agent.client = client
+    await run(agent, False)
+    assert log == ["client", "agent"]
+
+
+@both_ways
+@pytest.mark.requirement("MW3", "MW14", "C16")
+async def test_chat_middleware_edits_what_is_asked_and_what_was_answered(stream: bool) -> None:
+    async def edit(context: ChatContext, call_next: CallNext) -> None:
+        context.messages.append(Message("user", "in one word"))
+        context.options["temperature"] = 0.5
+        context.result = ChatResponse([Message("assistant", "set too early, so it counts for nothing")])
+        await call_next()
+        if context.stream:
+            context.stream_transform_hooks.append(shout)
+        else:
+            context.result = ChatResponse([Message("assistant", "EDITED")])
+
+    def shout(update: ChatResponseUpdate) -> None:
+        for content in update.contents:
+            content.text = "EDITED"
+
+    agent, client = agent_of(["plain"], middleware=[edit])
+    assert (await run(agent, stream)).text == "EDITED"
+    messages, options = client.requests[0]
+    assert (messages[-1].text, options.get("temperature")) == ("in one word", 0.5)
+
+
+@both_ways
+@pytest.mark.requirement("MW8", "MW9", "MW13", "C15")
+async def test_chat_middleware_may_answer_in_the_models_place(stream: bool) -> None:
+    canned = ChatResponse([Message("assistant", "cached")])
+
+    @chat_middleware
+    async def cached(context: ChatContext, call_next: CallNext) -> None:
+        context.result = canned
+
+    @chat_middleware
+    async def stopped(context: ChatContext, call_next: CallNext) -> None:
+        raise MiddlewareTermination(result=canned)
+
+    for layer in (cached, stopped):
+        agent, client = agent_of([], middleware=[layer])
+        assert (await run(agent, stream)).text == "cached"
+        assert client.requests == []
+
+
+@both_ways
+@pytest.mark.requirement("MW11", "C14")
+async def test_an_error_in_chat_middleware_reaches_the_caller(stream: bool) -> None:
+    async def faulty(context: ChatContext, call_next: CallNext) -> None:
+        raise RuntimeError("no")
+
+    agent, _ = agent_of(["x"], middleware=[faulty])
+    with pytest.raises(RuntimeError, match="no"):
+        await run(agent, stream)
+
+
+@both_ways
+@pytest.mark.parametrize("calls", [1, 2], ids=["alone", "in-a-batch"])
+@pytest.mark.requirement("MW16", "C14")
+async def test_a_failure_in_function_middleware_fails_the_whole_run(stream: bool, calls: int) -> None:
+    async def guard(context: FunctionInvocationContext, call_next: CallNext) -> None:
+        raise MiddlewareFailure("the guard is down")
+
+    batch = [call("add", {"a": 1, "b": 1}, f"c{n}") for n in range(calls)]
+    agent, client = agent_of([batch, "never"], [add], middleware=[guard])
+    with pytest.raises(MiddlewareFailure, match="guard"):
+        await run(agent, stream)
+    assert len(client.requests) == 1
+
+
+@pytest.mark.requirement("MW4", "TL14", "TL16")
+async def test_function_middleware_sees_the_session_and_the_runs_own_values_but_no_internal_ones() -> None:
+    seen: dict[str, Any] = {}
+
+    async def look(context: FunctionInvocationContext, call_next: CallNext) -> None:
+        seen.update(context.kwargs)
+        seen["session"] = context.session
+        seen["call"] = context.metadata["call_id"]
+        await call_next()
+
+    agent, _ = agent_of([call("add", {"a": 1, "b": 1}), "ok"], [add], middleware=[look])
+    session = agent.create_session()
+    given: dict[str, Any] = {"user": "ann", "conversation_id": "x", "middleware": [], "config": {"max_iterations": 1}}
+    await run(agent, False, session=session, function_invocation_kwargs=given)
+    assert seen == {"user": "ann", "config": {"max_iterations": 1}, "session": session, "call": "c1"}
+
+
+@pytest.mark.requirement("MW4")
+async def test_function_middleware_may_repair_arguments_that_nobody_can_read() -> None:
+    async def repair(context: FunctionInvocationContext, call_next: CallNext) -> None:
+        if "argument_error" in context.metadata:
+            assert context.metadata["raw_arguments"] == '{"a": 1, "b": 2'
+            context.arguments.update({"a": 1, "b": 2})
+        await call_next()
+
+    agent, _ = agent_of([call("add", '{"a": 1, "b": 2'), "ok"], [add], middleware=[repair])
+    assert results_of(await run(agent, False)) == ["3"]
+
+
+def test_a_mixed_list_is_sorted_by_class_decorator_and_annotation() -> None:
+    @function_middleware
+    async def decorated(context: Any, call_next: CallNext) -> None: ...
+
+    async def annotated(context: ChatContext, call_next: CallNext) -> None: ...
+
+    log: list[str] = []
+    by_class, unknown = Log(log), object()
+    made = sort_middleware([decorated, by_class, annotated, unknown])
+    assert (made.function, made.chat, made.agent) == ([decorated], [annotated], [by_class, unknown])
+
+
+@pytest.mark.requirement("MW5")
+@pytest.mark.parametrize("kind", ["nothing", "contradiction", "one-parameter"])
+def test_a_function_that_does_not_say_what_it_is_around_is_refused(kind: str) -> None:
+    async def nothing(context: Any, call_next: CallNext) -> None: ...
+
+    @agent_middleware
+    async def contradiction(context: ChatContext, call_next: CallNext) -> None: ...
+
+    async def one(context: ChatContext) -> None: ...
+
+    layer = {"nothing": nothing, "contradiction": contradiction, "one-parameter": one}[kind]
+    with pytest.raises(MiddlewareException):
+        agent_of(["x"], middleware=[layer])[0].run("go", stream=True)
+
+
+@pytest.mark.requirement("MW18")
+def test_the_kinds_of_middleware_are_an_enum_of_words() -> None:
+    assert [str(kind) for kind in MiddlewareType] == ["agent", "function", "chat"]
+
+
+@both_ways
+@pytest.mark.requirement("MW2", "AG6")
+async def test_code_inside_a_run_finds_it_and_code_outside_does_not(stream: bool) -> None:
+    found: list[Any] = []
+
+    async def look() -> str:
+        found.append(current_run_context())
+        return "seen"
+
+    agent, _ = agent_of([call("look"), "ok"], [look])
+    session = agent.create_session()
+    await run(agent, stream, session=session, options={"temperature": 0.1})
+    [inside] = found
+    assert (inside.agent, inside.session, inside.options.get("temperature")) == (agent, session, 0.1)
+    assert [message.text for message in inside.messages] == ["go"]
+    assert current_run_context() is None
+
+
+@both_ways
+@pytest.mark.requirement("MW2")
+async def test_agent_middleware_replaces_session_options_and_tools_before_and_the_result_after(stream: bool) -> None:
+    async def other(context: AgentContext, call_next: CallNext) -> None:
+        context.options["temperature"] = 0.9
+        context.tools = [add]
+        await call_next()
+        if isinstance(context.result, AgentResponse):
+            context.result.additional_properties["by"] = "middleware"
+        elif context.result is not None:
+            context.result.with_result_hook(lambda response: response.additional_properties.update(by="middleware"))
+
+    agent, client = agent_of(["ok"], middleware=[other])
+    await run(agent, stream)
+    assert client.requests[0][1].get("temperature") == 0.9
+    assert [offered.name for offered in client.requests[0][1].get("tools") or ()] == ["add"]

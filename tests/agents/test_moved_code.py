@@ -1,0 +1,325 @@
+"""Code written for agent-framework, with the import changed: agents, tools, streams, structured output, agents as tools."""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251  # what code that moves over does with a run
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field, ValidationError
+
+from gateway import (
+    Agent,
+    AgentResponse,
+    AgentResponseUpdate,
+    AgentSession,
+    BaseAgent,
+    ChatOptions,
+    Content,
+    FunctionInvocationContext,
+    FunctionTool,
+    Message,
+    ResponseStream,
+    ScriptedChatClient,
+    SupportsAgentRun,
+    tool,
+)
+from tests.agents.building import agent_of, both_ways, call, kinds_of, results_of, run
+
+
+def get_weather(location: Annotated[str, Field(description="The location")]) -> str:
+    """Get the weather."""
+    return f"Sunny in {location}"
+
+
+@pytest.mark.requirement("C4", "C2", "TY13", "CL1")
+async def test_the_first_example_of_every_tutorial_runs() -> None:
+    client = ScriptedChatClient([call("get_weather", '{"location": "Oslo"}'), "It is sunny.", ["It ", "rains."]])
+    agent = Agent(client=client, name="WeatherAgent", instructions="You are helpful.", tools=get_weather)
+    result = await agent.run("What is the weather in Oslo?")
+    assert (str(result), results_of(result)) == ("It is sunny.", ["Sunny in Oslo"])
+    texts: list[str] = []
+    stream = agent.run("And now?", stream=True)
+    async for update in stream:
+        texts.append(update.text)  # noqa: PERF401  # as tutorials have it
+    assert texts == ["It ", "rains."]
+    assert (await stream.get_final_response()).text == "It rains."
+    assert not hasattr(agent, "run_stream")
+
+
+async def test_a_run_is_a_coroutine_so_it_can_be_a_task() -> None:
+    first, second = agent_of(["a"])[0], agent_of(["b"])[0]
+    work: Any = first.run("x")  # typed as an awaitable, as there
+    task: asyncio.Task[AgentResponse] = asyncio.create_task(work)
+    both = await asyncio.gather(task, second.run("y"))
+    assert [response.text for response in both] == ["a", "b"]
+
+
+@pytest.mark.requirement("AG2", "AG4")
+async def test_a_run_takes_strings_messages_contents_and_its_own_tools_and_options() -> None:
+    agent, client = agent_of(["1"], [get_weather], default_options={"temperature": 0.1, "top_p": 0.5})
+    picture = Content.from_data(b"x", "image/png")
+    await run(agent, False, ["hi", picture, Message("user", ["and", "this"])], tools=[lookup], options={"temperature": 0.9})
+    messages, options = client.requests[0]
+    assert [[c.type for c in m.contents] for m in messages] == [["text"], ["data"], ["text", "text"]]
+    assert [offered.name for offered in options.get("tools") or ()] == ["get_weather", "lookup"]
+    assert (options.get("temperature"), options.get("top_p")) == (0.9, 0.5)
+
+
+def lookup(word: str) -> str:
+    return word
+
+
+@both_ways
+@pytest.mark.requirement("SO1", "SO3", "C31")
+async def test_a_pydantic_model_as_response_format_gives_a_typed_value(stream: bool) -> None:
+    class City(BaseModel):
+        name: str
+        people: int
+
+    agent, client = agent_of(['{"name": "Oslo", "people": 7}', "not json"], default_options={"response_format": City})
+    response = await run(agent, stream)
+    assert response.value == City(name="Oslo", people=7)
+    assert client.requests[0][1].get("response_format") is City
+    broken = await run(agent, stream)
+    with pytest.raises(ValidationError):
+        _ = broken.value
+
+
+@pytest.mark.requirement("SO1", "SO3")
+async def test_the_value_is_read_from_the_last_answer_not_from_what_was_said_on_the_way() -> None:
+    agent, _ = agent_of([["Let me see. ", call("get_weather", {"location": "x"})], '{"ok": true}'], [get_weather])
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
+    response = await run(agent, False, options=ChatOptions(response_format=schema))
+    assert response.value == {"ok": True}
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+@both_ways
+@pytest.mark.requirement("SO2", "C31")
+@pytest.mark.parametrize(
+    ("wanted", "answer", "value"),
+    [
+        (list[Point], '{"result": [{"x": 1, "y": 2}]}', [Point(1, 2)]),
+        (int, '{"result": 42}', 42),
+        (Point, '{"x": 1, "y": 2}', Point(1, 2)),
+    ],
+    ids=["list", "number", "dataclass"],
+)
+async def test_any_type_may_be_asked_for_and_what_is_no_object_is_wrapped_on_the_way(
+    stream: bool, wanted: Any, answer: str, value: Any
+) -> None:
+    agent, client = agent_of([answer])
+    response = await run(agent, stream, options={"response_format": wanted})
+    assert response.value == value
+    sent = client.requests[0][1].get("response_format")
+    assert isinstance(sent, dict)
+    assert sent["type"] == "object" if wanted is not Point else "x" in sent["properties"]
+
+
+@pytest.mark.requirement("SO3")
+async def test_a_wrapped_answer_without_its_wrapping_is_a_value_error() -> None:
+    agent, _ = agent_of(["[1]"])
+    response = await run(agent, False, options={"response_format": list[int]})
+    with pytest.raises(ValueError):
+        _ = response.value
+
+
+@pytest.mark.requirement("TL13")
+async def test_a_tool_may_take_the_context_of_its_call_and_change_the_tools_of_the_run() -> None:
+    def extra() -> str:
+        return "extra"
+
+    @tool
+    def load(ctx: FunctionInvocationContext) -> str:
+        ctx.add_tools([extra])
+        return f"for {ctx.kwargs['user']}"
+
+    @tool
+    def unload(ctx: FunctionInvocationContext) -> str:
+        ctx.remove_tools("extra")
+        return "gone"
+
+    @tool
+    def clash(ctx: FunctionInvocationContext) -> str:
+        ctx.add_tools([lookup, FunctionTool(get_weather, name="load")])
+        return "never"
+
+    agent, client = agent_of([call("load"), call("extra"), call("clash"), call("unload"), "done"], [load, unload, clash])
+    response = await run(agent, False, function_invocation_kwargs={"user": "ann"})
+    assert results_of(response)[:2] == ["for ann", "extra"]
+    offered = [[t.name for t in options.get("tools") or ()] for _, options in client.requests]
+    base = ["load", "unload", "clash"]
+    assert offered == [base, [*base, "extra"], [*base, "extra"], [*base, "extra"], base]
+    with pytest.raises(RuntimeError, match="not called by an agent"):
+        FunctionInvocationContext(load, {}).add_tools(extra)
+    assert agent.tools == [load, unload, clash]
+
+
+@pytest.mark.requirement("TL1")
+async def test_a_tool_object_is_used_as_in_agent_framework() -> None:
+    @tool(name="square", description="Squares a number.", max_invocations=2)
+    def square(x: int) -> int:
+        return x * x
+
+    assert (square.name, square.description, square.declaration_only, square(3)) == ("square", "Squares a number.", False, 9)
+    assert square.to_json_schema_spec()["function"]["parameters"]["properties"] == {"x": {"type": "integer"}}
+    assert [content.text for content in await square.invoke(arguments={"x": 4})] == ["16"]
+    with pytest.raises(Exception, match="as often as it may"):
+        await square.invoke(arguments={"x": 4})
+    with pytest.raises(TypeError, match="x: Input should be a valid integer"):
+        await square.invoke(arguments={"x": "four"})
+    for wrong in ({"max_invocations": 0}, {"max_invocation_exceptions": 0}, {"approval_mode": "sometimes"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            FunctionTool(get_weather, **wrong)  # pyright: ignore[reportArgumentType]
+
+
+async def test_methods_become_tools_of_their_object() -> None:
+    class Counter:
+        def __init__(self, start: int) -> None:
+            self.start = start
+
+        @tool
+        def plus(self, n: int) -> int:
+            """Adds."""
+            return self.start + n
+
+        def minus(self, n: int) -> int:
+            return self.start - n
+
+    five, ten = Counter(5), Counter(10)
+    agent, _ = agent_of([[call("plus", {"n": 1}), call("minus", {"n": 2}, "c2")], "ok"], [five.plus, ten.minus])
+    assert results_of(await run(agent, False)) == ["6", "8"]
+    assert five.plus.parameters()["properties"] == {"n": {"type": "integer"}}
+
+
+async def test_a_tool_gives_pictures_beside_text() -> None:
+    def chart() -> list[Any]:
+        return ["A chart:", Content.from_data(b"png", "image/png")]
+
+    agent, client = agent_of([call("chart"), "nice"], [chart])
+    await run(agent, False)
+    [result] = client.requests[1][0][-1].contents
+    assert result.result == "A chart:\n[image (image/png)]"
+    assert [item.type for item in result.items or ()] == ["text", "data"]
+
+
+@pytest.mark.requirement("AG5")
+async def test_an_agent_is_a_tool_of_another_with_one_argument() -> None:
+    heard: list[str] = []
+    writer = Agent(ScriptedChatClient([["a ", "poem"]]), name="The writer!", description="Writes.")
+    as_tool = writer.as_tool(stream_callback=lambda update: heard.append(update.text))
+    assert (as_tool.name, as_tool.description) == ("The_writer", "Writes.")
+    assert as_tool.parameters() == {
+        "type": "object",
+        "properties": {"task": {"type": "string", "description": "Task for The_writer"}},
+        "required": ["task"],
+        "additionalProperties": False,
+    }
+    editor, _ = agent_of([call("The_writer", {"task": "write"}), "Here it is."], [as_tool])
+    assert results_of(await run(editor, False)) == ["a poem"]
+    assert heard == ["a ", "poem"]
+    with pytest.raises(ValueError, match="name"):
+        Agent(ScriptedChatClient([])).as_tool()
+
+
+@pytest.mark.requirement("AG5")
+@pytest.mark.parametrize("shared", [False, True])
+async def test_an_agent_as_a_tool_has_its_own_conversation_unless_the_callers_is_passed_on(shared: bool) -> None:
+    sessions: list[Any] = []
+
+    async def look(ctx: FunctionInvocationContext) -> str:
+        sessions.append(ctx.session)
+        return "ok"
+
+    inner = Agent(ScriptedChatClient([call("look"), "done"]), name="inner", tools=[look])
+    outer, _ = agent_of([call("inner", {"task": "x"}), "end"], [inner.as_tool(propagate_session=shared)])
+    session = outer.create_session()
+    await run(outer, False, session=session)
+    assert (sessions[0] is session) is shared
+
+
+@pytest.mark.requirement("AG1")
+def test_an_agent_is_what_supports_agent_run_says() -> None:
+    agent, _ = agent_of([])
+    assert isinstance(agent, SupportsAgentRun)
+    assert agent.create_session(session_id="mine").session_id == "mine"
+    assert agent.get_session("theirs").service_session_id == "theirs"
+
+
+@pytest.mark.requirement("AG1")
+async def test_an_agent_of_another_kind_is_written_over_base_agent() -> None:
+    class Echo(BaseAgent):
+        def run(self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None) -> Any:
+            async def parts() -> Any:
+                yield AgentResponseUpdate(contents=[Content.from_text(f"echo {messages}")], role="assistant")
+
+            answer = ResponseStream[AgentResponseUpdate, AgentResponse](parts(), finalizer=AgentResponse.from_updates)
+            return answer if stream else answer.get_final_response()
+
+    assert (await Echo(name="echo").run("hi")).text == "echo hi"
+    assert isinstance(Echo(), SupportsAgentRun)
+
+
+@pytest.mark.requirement("AG7")
+async def test_extra_payloads_travel_in_the_additional_properties_and_what_nobody_knows_is_ignored() -> None:
+    message = Message("user", ["hi"], additional_properties={"some.Feature": {"deep": 1}})
+    agent, client = agent_of(["ok"], additional_properties={"owner": "me"})
+    await run(agent, False, message)
+    assert client.requests[0][0][0].additional_properties == {"some.Feature": {"deep": 1}}
+    assert agent.additional_properties == {"owner": "me"}
+
+
+@pytest.mark.requirement("AG9", "TY9")
+async def test_options_of_a_clients_own_reach_it() -> None:
+    class MyOptions(ChatOptions, total=False):
+        reasoning_effort: str
+
+    agent, client = agent_of(["ok"], default_options=MyOptions(reasoning_effort="low"))
+    own: Any = MyOptions(seed=1, allow_multiple_tool_calls=False)
+    await run(agent, False, options=own)
+    sent: Any = client.requests[0][1]
+    assert (sent["reasoning_effort"], sent["seed"], sent["allow_multiple_tool_calls"]) == ("low", 1, False)
+
+
+@pytest.mark.requirement("C11", "TL2", "TL14")
+async def test_limits_of_the_loop_come_from_the_client_the_agent_and_the_run_each_over_the_one_before() -> None:
+    agent, client = agent_of([call("get_weather", {"location": "x"})] * 9, [get_weather], loop={"max_iterations": 3})
+    client.function_invocation_configuration["max_iterations"] = 5
+    await run(agent, False)
+    assert len(client.requests) == 4
+    await run(agent, False, options={"loop": {"max_iterations": 1}})
+    assert len(client.requests) == 6
+    assert all("loop" not in options for _, options in client.requests)
+    with pytest.raises(ValueError, match="max_iteration'"):
+        await run(agent, False, options={"loop": {"max_iteration": 1}})
+
+
+@pytest.mark.requirement("TL2")
+async def test_a_loop_that_is_off_leaves_the_calls_to_the_caller() -> None:
+    agent, client = agent_of([call("get_weather", {"location": "x"})], [get_weather], loop={"enabled": False})
+    response = await run(agent, False)
+    assert kinds_of(response) == [("assistant", ["function_call"])]
+    assert [offered.name for offered in client.requests[0][1].get("tools") or ()] == ["get_weather"]
+
+
+@both_ways
+@pytest.mark.requirement("TL10", "C9")
+async def test_a_forced_call_may_end_the_run_with_its_result(stream: bool) -> None:
+    agent, client = agent_of([call("get_weather", {"location": "x"}), "never"], [get_weather], loop={"return_tool_results": True})
+    choice: Any = {"mode": "required", "required_function_name": "get_weather"}
+    response = await run(agent, stream, options={"tool_choice": choice})
+    assert (results_of(response), len(client.requests)) == (["Sunny in x"], 1)
+    assert client.requests[0][1].get("tool_choice") == choice
+
+
+@pytest.mark.requirement("TY6", "C22")
+def test_the_text_of_a_response_is_what_the_assistant_said() -> None:
+    response = AgentResponse(messages=[Message("user", "q"), Message("assistant", "a"), Message("tool", "t"), Message("assistant", "b")])
+    assert response.text == "ab"
