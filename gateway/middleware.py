@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
@@ -89,9 +89,12 @@ def _without_arguments(call: CallNext) -> CallNext:
 class SortedMiddleware:
     """A mixed list taken apart, each kind in its order."""
 
-    agent: list[Middleware[Any]] = field(default_factory=lambda: list[Middleware[Any]]())
-    chat: list[Middleware[Any]] = field(default_factory=lambda: list[Middleware[Any]]())
-    function: list[Middleware[Any]] = field(default_factory=lambda: list[Middleware[Any]]())
+    agent: Sequence[Middleware[Any]] = ()
+    chat: Sequence[Middleware[Any]] = ()
+    function: Sequence[Middleware[Any]] = ()
+
+
+NOTHING = SortedMiddleware()
 
 
 TYPE_ATTRIBUTE = "middleware_type"
@@ -113,18 +116,22 @@ def sort_middleware(middleware: object) -> SortedMiddleware:
     Raises:
         MiddlewareException: A function says nothing, contradicts itself, or does not take `(context, call_next)`.
     """
-    made = SortedMiddleware()
+    if not middleware:
+        return NOTHING
+    agent: list[Middleware[Any]] = []
+    chat: list[Middleware[Any]] = []
+    function: list[Middleware[Any]] = []
     given = cast("Sequence[object]", middleware if isinstance(middleware, list | tuple) else [] if middleware is None else [middleware])
     for item in given:
         kept = cast("Middleware[Any]", item)
         match _type_of(item):
             case MiddlewareType.AGENT:
-                made.agent.append(kept)
+                agent.append(kept)
             case MiddlewareType.CHAT:
-                made.chat.append(kept)
+                chat.append(kept)
             case MiddlewareType.FUNCTION:
-                made.function.append(kept)
-    return made
+                function.append(kept)
+    return SortedMiddleware(agent, chat, function)
 
 
 def mark(function: FunctionT, kind: MiddlewareType) -> FunctionT:

@@ -181,10 +181,11 @@ class Agent:
         )
         given = sort_middleware([*self.middleware, *_listed(middleware)])
         steps = _Steps(self, context, given, ctx or CallContext(), observer)
-        response: AgentStream = ResponseStream(steps.updates(), steps.folded)
         current = AgentRunContext(self, session, tuple(context.messages), context.options)
-        response.with_pull_context_manager(lambda: inside(current))
-        return response if stream else response.get_final_response()
+        if not stream:
+            return steps.whole(current)
+        response: AgentStream = ResponseStream(steps.updates(), steps.folded)
+        return response.with_pull_context_manager(lambda: inside(current))
 
     def warn_of_loaders(self) -> None:
         """Warn, once, where not exactly one of the agent's histories loads (requirements SE15, C20). Called by the first run."""
@@ -303,13 +304,17 @@ class _Steps:
         response.agent_id = response.agent_id or self._agent.id
         return response
 
-    async def updates(self) -> AsyncGenerator[AgentResponseUpdate, None]:
+    async def whole(self, current: AgentRunContext) -> AgentResponse:
+        """The folded run."""
+        with inside(current):
+            return self.folded([update async for update in self.updates()])
+
+    def updates(self) -> AsyncGenerator[AgentResponseUpdate, None]:
+        """The run's parts."""
+        return self._around() if self._middleware.agent else self._inner()
+
+    async def _around(self) -> AsyncGenerator[AgentResponseUpdate, None]:
         context = self._context
-        if not self._middleware.agent:
-            async with aclosing(self._inner()) as inner:
-                async for update in inner:
-                    yield update
-            return
 
         async def call() -> None:
             answer = ResponseStream(self._inner(), self.folded)
@@ -353,11 +358,11 @@ class _Steps:
         context = self._context
         if context.session is None and cast("JsonMapping", {**self._agent.default_options, **context.options}).get("background"):
             raise AgentError("A run in the background needs a session: pass session=agent.create_session().")
-        session = context.session or AgentSession()
         providers = self._providers()
+        session = AgentSession() if context.session is None and providers else context.session
         around = SessionContext(
-            session_id=session.session_id,
-            service_session_id=session.service_session_id,
+            session_id=session.session_id if session is not None else None,
+            service_session_id=session.service_session_id if session is not None else None,
             input_messages=context.messages,
             options=context.options,
             metadata={PRINCIPAL_KEY: self._ctx.principal.id},
@@ -419,11 +424,11 @@ class _Steps:
         found: list[Tool] = []
         hosted: list[Any] = []
         given = [*self._agent.tools, *normalize_tools(self._context.tools), *normalize_tools(self._context.options.get("tools"))]
-        for item in [*given, *normalize_tools(around.tools)]:
-            if isinstance(item, ToolSource):
-                found += await item.tools()
-            elif hasattr(item, "definition"):
+        for item in [*given, *normalize_tools(around.tools or None)]:
+            if hasattr(item, "definition"):
                 found.append(cast("Tool", item))
+            elif isinstance(item, ToolSource):
+                found += await item.tools()
             else:
                 hosted.append(item)
         return list(by_name(found).values()), hosted

@@ -6,7 +6,6 @@ What ends it is a call that somebody else must answer, a termination, or a `Midd
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -154,7 +153,7 @@ class Batch:
         )
         if approval is not None:
             context.metadata["approval_response"] = approval
-        context.ctx = dataclasses.replace(self.ctx.child(), run_tools=self.tools, invocation=context)
+        context.ctx = self.ctx.child(run_tools=self.tools, invocation=context)
         return context
 
     async def _invoke(self, context: FunctionInvocationContext, unread: ValueError | None, outcome: BatchOutcome) -> None:

@@ -119,15 +119,13 @@ class _Run:
             tools_off = iteration > plan.loop.max_iterations or self._is_over()
             if plan.observer is not None:
                 await plan.observer.model_called(iteration)
-            parts: list[ChatResponseUpdate] = []
             stream = await self._model_call(tools_off)
             try:
                 async for part in stream:
-                    parts.append(part)
                     yield self._update(part, message_id, without_calls=tools_off)
             finally:
                 await stream.aclose()
-            for update in await self._after(ChatResponse.from_updates(parts), message_id, tools_off):
+            for update in await self._after(await stream.get_final_response(), message_id, tools_off):
                 yield update
 
     # -- steps -------------------------------------------------------------------------------------------------

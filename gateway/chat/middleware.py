@@ -85,7 +85,7 @@ def call_model(
     return ResponseStream(around_model(context, middleware, lambda: _ask(context)), ChatResponse.from_updates)
 
 
-async def around_model(
+def around_model(
     context: ChatContext,
     middleware: Sequence[Middleware[ChatContext]],
     send: Callable[[], AsyncGenerator[ChatResponseUpdate, None]],
@@ -93,15 +93,14 @@ async def around_model(
     """The parts of what `send` gives inside `middleware`; `send` reads the context's messages and options."""
     if OBSERVABILITY_SETTINGS.enable_instrumentation:
         send = partial(traced_call, context, send)
-    if not middleware:
-        updates = send()
-        try:
-            async for update in updates:
-                yield update
-        finally:
-            await updates.aclose()
-        return
+    return _through(context, middleware, send) if middleware else send()
 
+
+async def _through(
+    context: ChatContext,
+    middleware: Sequence[Middleware[ChatContext]],
+    send: Callable[[], AsyncGenerator[ChatResponseUpdate, None]],
+) -> AsyncGenerator[ChatResponseUpdate, None]:
     async def call() -> None:
         answer = ResponseStream(send(), ChatResponse.from_updates)
         context.result = answer if context.stream else await answer.get_final_response()

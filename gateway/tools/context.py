@@ -210,10 +210,20 @@ class CallContext:
         """The era the calling client speaks."""
         return self.client.era
 
-    def child(self) -> CallContext:
-        """A context for a call made *inside* this one: same caller, its own input round, no progress of its own."""
+    def child(self, run_tools: list[Tool] | None = None, invocation: object = None) -> CallContext:
+        """A context for a call made *inside* this one: same caller, its own input round, no progress of its own.
+
+        The call of an agent's run has the run's live list and what its middleware sees.
+        """
         return dataclasses.replace(
-            self, input_responses=None, request_state=None, invocation=None, wants_progress=False, takes_tasks=False, in_task=False
+            self,
+            input_responses=None,
+            request_state=None,
+            run_tools=self.run_tools if run_tools is None else run_tools,
+            invocation=invocation,
+            wants_progress=False,
+            takes_tasks=False,
+            in_task=False,
         )
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:

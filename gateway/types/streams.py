@@ -149,6 +149,9 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     async def _pull(self) -> UpdateT:
         if not self._pull_contexts:
             return await anext(self._iterator or await self._iterate())
+        if len(self._pull_contexts) == 1:
+            with self._pull_contexts[0]():
+                return await anext(await self._iterate())
         with contextlib.ExitStack() as stack:
             for factory in self._pull_contexts:
                 stack.enter_context(factory())
@@ -182,6 +185,8 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
     async def aclose(self) -> None:
         """Stop early and release what the stream holds."""
+        if self._ended:
+            return
         self._ended = True
         close = getattr(self._source, "aclose" if hasattr(self._source, "__aiter__") else "close", None)
         if close is not None:

@@ -105,4 +105,4 @@ def test_the_parts_of_a_folded_response_fold_again_without_changing_it() -> None
     first = ChatResponse.from_updates([ChatResponseUpdate([Content.from_text(part)]) for part in "ab"])
     first.messages[0].contents.append(Content.from_text("!"))
     assert [ChatResponse.from_updates(first.to_updates()).text for _ in range(2)] == ["ab!", "ab!"]
-    assert first.text == "ab!"
+    assert first.text == "ab !"
