@@ -367,10 +367,11 @@ class _Steps:
             options=context.options,
             metadata={PRINCIPAL_KEY: self._ctx.principal.id},
         )
-        for provider in providers:
+        hooked = [(provider, session) for provider in providers] if session is not None else []
+        for provider, own in hooked:
             if isinstance(provider, HistoryProvider) and not provider.load_messages:
                 continue  # it only stores (requirements SE13)
-            await provider.before_run(agent=self._agent, session=session, context=around, state=_state_of(session, provider))
+            await provider.before_run(agent=self._agent, session=own, context=around, state=_state_of(own, provider))
         plan = await self._plan(around)
         seen: list[AgentResponseUpdate] = []
         async with aclosing(run_stream(plan)) as updates:
@@ -379,8 +380,8 @@ class _Steps:
                 yield update
         if providers:
             around.finish(self.folded(seen))
-            for provider in reversed(providers):
-                await provider.after_run(agent=self._agent, session=session, context=around, state=_state_of(session, provider))
+            for provider, own in reversed(hooked):
+                await provider.after_run(agent=self._agent, session=own, context=around, state=_state_of(own, provider))
 
     async def _plan(self, around: SessionContext) -> RunPlan:
         agent, context = self._agent, self._context

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -153,6 +153,36 @@ class Security(_Part):
     """`ask` the person of the call, where that is possible, or `refuse`."""
 
 
+class LoopLimits(_Part):
+    """Limits of the loop of model and tool calls (`docs/agent-loop.md`); what is left out is as there."""
+
+    max_function_calls: int | None = Field(default=None, ge=1, alias="max-function-calls")
+    """Tool calls of one run; then tools are off."""
+    max_consecutive_errors: int | None = Field(default=None, ge=0, alias="max-consecutive-errors")
+    """Batches in a row with a failing call, before tools are off; 3 where left out."""
+    terminate_on_unknown_calls: bool | None = Field(default=None, alias="terminate-on-unknown-calls")
+    """End the run with an error when the model calls a tool that does not exist."""
+    include_detailed_errors: bool | None = Field(default=None, alias="include-detailed-errors")
+    """Let the model read what an unexpected exception of a tool says."""
+
+    def to_limits(self, *, by_alias: bool = False) -> JsonObject:
+        """What is set, in the names of `LoopOptions`, or with `by_alias` in those of the file."""
+        values = self.model_dump(exclude_none=True, by_alias=by_alias)
+        if not by_alias and "max_consecutive_errors" in values:
+            values["max_consecutive_errors_per_request"] = values.pop("max_consecutive_errors")
+        return values
+
+
+OPTION_PARAMETERS: dict[str, JsonObject] = {
+    "temperature": {"type": "number", "minimum": 0, "maximum": 2, "description": "How freely the model answers."},
+    "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1, "description": "The share of likely words the model chooses from."},
+    "max_tokens": {"type": "integer", "minimum": 1, "description": "Length of each answer of the model at most."},
+    "seed": {"type": "integer", "description": "The same seed makes similar answers."},
+    "stop": {"type": "array", "items": {"type": "string"}, "maxItems": 4, "description": "Texts at which the model stops."},
+}
+"""Options of a model that an agent may let its callers set, as arguments of its tool."""
+
+
 class AgentFile(BaseModel):
     """The frontmatter of an agent file. The body below it is the agent's instructions."""
 
@@ -172,6 +202,14 @@ class AgentFile(BaseModel):
     """Model calls of one run at most; the last is made without tools."""
     remote: RemoteAgent | None = None
     """Where the agent runs, when not here. It brings its own model and tools; an A2A agent its own instructions too."""
+    loop: LoopLimits = Field(default_factory=LoopLimits)
+    """Further limits of a run."""
+    middleware: list[str] = Field(default_factory=list)
+    """Middleware of your own, as `module:name` of a class, a function or an object; the first is the outermost."""
+    options: JsonObject = Field(default_factory=lambda: cast("JsonObject", {}))
+    """Options for the model, such as `temperature`."""
+    parameters: list[Literal["temperature", "top_p", "max_tokens", "seed", "stop"]] = Field(default_factory=lambda: cast("list[Any]", []))
+    """Options that callers may set, as arguments of the agent's tool."""
     output: JsonObject | None = None
     """JSON Schema of an object the answer must be; the tool then has structured output."""
     history: Literal["database", "none"] = "database"
@@ -213,13 +251,13 @@ class AgentFile(BaseModel):
             raise ValueError(f"{keys} can say nothing about a remote agent; leave them out")
         return self
 
-    @field_validator("tools", "skills", "context_providers", mode="before")
+    @field_validator("tools", "skills", "context_providers", "middleware", "parameters", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         """Other hosts write lists as `a, b`."""
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
-    @field_validator("context_providers")
+    @field_validator("context_providers", "middleware")
     @classmethod
     def _check_context(cls, value: list[str]) -> list[str]:
         for reference in value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from gateway.agents.context import AgentStream
@@ -44,12 +44,18 @@ class GivenConversation:
         return await self._agent.converse(self._messages, self._tools, ctx)
 
 
-async def followed(stream: AgentStream, ctx: CallContext) -> AgentResponse:
-    """The whole response; a caller that is a `RunFollower` is told each part as it comes."""
-    if isinstance(ctx.caller, RunFollower):
-        async for update in stream:
-            await ctx.caller.follow(update)
-    return await stream.get_final_response()
+async def followed(
+    stream: AgentStream, ctx: CallContext, said: Callable[[AgentResponseUpdate], Awaitable[None]] | None = None
+) -> AgentResponse:
+    """The whole response. A caller that is a `RunFollower` is told each part as it comes; for any other `said` is."""
+    tell = ctx.caller.follow if isinstance(ctx.caller, RunFollower) else said
+    try:
+        if tell is not None:
+            async for update in stream:
+                await tell(update)
+        return await stream.get_final_response()
+    finally:
+        await stream.aclose()
 
 
 def is_handed_back(response: AgentResponse) -> bool:

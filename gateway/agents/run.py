@@ -32,6 +32,9 @@ from gateway.types.responses import AgentResponseUpdate, ChatResponse, ChatRespo
 NO_ANSWER = "I could not finish this within the limits of the run."
 """Said where the last call gave nothing a reader could see (requirements TL4)."""
 
+LIMIT_KEY = "stopped"
+"""In a response's `additional_properties`: the limit that ended its run, in words."""
+
 _INVISIBLE = frozenset({"function_call", "usage", "text_reasoning"})
 
 
@@ -169,8 +172,7 @@ class _Run:
         calls = _calls_of(answer.messages)
         self._ended = tools_off or not calls or not plan.tools or not loop.enabled
         if self._ended:
-            says_nothing = all(content.type in _INVISIBLE for m in answer.messages for content in m.contents)
-            return [self._own([Content.from_text(NO_ANSWER)], message_id)] if tools_off and says_nothing else []
+            return [self._last_word(answer, message_id)] if tools_off else []
         waiting = self._to_be_answered(calls)
         if waiting is not None:
             self._ended = True
@@ -192,6 +194,21 @@ class _Run:
         if was_forced:
             del self._options["tool_choice"]  # it holds once, or the run could never end in text (requirements C9)
         return updates
+
+    def _last_word(self, answer: ChatResponse, message_id: str) -> AgentResponseUpdate:
+        """Which limit ended the run, with a sentence where the model said nothing."""
+        says_nothing = all(content.type in _INVISIBLE for m in answer.messages for content in m.contents)
+        update = self._own([Content.from_text(NO_ANSWER)] if says_nothing else [], message_id)
+        update.additional_properties = {LIMIT_KEY: self._limit()}
+        return update
+
+    def _limit(self) -> str:
+        loop = self._plan.loop
+        if loop.max_function_calls is not None and self._executed >= loop.max_function_calls:
+            return f"at most {loop.max_function_calls} tool calls"
+        if self._errors >= max(1, loop.max_consecutive_errors_per_request):
+            return f"tools failed {self._errors} times in a row"
+        return f"at most {loop.max_iterations} rounds of tool calls"
 
     async def _tell_tools(self, calls: Sequence[Content]) -> None:
         if self._plan.observer is not None:

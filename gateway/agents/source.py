@@ -1,4 +1,4 @@
-"""`AgentSource`: the agent files of some folders, as tools.
+"""`AgentSource`: the agent files of some folders, as tools, with a card of each as a resource.
 
 Reads once, when entered; a broken file is noted in `problems` and the others load. Entered by `app`.
 """
@@ -12,6 +12,7 @@ from typing import cast
 
 import anyio.to_thread
 
+from gateway.agents.cards import SCHEME, to_contents, to_resource
 from gateway.agents.conversations import Conversations
 from gateway.agents.definition import AgentDefinition, read_agent
 from gateway.agents.following import GivenConversation
@@ -20,9 +21,12 @@ from gateway.agents.tool import AgentTool
 from gateway.chat.resolve import ModelResolver
 from gateway.config.expand import Expander
 from gateway.config.references import References
-from gateway.errors import AgentError, ConfigError, GatewayError
+from gateway.errors import AgentError, ConfigError, GatewayError, NotFound
+from gateway.json_types import JsonObject
+from gateway.middleware import sort_middleware
 from gateway.sessions.context import ContextProvider
-from gateway.tools.base import OnChange, Tool
+from gateway.tools.base import Finished, Kind, OnChange, Tool
+from gateway.tools.context import CallContext
 from gateway.tools.functions_source import SourceProblem, import_object
 from gateway.tools.toolbox import ToolBox
 from gateway.types.messages import Message
@@ -75,6 +79,7 @@ class AgentSource:
         """Read every file."""
         found: dict[str, AgentDefinition] = {}
         providers: dict[str, list[ContextProvider]] = {}
+        layers: dict[str, list[object]] = {}
         for path in await anyio.to_thread.run_sync(find_files, self._paths):
             try:
                 definition = await anyio.to_thread.run_sync(read_agent, path)
@@ -82,6 +87,7 @@ class AgentSource:
                 first = found.setdefault(definition.file.name, definition)
                 if first is not definition:
                     raise AgentError(f"{path}: agent {definition.file.name!r} is already defined in {first.path}; rename one.")
+                layers[definition.file.name] = await self._middleware_of(definition)
                 providers[definition.file.name] = await self._providers_of(definition)
             except AgentError as error:
                 self.problems.append(SourceProblem(str(path), str(error).removeprefix(f"{path}: ")))
@@ -92,7 +98,7 @@ class AgentSource:
             for note in definition.notes:
                 logger.info("%s", note)
         self.definitions = [found[name] for name in sorted(providers)]
-        self._tools = {d.file.name: self._tool(d, providers[d.file.name]) for d in self.definitions}
+        self._tools = {d.file.name: self._tool(d, providers[d.file.name], layers[d.file.name]) for d in self.definitions}
         return self
 
     @property
@@ -100,7 +106,7 @@ class AgentSource:
         """Whether callers may have sessions with one of the agents."""
         return self._conversations is not None and any(definition.file.history != "none" for definition in self.definitions)
 
-    def _tool(self, definition: AgentDefinition, providers: Sequence[ContextProvider]) -> AgentTool:
+    def _tool(self, definition: AgentDefinition, providers: Sequence[ContextProvider], middleware: Sequence[object]) -> AgentTool:
         return AgentTool(
             definition,
             toolbox=self._toolbox,
@@ -109,7 +115,25 @@ class AgentSource:
             conversations=self._conversations,
             context_providers=providers,
             remote=self._remotes.get(definition.file.name),
+            middleware=middleware,
         )
+
+    async def _middleware_of(self, definition: AgentDefinition) -> list[object]:
+        """The middleware that a file names: objects and functions as they are, classes made without arguments.
+
+        Raises:
+            AgentError: One cannot be imported, made, or does not say what it is around.
+        """
+        made: list[object] = []
+        for reference in definition.file.middleware:
+            try:
+                value = await import_object(reference, base_dir=self._base_dir)
+                value = cast("type[object]", value)() if isinstance(value, type) else value
+                sort_middleware([value])
+            except (TypeError, ValueError, GatewayError) as error:
+                raise AgentError(f"{definition.path}: middleware: {reference!r}: {error}") from None
+            made.append(value)
+        return made
 
     async def _providers_of(self, definition: AgentDefinition) -> list[ContextProvider]:
         """The context providers that a file names: objects, or what makes one when called.
@@ -169,6 +193,35 @@ class AgentSource:
     async def tools(self) -> Sequence[Tool]:
         """One tool per agent."""
         return list(self._tools.values())
+
+    async def list(self, kind: Kind) -> Sequence[JsonObject]:
+        """A card of each agent among the resources; nothing else."""
+        return [to_resource(definition) for definition in self.definitions] if kind == "resources" else []
+
+    async def read(self, uri: str, ctx: CallContext) -> Finished:
+        """The card of an agent. Raises `NotFound`."""
+        return Finished(to_contents(self._known(uri)))
+
+    def _known(self, uri: str) -> AgentDefinition:
+        found = next((d for d in self.definitions if uri == f"{SCHEME}{d.file.name}"), None)
+        if found is None:
+            raise NotFound("resource", uri)
+        return found
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished:
+        """There are none. Raises `NotFound`."""
+        raise NotFound("prompt", name)
+
+    async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
+        """No suggestions."""
+        return {"values": []}
+
+    async def watch(self, uri: str) -> None:
+        """Cards do not change while this source is here. Raises `NotFound` for anything else."""
+        self._known(uri)
+
+    async def unwatch(self, uri: str) -> None:
+        """Undo one `watch`."""
 
     def subscribe(self, on_change: OnChange) -> None:
         """Agents do not change while the gateway runs."""

@@ -7,38 +7,37 @@ because `model: auto` may mean the caller's own; its tools are the guarded ones 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
 
 from gateway.agents.agent import Agent
+from gateway.agents.answers import to_complete
 from gateway.agents.compaction import to_strategy
 from gateway.agents.context import AgentMiddleware
 from gateway.agents.conversations import NEW_SESSION, Conversations, in_session
-from gateway.agents.definition import AgentDefinition
+from gateway.agents.definition import OPTION_PARAMETERS, AgentDefinition
 from gateway.agents.features import file_provider, loop_middleware, security_provider
-from gateway.agents.following import followed, is_handed_back
-from gateway.agents.options import LoopOptions
+from gateway.agents.following import RunFollower, followed
+from gateway.agents.progress import RunProgress
 from gateway.agents.remote.run import Remote, run_remote
 from gateway.chat.resolve import ModelResolver
 from gateway.errors import AgentError
-from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.checking import SchemaCheck, measure
+from gateway.json_types import JsonObject
 from gateway.sessions.context import ContextProvider
+from gateway.sessions.session import AgentSession
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
-from gateway.tools.context import CallContext, LogLevel
+from gateway.tools.context import CallContext
 from gateway.tools.toolbox import ToolBox
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
-from gateway.types.responses import AgentResponse, last_text
+from gateway.types.responses import AgentResponse
 
 DEPTH_KEY = "dev.moongate/agentDepth"
 """Request `_meta`: how many agents this call is already inside."""
 
 MAX_DEPTH = 5
 """Agents that may call each other; a circle of agents ends here."""
-
-RESULT_META_KEY = "dev.moongate/agent"
-"""Result `_meta`: model, usage and how the run ended."""
 
 SKILL_TOOLS = ("skill/search_skills", "skill/load_skill", "skill/read_skill_resource", "skill/run_skill_script")
 
@@ -76,6 +75,7 @@ class AgentTool:
         conversations: Conversations | None = None,
         context_providers: Sequence[ContextProvider] = (),
         remote: Remote | None = None,
+        middleware: Sequence[object] = (),
     ) -> None:
         """`skill_instructions` says what an agent is told about skills by name; `None` where none are served. Without
         `conversations` every call stands alone. `remote` is where an agent runs that does not run here; whoever made it closes it.
@@ -85,6 +85,7 @@ class AgentTool:
         has_sessions = definition.file.history != "none" and self._remote.agent is None
         self._conversations = conversations if has_sessions else None
         self._context_providers = tuple(context_providers)
+        self._middleware = list(middleware)
         self._toolbox = toolbox
         self._models = models
         self._skill_instructions = skill_instructions
@@ -94,7 +95,11 @@ class AgentTool:
             description=file.description,
             input_schema={
                 "type": "object",
-                "properties": {"task": _TASK, **({"session_id": _SESSION_ID} if self._conversations is not None else {})},
+                "properties": {
+                    "task": _TASK,
+                    **({"session_id": _SESSION_ID} if self._conversations is not None else {}),
+                    **{name: OPTION_PARAMETERS[name] for name in file.parameters},
+                },
                 "required": ["task"],
                 "additionalProperties": False,
             },
@@ -105,7 +110,7 @@ class AgentTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """A string argument, `task`, and where sessions are kept an optional one, `session_id`."""
+        """The string argument `task`, `session_id` where sessions are kept, and the options that the file lets callers set."""
         return self._definition
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
@@ -119,15 +124,18 @@ class AgentTool:
             StorageError: The session cannot be read.
         """
         messages, session_id = [Message("user", [str(arguments["task"])])], str(arguments.get("session_id") or "")
+        options = cast("ChatOptions", {name: arguments[name] for name in self._agent.file.parameters if name in arguments})
         if not session_id or self._conversations is None:
-            return await self.converse(messages, (), ctx)
+            return await self.converse(messages, (), ctx, options)
         progress, inner = self._inside(ctx)
         async with self._conversations.open(self._agent.file, session_id, ctx.principal.id) as conversation:
             agent = await self._build(inner, [conversation.history, *self._context_providers], progress)
-            stream = agent.run(messages, stream=True, session=conversation.session, ctx=inner, observer=progress)
-            return await in_session(conversation, self._to_complete(model_of(agent), await followed(stream, ctx)))
+            run = _Run(agent, messages, options, (), conversation.session)
+            return await in_session(conversation, self._to_complete(model_of(agent), await run.followed(ctx, inner, progress), ctx))
 
-    async def converse(self, messages: Sequence[Message], tools: Sequence[Tool], ctx: CallContext) -> ToolOutcome:
+    async def converse(
+        self, messages: Sequence[Message], tools: Sequence[Tool], ctx: CallContext, options: ChatOptions | None = None
+    ) -> ToolOutcome:
         """Run the agent on a conversation, with `tools` beside its own. A caller that is a `RunFollower` is told each part.
 
         Raises:
@@ -136,12 +144,12 @@ class AgentTool:
         """
         progress, inner = self._inside(ctx)
         if self._remote.agent is not None:
-            return self._to_complete(None, await run_remote(self._remote.agent, messages, ctx))
+            return self._to_complete(None, await run_remote(self._remote.agent, messages, ctx), ctx)
         agent = await self._build(inner, self._context_providers, progress)
-        stream = agent.run(messages, stream=True, tools=[*tools], ctx=inner, observer=progress)
-        return self._to_complete(model_of(agent), await followed(stream, ctx))
+        run = _Run(agent, messages, options or {}, tools)
+        return self._to_complete(model_of(agent), await run.followed(ctx, inner, progress), ctx)
 
-    def _inside(self, ctx: CallContext) -> tuple[_Progress, CallContext]:
+    def _inside(self, ctx: CallContext) -> tuple[RunProgress, CallContext]:
         """The context of the run itself.
 
         Raises:
@@ -151,10 +159,14 @@ class AgentTool:
         depth = depth if isinstance(depth, int) else 0
         if depth >= MAX_DEPTH:
             raise AgentError(f"Agent {self._agent.file.name!r} was not run: {depth} agents are already calling each other.")
-        progress = _Progress(ctx)
+        progress = RunProgress(ctx)
         return progress, dataclasses.replace(ctx, caller=progress, meta={**ctx.meta, DEPTH_KEY: depth + 1})
 
-    async def _build(self, ctx: CallContext, providers: Sequence[ContextProvider], progress: _Progress) -> Agent:
+    def _to_complete(self, model: str | None, response: AgentResponse, ctx: CallContext) -> Complete:
+        hands_back = isinstance(ctx.caller, RunFollower)
+        return to_complete(response, model=model, output=self._agent.file.output, hands_back=hands_back)
+
+    async def _build(self, ctx: CallContext, providers: Sequence[ContextProvider], progress: RunProgress) -> Agent:
         file = self._agent.file
         own: list[ContextProvider] = []
         if file.files is not None:
@@ -173,7 +185,9 @@ class AgentTool:
             if self._skill_instructions is None:
                 raise AgentError(f"Agent {file.name!r} names skills, but none are served; set `expose.skills`.")
             parts.append(self._skill_instructions(file.skills))
-        options: ChatOptions = {"response_format": file.output} if file.output is not None else {}
+        options = cast("ChatOptions", dict(file.options))
+        if file.output is not None:
+            options["response_format"] = file.output
         client = self._remote.client or self._models.resolve(file.model, ctx)
         return Agent(
             client,
@@ -182,26 +196,11 @@ class AgentTool:
             description=file.description,
             tools=tools,
             default_options=options,
-            function_invocation_configuration=LoopOptions(max_iterations=max(1, file.max_turns - 1)),
+            middleware=[*middleware, *self._middleware],
+            function_invocation_configuration={**file.loop.to_limits(), "max_iterations": max(1, file.max_turns - 1)},
             context_providers=[*providers, *own],
-            middleware=middleware,
             compaction_strategy=to_strategy(file.compaction, client),
         )
-
-    def _to_complete(self, model: str | None, response: AgentResponse) -> Complete:
-        text = last_text(response.messages)
-        result: JsonObject = {"content": [{"type": "text", "text": text}]}
-        note: JsonObject = {"model": model} if model else {}
-        if response.usage_details:
-            note["usage"] = response.usage_details
-        if response.finish_reason:
-            note["finishReason"] = response.finish_reason
-        result["_meta"] = {RESULT_META_KEY: note}
-        if self._agent.file.output is not None:
-            result |= _structured(text, self._agent.file.output)
-        elif not text and not is_handed_back(response):
-            result |= {"content": [{"type": "text", "text": "The agent gave no answer."}], "isError": True}
-        return Complete(result)
 
 
 def model_of(agent: Agent) -> str | None:
@@ -209,52 +208,23 @@ def model_of(agent: Agent) -> str | None:
     return getattr(agent.client, "model", None)
 
 
-def _structured(text: str, schema: JsonObject) -> JsonObject:
-    """Structured content, or an error result that says what is wrong with the answer."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    problem = "it is no JSON object" if not isinstance(value, dict) else SchemaCheck(schema).find(value, measure(value))
-    if problem is None:
-        return {"structuredContent": value}
-    message = f"The agent's answer does not have the form it must have ({problem}). The answer was:\n{text}"
-    return {"content": [{"type": "text", "text": message}], "isError": True}
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run, told to its caller on the way."""
 
+    agent: Agent
+    messages: Sequence[Message]
+    options: ChatOptions
+    tools: Sequence[Tool] = ()
+    session: AgentSession | None = None
 
-class _Progress:
-    """Turns the run's steps, and the progress of its tools, into one sequence of progress messages.
-
-    It stands in for the caller inside the run: numbers of inner calls would start over, and the ones that the
-    client sees must grow.
-    """
-
-    def __init__(self, ctx: CallContext) -> None:
-        self._ctx = ctx
-        self._step = 0
-
-    async def model_called(self, number: int) -> None:
-        """The model is thinking."""
-        await self.tell("thinking" if number == 1 else f"thinking (round {number})")
-
-    async def tools_called(self, names: Sequence[str]) -> None:
-        """Tools are running."""
-        await self.tell(f"using {', '.join(names[:5])}{' …' if len(names) > 5 else ''}")
-
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """A tool of the run reports; only what it says is passed on."""
-        if message:
-            await self.tell(message)
-
-    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Passed on."""
-        await self._ctx.caller.log(level, data, logger)
-
-    async def ask(self, request: JsonObject) -> JsonObject:
-        """Passed on; the context that asks has stopped its clocks already."""
-        return await self._ctx.caller.ask(request)
-
-    async def tell(self, message: str) -> None:
-        """The next message."""
-        self._step += 1
-        await self._ctx.progress(self._step, None, message)
+    async def followed(self, ctx: CallContext, inner: CallContext, progress: RunProgress) -> AgentResponse:
+        """The whole response. A `RunFollower` is told each part, any other caller that asked for progress what the agent says."""
+        if not ctx.wants_progress and not isinstance(ctx.caller, RunFollower):
+            return await self.agent.run(
+                self.messages, tools=[*self.tools], options=self.options, session=self.session, ctx=inner, observer=progress
+            )
+        stream = self.agent.run(
+            self.messages, stream=True, tools=[*self.tools], options=self.options, session=self.session, ctx=inner, observer=progress
+        )
+        return await followed(stream, ctx, progress.said)

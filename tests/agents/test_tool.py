@@ -13,8 +13,9 @@ import anyio.lowlevel
 import pytest
 
 from gateway import CallContext, FunctionTool
+from gateway.agents.answers import RESULT_META_KEY
 from gateway.agents.source import AgentSource
-from gateway.agents.tool import DEPTH_KEY, MAX_DEPTH, RESULT_META_KEY
+from gateway.agents.tool import DEPTH_KEY, MAX_DEPTH
 from gateway.chat.resolve import ModelResolver
 from gateway.errors import AgentError, ModelError
 from gateway.tools.base import Complete, Tool
