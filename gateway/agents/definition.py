@@ -17,6 +17,7 @@ from gateway.config.documents import DocumentError, load_mapping, split_frontmat
 from gateway.config.suggest import did_you_mean
 from gateway.errors import AgentError
 from gateway.json_types import JsonObject, JsonValue
+from gateway.tools.base import TaskSupport
 
 FOREIGN_KEYS = frozenset(
     {
@@ -220,6 +221,8 @@ class AgentFile(BaseModel):
     """What the model no longer sees of a conversation that grew long; left out: it sees everything."""
     context_providers: list[str] = Field(default_factory=list, alias="context-providers")
     """Context providers of your own, as `module:name` of an object or of what makes one; in the order they run."""
+    task: TaskSupport = "optional"
+    """Whether clients may (`optional`), must (`required`) or cannot (`never`) run it in the background."""
 
     loop_until: LoopUntil | None = Field(default=None, alias="loop-until")
     """Run it again until a judge finds the task done."""

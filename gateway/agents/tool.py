@@ -20,6 +20,7 @@ from gateway.agents.definition import OPTION_PARAMETERS, AgentDefinition
 from gateway.agents.features import file_provider, loop_middleware, security_provider
 from gateway.agents.following import RunFollower, followed
 from gateway.agents.progress import RunProgress
+from gateway.agents.recorded import RecordModelCalls
 from gateway.agents.remote.run import Remote, run_remote
 from gateway.chat.resolve import ModelResolver
 from gateway.errors import AgentError
@@ -65,6 +66,9 @@ _SESSION_ID: JsonObject = {
 class AgentTool:
     """Implements `Tool` over one agent file."""
 
+    records_steps = True
+    """Inside a durable task it records its model calls, and the tools it calls record themselves."""
+
     def __init__(
         self,
         definition: AgentDefinition,
@@ -105,6 +109,8 @@ class AgentTool:
             },
             output_schema=file.output,
             annotations={"title": f"Agent {file.name}", "openWorldHint": True},
+            task=file.task,
+            task_by="nobody" if file.task == "never" else "gateway",
             may_ask=True,
         )
 
@@ -188,6 +194,7 @@ class AgentTool:
         options = cast("ChatOptions", dict(file.options))
         if file.output is not None:
             options["response_format"] = file.output
+        recorded = [RecordModelCalls(ctx.durable)] if ctx.durable is not None else []
         client = self._remote.client or self._models.resolve(file.model, ctx)
         return Agent(
             client,
@@ -196,7 +203,7 @@ class AgentTool:
             description=file.description,
             tools=tools,
             default_options=options,
-            middleware=[*middleware, *self._middleware],
+            middleware=[*middleware, *self._middleware, *recorded],
             function_invocation_configuration={**file.loop.to_limits(), "max_iterations": max(1, file.max_turns - 1)},
             context_providers=[*providers, *own],
             compaction_strategy=to_strategy(file.compaction, client),

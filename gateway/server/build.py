@@ -58,6 +58,7 @@ from gateway.server.parked import ParkedCalls
 from gateway.server.reads import ReadHandler
 from gateway.server.skills import bind_skills, declare_skills
 from gateway.server.tasks import TaskHandler
+from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
 from gateway.tools.base import ChangeKind
 
@@ -126,6 +127,7 @@ class GatewayServer:
         """`instructions` describes what is here now; a person has `ask_timeout_seconds` to answer. `state_key` (32 bytes)
         seals request state; gateways that share it take each other's. No side effects."""
         self._ask_timeout_seconds = ask_timeout_seconds
+        self._records: Records | None = None
         self._catalog = catalog
         self._task_key = hmac.digest(state_key, b"task-handles", "sha256")
         self._instructions = instructions
@@ -166,12 +168,20 @@ class GatewayServer:
         bind_skills(self.mcp, self._skills, lambda ctx: self._clients.context(ctx, WireCaller(ctx)))
         declare_skills(self.mcp, self._skills)
 
+    def keep_tasks_in(self, records: Records) -> None:
+        """Where tasks of this gateway are kept; before it is entered. Without it only tasks of servers are relayed."""
+        self._records = records
+
     async def __aenter__(self) -> GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         self._parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
         self._reads.park_in(parked)
-        handler = TaskHandler(self._catalog, self._clients, TaskRunner(tasks), self._task_key)
+        handler = TaskHandler(self._catalog, self._clients, self._task_key)
+        if self._records is not None:
+            runner = TaskRunner(tasks, self._records, handler.call, ask_timeout_seconds=self._ask_timeout_seconds)
+            handler.run_with(runner)
+            tasks.start_soon(runner.run)
         handler.bind(self.mcp)
         calls = CallHandler(self._catalog, self._clients, parked, handler)
         self.mcp.add_request_handler("tools/call", CallToolRequestParams, calls)

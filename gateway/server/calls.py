@@ -10,7 +10,7 @@ import dataclasses
 from typing import cast
 
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, CallToolRequestParams
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, CallToolRequestParams
 
 from gateway.catalog import Catalog
 from gateway.errors import AskUnavailable, NotFound, ToolFailed, UpstreamRefused
@@ -25,6 +25,10 @@ from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
 from gateway.tools.guard import GuardedTool
+from gateway.upstream.session import TASKS_EXTENSION
+
+FIRST_WITH_TASKS = "2025-11-25"
+"""The first protocol version that has tasks; older clients never heard of them."""
 
 
 class CallHandler:
@@ -69,7 +73,10 @@ class CallHandler:
         if declares_tasks(ctx):
             ctx = dataclasses.replace(ctx, takes_tasks=True)
             if self._tasks.starts_here(tool, arguments, ctx):
-                return self._tasks.started(self._tasks.start(tool, arguments, ctx))
+                return self._tasks.started(await self._tasks.start(tool, arguments, ctx))
+        elif self._tasks.must_run_here(tool):
+            required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
+            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"Tool {tool.exposed_name!r} only runs as a task.", required)
         outcome = await self._run_leg(tool, arguments, ctx, caller)
         return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
 
@@ -80,6 +87,8 @@ class CallHandler:
         return seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
 
     async def _run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: WireCaller) -> ToolOutcome:
+        if self._tasks.must_run_here(tool) and ctx.client.protocol_version >= FIRST_WITH_TASKS:
+            raise MCPError(METHOD_NOT_FOUND, f"Tool {tool.exposed_name!r} only runs as a task: send `task` with the call.")
         try:
             outcome = await drive(tool, arguments, ctx)
             await caller.close()

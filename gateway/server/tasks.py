@@ -29,15 +29,16 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 
 from gateway.catalog import Catalog
-from gateway.errors import GatewayError, NotFound, TaskError
+from gateway.errors import GatewayError, NotFound, StorageError, TaskError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
 from gateway.server.caller import WireCaller
 from gateway.server.clients import Clients, RequestContext, is_modern, principal_of
 from gateway.server.errors import to_mcp_error
 from gateway.server.handles import Handle, TaskHandles
-from gateway.tasks.runner import Task, TaskRunner
-from gateway.tools.base import TaskMethod, TaskStarted
+from gateway.tasks.runner import TaskRunner
+from gateway.tasks.task import Task
+from gateway.tools.base import Complete, TaskMethod, TaskStarted
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
 from gateway.tools.guard import GuardedTool
@@ -48,6 +49,9 @@ POLL_MS = 500
 
 RELATED_TASK = "io.modelcontextprotocol/related-task"
 """`_meta` key of 2025-11-25 that names the task a message belongs to."""
+
+OWN_SOURCES = ("agent", "workflow")
+"""Sources whose tools say themselves whether they run as tasks; what a server says of its tools is followed for it."""
 
 NO_TASK = "Task not found"
 
@@ -70,12 +74,30 @@ def declares_tasks(ctx: CallContext) -> bool:
 class TaskHandler:
     """Serves tasks of one server."""
 
-    def __init__(self, catalog: Catalog, clients: Clients, runner: TaskRunner, key: bytes) -> None:
-        """`key` (32 bytes) seals the handles of relayed tasks."""
+    def __init__(self, catalog: Catalog, clients: Clients, key: bytes) -> None:
+        """`key` (32 bytes) seals the handles of relayed tasks. `run_with` follows."""
         self._catalog = catalog
         self._clients = clients
-        self._runner = runner
+        self._given: TaskRunner | None = None
         self._handles = TaskHandles(key)
+
+    def run_with(self, runner: TaskRunner) -> None:
+        """Hand over what runs tasks here."""
+        self._given = runner
+
+    @property
+    def _runner(self) -> TaskRunner:
+        if self._given is None:
+            raise NotFound("task", "")
+        return self._given
+
+    async def call(self, tool: str, arguments: JsonObject, ctx: CallContext) -> Complete | TaskStarted:
+        """The call inside a task.
+
+        Raises:
+            NotFound: The tool is not there (`kind` is `tool`).
+        """
+        return await drive(await self._catalog.seek(tool), arguments, ctx)
 
     def bind(self, server: Server[Any]) -> None:
         """Declare the extension and serve the methods."""
@@ -91,17 +113,20 @@ class TaskHandler:
 
     def starts_here(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
         """Whether a call becomes a task of this gateway. A call that policy refuses does not: its refusal is the answer."""
-        return ctx.takes_tasks and tool.definition.task_by == "gateway" and not isinstance(tool.check(arguments), Reject)
+        runs_here = self._given is not None and tool.definition.task_by == "gateway"
+        return runs_here and ctx.takes_tasks and not isinstance(tool.check(arguments), Reject)
 
-    def start(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, ttl_seconds: float | None = None) -> Task:
+    def must_run_here(self, tool: GuardedTool) -> bool:
+        """Whether an agent or workflow of ours says that it only runs as a task."""
+        return self._given is not None and tool.definition.task == "required" and tool.source in OWN_SOURCES
+
+    async def start(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, ttl_seconds: float | None = None) -> Task:
         """Run a call as a task of this gateway.
 
         Raises:
             TaskError: The caller has too many.
         """
-        return self._runner.start(
-            lambda inner: drive(tool, arguments, inner), ctx, tool=tool.exposed_name, ttl_seconds=ttl_seconds
-        )
+        return await self._runner.start(tool.exposed_name, arguments, ctx, ttl_seconds=ttl_seconds)
 
     def started(self, task: Task) -> TaskStarted:
         """The create answer of a task that runs here."""
@@ -131,8 +156,8 @@ class TaskHandler:
         facts = self._clients.context(ctx, WireCaller(ctx))
         seconds = ttl / 1000 if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl > 0 else None
         try:
-            task = self.start(tool, arguments, facts, seconds)
-        except TaskError as error:
+            task = await self.start(tool, arguments, facts, seconds)
+        except (TaskError, StorageError) as error:
             raise MCPError(INTERNAL_ERROR, str(error)) from None
         return {"task": _legacy_task(task)}
 
@@ -188,7 +213,7 @@ class TaskHandler:
     async def _get(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         if self._is_relayed(params):
             return await self._relay(ctx, params, "tasks/get")
-        task = self._runner.find(params.task_id, principal_of(ctx).id)
+        task = await self._runner.find(params.task_id, principal_of(ctx).id)
         return _modern_state(task) if is_modern(ctx) else _legacy_task(task)
 
     async def _update(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
@@ -196,35 +221,34 @@ class TaskHandler:
             raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
         if self._is_relayed(params):
             return await self._relay(ctx, params, "tasks/update")
-        self._runner.answer(self._runner.find(params.task_id, principal_of(ctx).id), params.input_responses or {})
+        await self._runner.answer(await self._runner.find(params.task_id, principal_of(ctx).id), params.input_responses or {})
         return {}
 
     async def _cancel(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         if self._is_relayed(params):
             return await self._relay(ctx, params, "tasks/cancel")
-        task = self._runner.find(params.task_id, principal_of(ctx).id)
+        task = await self._runner.find(params.task_id, principal_of(ctx).id)
         if is_modern(ctx):
             await self._runner.cancel(task)
             return {}
         if task.is_over:
             raise MCPError(INVALID_PARAMS, f"The task is already {_legacy_task(task)['status']}.")
-        await self._runner.cancel(task)
-        return _legacy_task(task)
+        return _legacy_task(await self._runner.cancel(task))
 
     async def _result(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         """2025-11-25: wait for the end, putting the task's asks to the client meanwhile."""
-        task = self._runner.find(params.task_id, principal_of(ctx).id)
+        task = await self._runner.find(params.task_id, principal_of(ctx).id)
         facts = self._context(ctx)
         while not task.is_over:
-            moved = task.moved
             ask = next(iter(task.asks.items()), None)
             if ask is None:
-                await moved.wait()
+                task = await self._runner.moved(task)
                 continue
             key, request = ask
             inner: JsonObject = request.get("params") or {}
             answer = await facts.ask({**request, "params": {**inner, "_meta": {RELATED_TASK: {"taskId": task.id}}}})
-            self._runner.answer(task, {key: answer})
+            await self._runner.answer(task, {key: answer})
+            task = task if task.is_here else await self._runner.find(task.id, task.principal)
         if task.result is None:
             error = task.error or {"code": INTERNAL_ERROR, "message": "The task was cancelled."}
             raise MCPError(error["code"], error["message"])
@@ -233,7 +257,7 @@ class TaskHandler:
     async def _list(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
         if is_modern(ctx):
             raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
-        return {"tasks": [_legacy_task(task) for task in self._runner.all_of(principal_of(ctx).id)]}
+        return {"tasks": [_legacy_task(task) for task in await self._runner.all_of(principal_of(ctx).id)]}
 
 
 def _modern_task(task: Task) -> JsonObject:

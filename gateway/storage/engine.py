@@ -27,8 +27,7 @@ from sqlalchemy.pool import NullPool
 from gateway.errors import StorageError
 from gateway.storage.files import locked
 from gateway.storage.migrations import migrate
-
-FILE_NAME = "gateway.db"
+from gateway.storage.names import DATABASE_FILE
 
 BUSY_SECONDS = 5.0
 """How long a statement waits for another process's writing; writers here are done in milliseconds."""
@@ -86,7 +85,7 @@ def open_database(folder: Path) -> Database:
     Raises:
         StorageError: It cannot be used, or a newer Moongate made it.
     """
-    return _open_file(folder / FILE_NAME, {"pool_size": POOL_SIZE, "max_overflow": 0, "pool_timeout": WORK_SECONDS})
+    return _open_file(folder / DATABASE_FILE, {"pool_size": POOL_SIZE, "max_overflow": 0, "pool_timeout": WORK_SECONDS})
 
 
 def open_url(url: str, *, pooled: bool = True) -> Database:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -84,3 +85,27 @@ class StoredSession:
             "id": self.id, "agent": self.agent, "turns": self.turns, "createdAt": self.created_at, "usedAt": self.used_at,
             "expiresAt": self.expires_at, "busy": self.is_busy,
         }  # fmt: skip
+@dataclass(slots=True)
+class TaskRow:
+    """One task as it is stored."""
+
+    id: str
+    principal: str
+    tool: str
+    call: JsonObject
+    """What is needed to run it: arguments, caller, client."""
+    ttl_seconds: float
+    status: str = "working"
+    message: str = ""
+    outcome: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+    """`result` or `error`, when it is over."""
+    asked: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+    """By key: `request`, and `answer` once there is one."""
+    created_at: float = field(default_factory=time.time)
+    updated_at: float = field(default_factory=time.time)
+    gone_at: float = 0.0
+    """When it may be forgotten; 0 while it is not over."""
+    is_cancelled: bool = False
+    attempts: int = 1
+    owner: str = ""
+    lease_until: float = 0.0

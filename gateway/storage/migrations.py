@@ -40,7 +40,18 @@ CREATE TABLE memories (id {serial}, owner TEXT NOT NULL, collection TEXT NOT NUL
 CREATE INDEX memories_owner ON memories (owner, collection, id);
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SESSIONS)
+_TASKS = """
+CREATE TABLE tasks (id TEXT PRIMARY KEY, principal TEXT NOT NULL, tool TEXT NOT NULL, call TEXT NOT NULL, status TEXT NOT NULL,
+    message TEXT NOT NULL, outcome TEXT NOT NULL, asked TEXT NOT NULL, ttl_seconds {float} NOT NULL, created_at {float} NOT NULL,
+    updated_at {float} NOT NULL, gone_at {float} NOT NULL, is_cancelled INTEGER NOT NULL, attempts INTEGER NOT NULL,
+    owner TEXT NOT NULL, lease_until {float} NOT NULL);
+CREATE INDEX tasks_principal ON tasks (principal, created_at);
+CREATE INDEX tasks_lease ON tasks (gone_at, lease_until);
+CREATE TABLE task_steps (task TEXT NOT NULL, key TEXT NOT NULL, is_done INTEGER NOT NULL, value TEXT NOT NULL, PRIMARY KEY (task, key));
+INSERT INTO locks (name) VALUES ('tasks');
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS)
 """Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
 
 _WORDS = {

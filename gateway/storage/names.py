@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 from base64 import urlsafe_b64encode
 
+DATABASE_FILE = "gateway.db"
+"""The database in the state folder."""
+
 MAX_STEM_CHARS = 180
 """Longer file names do not fit every file system; the ids behind them are named by a digest."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ import anyio.to_thread
 
 from gateway.errors import StorageError
 from gateway.storage.entries import AuditEntry
+from gateway.storage.names import DATABASE_FILE
 from gateway.storage.state import StateFolder
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.storage.budget import SamplingUse
     from gateway.storage.engine import Database
     from gateway.storage.sessions import Sessions
+    from gateway.storage.tasks import TaskRows
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,7 @@ class _Opened:
     asks: Asks
     budget: SamplingUse
     sessions: Sessions
+    tasks: TaskRows
 
 
 class Records:
@@ -95,6 +99,30 @@ class Records:
         """The database itself, for repositories of rooms above. Raises `StorageError`."""
         return (await self._open()).database
 
+    async def tasks(self) -> TaskRows:
+        """The long-running work. Raises `StorageError`."""
+        return (await self._open()).tasks
+
+    def has_orphans(self, now: float) -> bool:
+        """Whether unfinished work of a process that died is there, without opening the database. Blocking.
+
+        A look at the file with the standard library, because a start must not pay for the database driver. On a server
+        it cannot be told so cheaply: always true there.
+        """
+        if self._url is not None:
+            return True
+        import sqlite3
+
+        path = self._state.path / DATABASE_FILE
+        if not path.exists():
+            return False
+        try:
+            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as raw:
+                found = raw.execute("SELECT 1 FROM tasks WHERE gone_at = 0 AND lease_until < ? LIMIT 1", (now,)).fetchone()
+        except sqlite3.Error:
+            return False  # an older schema without tasks, or busy: looked at again soon
+        return found is not None
+
     async def key(self, purpose: str) -> bytes:
         """The installation's key for `purpose` (`StateFolder.key`). Raises `StorageError`."""
         known = self._keys.get(purpose)
@@ -120,11 +148,12 @@ class Records:
         from gateway.storage.budget import SamplingUse
         from gateway.storage.engine import open_database, open_url
         from gateway.storage.sessions import Sessions
+        from gateway.storage.tasks import TaskRows
 
         folder = self._state.ensure()
         database = open_url(self._url) if self._url is not None else open_database(folder)
         audit = AuditLog(database, self._state.key("audit"))
-        return _Opened(database, audit, Asks(database), SamplingUse(database), Sessions(database))
+        return _Opened(database, audit, Asks(database), SamplingUse(database), Sessions(database), TaskRows(database))
 
     # -- the audit log's writing side --------------------------------------------------------------------------
 

@@ -94,6 +94,41 @@ history = sa.Table(
 )
 """What was said, a row per run: a JSON list of messages, so that what belongs together is never mixed with another run's."""
 
+tasks = sa.Table(
+    "tasks",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("tool", sa.Text, nullable=False),
+    sa.Column("call", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("outcome", sa.Text, nullable=False),
+    sa.Column("asked", sa.Text, nullable=False),
+    sa.Column("ttl_seconds", sa.Float, nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("updated_at", sa.Float, nullable=False),
+    sa.Column("gone_at", sa.Float, nullable=False),
+    sa.Column("is_cancelled", sa.Integer, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("lease_until", sa.Float, nullable=False),
+    sa.Index("tasks_principal", "principal", "created_at"),
+    sa.Index("tasks_lease", "gone_at", "lease_until"),
+)
+"""Long-running work. `call`, `outcome` and `asked` are JSON. `gone_at` is 0 until it is over; the owner runs it and renews the
+lease, and whoever finds the lease run out may take it over."""
+
+task_steps = sa.Table(
+    "task_steps",
+    METADATA,
+    sa.Column("task", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("is_done", sa.Integer, nullable=False),
+    sa.Column("value", sa.Text, nullable=False),
+)
+"""What a task did: a row when a step begins, its JSON result when it is done."""
+
 memories = sa.Table(
     "memories",
     METADATA,

@@ -1,7 +1,7 @@
 """`OpenAsks`: the questions of a call whose client is asked in a result, not over a connection.
 
-An ask waits here under a key until whoever serves the call hands its answer over. Used by calls that run as tasks
-(`runner`) and by parked calls (`server.parked`); how the asks are shown and when they expire is theirs.
+An ask waits here under a key until whoever serves the call hands its answer over. Used by parked calls (`server.parked`);
+calls that run as tasks keep their asks on disk (`caller`); how the asks are shown and when they expire is theirs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from gateway.tools.context import CallContext, ClientProfile, capability_of
 from gateway.tools.drive import ASK_KEY
 from gateway.upstream.hop import crossing_meta
 
-_KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""Keys that whoever asks may choose."""
 
 
 class OpenAsks:
@@ -49,7 +50,7 @@ class OpenAsks:
         capability = capability_of(request)
         if not self._client.can(capability):
             raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
-        wanted, request = _shown(request)
+        wanted, request = shown_ask(request)
         if wanted in self._given:
             return self._given.pop(wanted)
         key = self._key(wanted)
@@ -75,14 +76,14 @@ class OpenAsks:
     def _key(self, wanted: str) -> str:
         """The key whoever asks chose, where it is one and free; else one of ours."""
         self._asked += 1
-        key = wanted if _KEY.fullmatch(wanted) else f"ask-{self._asked}"
+        key = wanted if KEY.fullmatch(wanted) else f"ask-{self._asked}"
         while key in self._keys:
             key = f"{key}-{self._asked}"
         self._keys.add(key)
         return key
 
 
-def _shown(request: JsonObject) -> tuple[str, JsonObject]:
+def shown_ask(request: JsonObject) -> tuple[str, JsonObject]:
     """The key an ask carries, and the ask as a modern client gets it: without that key and a 2025 `elicitationId`."""
     params: JsonObject = dict(request.get("params") or {})
     meta = crossing_meta(params.pop("_meta", None))

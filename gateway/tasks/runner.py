@@ -1,7 +1,8 @@
-"""`TaskRunner`: calls that go on behind their request, for clients that ask about them later.
+"""`TaskRunner`: runs calls behind their requests, keeps them, and takes over those of processes that died.
 
-Kept in memory: a record lives as long as this process, and says so nowhere else than here; the durable engine replaces
-this class behind the same methods. Knows no wire and no tool: it is given the work, and keeps status, asks and outcome.
+Knows no wire and no tool: it is given the way to make a call, and keeps status, questions and outcome. The process that runs
+a task holds its lease; a tick renews leases, hears answers and cancels that came in through other processes, and looks for
+orphans. See the room's docstring for what a task is.
 """
 
 from __future__ import annotations
@@ -9,19 +10,25 @@ from __future__ import annotations
 import dataclasses
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Literal
+from dataclasses import asdict
+from typing import cast
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 
-from gateway.errors import GatewayError, NotFound, TaskError, UpstreamRefused
+from gateway.auth.principal import Principal
+from gateway.errors import GatewayError, NotFound, StorageError, UpstreamRefused
 from gateway.json_types import JsonObject, JsonValue
-from gateway.tasks.asks import OpenAsks
+from gateway.storage.entries import TaskRow
+from gateway.storage.records import Records
+from gateway.tasks.caller import TaskCaller
+from gateway.tasks.port import StepLog
+from gateway.tasks.task import Task
 from gateway.tools.base import Complete, TaskStarted
-from gateway.tools.context import CallContext, ClientProfile, LogLevel
+from gateway.tools.context import CallContext, ClientProfile
 
 logger = logging.getLogger(__name__)
 
@@ -37,172 +44,263 @@ MAX_TASKS_PER_PRINCIPAL = 64
 MAX_KEPT_PER_PRINCIPAL = 256
 """Finished tasks of one principal that are kept; the oldest give way."""
 
-MESSAGE_SECONDS = 0.5
-"""A task's status message changes at most this often (requirements 3.C2/95)."""
+LEASE_SECONDS = 2.5
+"""How long a process may be silent before others take its tasks over."""
 
-Status = Literal["working", "input_required", "completed", "failed", "cancelled"]
+RETRY_SECONDS = 0.5
+"""Pause before something is tried again that the database refused, or that is not there yet."""
 
-Work = Callable[[CallContext], Awaitable[Complete | TaskStarted]]
+MAX_ATTEMPTS = 20
+"""Processes that may die over one task; then it is taken for what kills them."""
 
+ADOPT_AT_ONCE = 16
+"""Orphans taken over in one look."""
 
-@dataclass(slots=True, eq=False)
-class Task:
-    """One call in the background. Read it; only the runner changes it."""
+SOURCE_WAIT_SECONDS = 60.0
+"""How long a task that was taken over waits for its tool to be there: servers connect after a start."""
 
-    id: str
-    principal: str
-    tool: str
-    ttl_seconds: float
-    client: ClientProfile
-    """Who started it, and what it can be asked."""
-    created: datetime = field(default_factory=lambda: datetime.now(UTC))
-    updated: datetime = field(default_factory=lambda: datetime.now(UTC))
-    status: Status = "working"
-    message: str = ""
-    result: JsonObject | None = None
-    error: JsonObject | None = None
-    """A JSON-RPC error (`code`, `message`), where there is no result."""
-    moved: anyio.Event = field(default_factory=anyio.Event)
-    """Set, and replaced, at every change."""
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    gone_at: float = float("inf")
-    questions: OpenAsks = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.questions = OpenAsks(self.client, self._asked)
-
-    def _asked(self) -> None:
-        self.status = "input_required"
-        self.touch()
-
-    @property
-    def asks(self) -> Mapping[str, JsonObject]:
-        """Open asks by key; none once it is over."""
-        return {} if self.is_over else self.questions.open
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it will not change any more."""
-        return self.status in ("completed", "failed", "cancelled")
-
-    def touch(self) -> None:
-        """Note a change and wake whoever waits for one."""
-        self.updated = datetime.now(UTC)
-        moved, self.moved = self.moved, anyio.Event()
-        moved.set()
+CallTool = Callable[[str, JsonObject, CallContext], Awaitable[Complete | TaskStarted]]
+"""Makes the call of a tool by its exposed name, to the end."""
 
 
 class TaskRunner:
-    """Runs and keeps tasks. `group` outlives the requests; the work dies with it."""
+    """Runs and keeps tasks. `group` outlives the requests."""
 
-    def __init__(self, group: anyio.abc.TaskGroup) -> None:
+    def __init__(
+        self,
+        group: anyio.abc.TaskGroup,
+        records: Records,
+        call: CallTool,
+        *,
+        ask_timeout_seconds: float = 3600.0,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        """`records` is opened with the first task, or when there is an orphan. The lease is the same in all processes."""
         self._group = group
-        self._tasks: dict[str, Task] = {}
+        self._records = records
+        self._call = call
+        self._ask_timeout = ask_timeout_seconds
+        self._lease = lease_seconds
+        self._tick_seconds = lease_seconds / 5
+        self._owner = secrets.token_hex(12)
+        self._here: dict[str, Task] = {}
 
-    def start(self, work: Work, ctx: CallContext, *, tool: str, ttl_seconds: float | None = None) -> Task:
-        """Run `work` in the background; the record can be read before this returns.
+    # -- what the server asks for ------------------------------------------------------------------------------
+
+    async def start(self, tool: str, arguments: JsonObject, ctx: CallContext, *, ttl_seconds: float | None = None) -> Task:
+        """Run a call in the background; the task is on disk before this returns.
 
         Raises:
             TaskError: The principal has too many unfinished tasks.
+            StorageError: It cannot be kept.
         """
-        self._sweep()
-        own = [task for task in self._tasks.values() if task.principal == ctx.principal.id]
-        if sum(not task.is_over for task in own) >= MAX_TASKS_PER_PRINCIPAL:
-            raise TaskError(f"There are already {MAX_TASKS_PER_PRINCIPAL} unfinished tasks; wait for one to end, or cancel one.")
-        finished = sorted((task for task in own if task.is_over), key=lambda task: task.gone_at)
-        for task in finished[: max(0, len(finished) - MAX_KEPT_PER_PRINCIPAL + 1)]:
-            del self._tasks[task.id]
+        call: JsonObject = {"arguments": arguments, "meta": dict(ctx.meta), "name": ctx.principal.name, "client": _profile(ctx.client)}
         ttl = min(ttl_seconds or DEFAULT_TTL_SECONDS, MAX_TTL_SECONDS)
-        task = Task(secrets.token_urlsafe(24), ctx.principal.id, tool, ttl, ctx.client)
-        self._tasks[task.id] = task
-        caller = _TaskCaller(task)
-        inner = dataclasses.replace(ctx, caller=caller, wants_progress=True, takes_tasks=False, in_task=True, log_level=None)
-        self._group.start_soon(self._run, task, work, inner)
-        return task
+        row = TaskRow(secrets.token_urlsafe(24), ctx.principal.id, tool, call, ttl)
+        row.owner, row.lease_until = self._owner, time.time() + self._lease
+        rows = await self._records.tasks()
+        await rows.add(row, max_open=MAX_TASKS_PER_PRINCIPAL, max_kept=MAX_KEPT_PER_PRINCIPAL)
+        return self._launch(row, ctx)
 
-    async def _run(self, task: Task, work: Work, ctx: CallContext) -> None:
-        """The task-runner boundary: whatever happens becomes the task's end."""
-        try:
-            with task.scope:
-                try:
-                    outcome = await work(ctx)
-                    if isinstance(outcome, Complete):
-                        task.result = outcome.result
-                        task.status = "completed"
-                    else:
-                        task.error, task.status = _error(-32603, "The call became a task of another server."), "failed"
-                except UpstreamRefused as error:
-                    task.error, task.status = _error(error.code, str(error)), "failed"
-                except GatewayError as error:
-                    task.error, task.status = _error(-32603, str(error)), "failed"
-                except Exception:  # the task-runner boundary
-                    logger.exception("task of %s failed", task.tool)
-                    task.error, task.status = _error(-32603, "Internal error"), "failed"
-        finally:
-            if not task.is_over:
-                task.status = "cancelled"
-            task.gone_at = anyio.current_time() + task.ttl_seconds
-            task.touch()
-
-    def find(self, task_id: str, principal: str) -> Task:
+    async def find(self, task_id: str, principal: str) -> Task:
         """A task of `principal`.
 
         Raises:
             NotFound: Unknown, expired, or somebody else's: the three are never told apart.
         """
-        self._sweep()
-        task = self._tasks.get(task_id)
+        task = self._here.get(task_id)
+        if task is None:
+            row = await (await self._records.tasks()).get(task_id)
+            task = Task(row) if row is not None else None
         if task is None or task.principal != principal:
             raise NotFound("task", "")
         return task
 
-    def all_of(self, principal: str) -> list[Task]:
+    async def all_of(self, principal: str) -> list[Task]:
         """The tasks of `principal`, oldest first."""
-        self._sweep()
-        return [task for task in self._tasks.values() if task.principal == principal]
+        return [self._here.get(row.id) or Task(row) for row in await (await self._records.tasks()).all_of(principal)]
 
-    def answer(self, task: Task, responses: Mapping[str, JsonValue]) -> None:
-        """Hand over answers to open asks; other keys are ignored."""
-        task.questions.answer(responses)
-        if not task.asks and task.status == "input_required":
-            task.status = "working"
+    async def moved(self, task: Task) -> Task:
+        """The task after its next change, or after a moment where another process runs it."""
+        if task.is_here and not task.is_over:
+            await task.moved.wait()
+            return task
+        await anyio.sleep(self._tick_seconds / 2)
+        return await self.find(task.id, task.principal)
+
+    async def answer(self, task: Task, responses: Mapping[str, JsonValue]) -> None:
+        """Hand over answers to open questions; other keys are ignored."""
+        rows = await self._records.tasks()
+        await rows.answer(task.id, responses)
+        if task.is_here:
+            row = await rows.get(task.id)
+            if row is not None:
+                self._hear(task, row)
+
+    async def cancel(self, task: Task) -> Task:
+        """Stop a task and wait until it stopped; one that is over stays as it is."""
+        await (await self._records.tasks()).cancel(task.id)
+        task.scope.cancel()
+        while not task.is_over:
+            task = await self.moved(task)
+        return task
+
+    async def run(self) -> None:
+        """Renew leases, hear what came in elsewhere and take over orphans, until cancelled."""
+        looked_at = float("-inf")
+        try:
+            while True:
+                try:
+                    await self._tick()
+                    if anyio.current_time() - looked_at >= 2 * self._tick_seconds:
+                        looked_at = anyio.current_time()
+                        await self._adopt()
+                except StorageError as error:
+                    logger.warning("tasks: the database did not answer: %s", error)
+                await anyio.sleep(self._tick_seconds)
+        finally:
+            await self._let_go()
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _launch(self, row: TaskRow, ctx: CallContext) -> Task:
+        task = self._here[row.id] = Task(row, is_here=True)
+        self._group.start_soon(self._run, task, ctx)
+        return task
+
+    async def _run(self, task: Task, ctx: CallContext) -> None:
+        """The task-runner boundary: whatever happens becomes the task's end."""
+        outcome: JsonObject = {}
+        status = "cancelled"
+        try:
+            with task.scope:
+                try:
+                    result = await self._work(task, ctx)
+                    if isinstance(result, Complete):
+                        outcome, status = {"result": result.result}, "completed"
+                    else:
+                        outcome, status = _error(-32603, "The call became a task of another server."), "failed"
+                except UpstreamRefused as error:
+                    outcome, status = _error(error.code, str(error)), "failed"
+                except GatewayError as error:
+                    outcome, status = _error(-32603, str(error)), "failed"
+                except Exception:  # the task-runner boundary
+                    logger.exception("task of %s failed", task.tool)
+                    outcome, status = _error(-32603, "Internal error"), "failed"
+        except BaseException:
+            self._here.pop(task.id, None)  # the process ends: others may go on with it
+            raise
+        if task.is_lost:
+            self._here.pop(task.id, None)
+            task.touch()
+            return
+        await self._end(task, outcome, status)
+
+    async def _work(self, task: Task, ctx: CallContext) -> Complete | TaskStarted:
+        row = task.row
+        steps = await (await self._records.tasks()).steps(row.id) if row.attempts > 1 else {}
+        if row.attempts > MAX_ATTEMPTS:
+            raise GatewayError(f"The gateway stopped {MAX_ATTEMPTS} times while this ran, so it is not tried again.")
+        log = StepLog(row.id, steps, self._records, self._owner, lambda: self._lose(task))
+        caller = TaskCaller(task, ctx.client, self._save)
+        inner = dataclasses.replace(
+            ctx, caller=caller, wants_progress=True, takes_tasks=False, in_task=True, log_level=None, durable=log.port()
+        )
+        log.ask = inner
+        deadline = anyio.current_time() + (SOURCE_WAIT_SECONDS if row.attempts > 1 else 0)
+        while True:
+            try:
+                return await self._call(row.tool, row.call["arguments"], inner)
+            except NotFound as error:
+                if error.kind != "tool" or anyio.current_time() >= deadline:
+                    raise
+            await anyio.sleep(RETRY_SECONDS)
+
+    async def _end(self, task: Task, outcome: JsonObject, status: str) -> None:
+        row = task.row
+        with anyio.CancelScope(shield=True):
+            row.outcome, row.status = outcome, status
+            row.updated_at = time.time()
+            row.gone_at = row.updated_at + row.ttl_seconds
+            for item in row.asked.values():
+                item.setdefault("answer", {})
+            while True:
+                try:
+                    await (await self._records.tasks()).save(row, owner=self._owner)
+                    break
+                except StorageError as error:
+                    logger.warning("task %s ended and cannot be stored yet: %s", row.id[:6], error)
+                    await anyio.sleep(RETRY_SECONDS)
+            self._here.pop(task.id, None)
+            task.touch()
+
+    async def _save(self, task: Task) -> None:
+        task.row.updated_at = time.time()
+        if not await (await self._records.tasks()).save(task.row, owner=self._owner):
+            self._lose(task)
         task.touch()
 
-    async def cancel(self, task: Task) -> None:
-        """Stop a task and wait until it stopped; one that is over stays as it is."""
-        if not task.is_over:
+    def _lose(self, task: Task) -> None:
+        logger.warning("task %s is run by another process now", task.id[:6])
+        task.is_lost = True
+        task.scope.cancel()
+
+    def _hear(self, task: Task, row: TaskRow) -> None:
+        """Take what came in through the database."""
+        changed = False
+        for key, item in row.asked.items():
+            if "answer" in item and key in task.row.asked and "answer" not in task.row.asked[key]:
+                task.row.asked[key]["answer"] = item["answer"]
+                changed = True
+        if changed and task.status == "input_required" and not task.asks:
+            task.row.status = "working"
+        if row.is_cancelled and not task.is_over:
+            task.row.is_cancelled = True
             task.scope.cancel()
-        while not task.is_over:
-            await task.moved.wait()
+        if changed:
+            task.touch()
 
-    def _sweep(self) -> None:
-        now = anyio.current_time()
-        for task in [task for task in self._tasks.values() if task.gone_at <= now]:
-            del self._tasks[task.id]
+    async def _tick(self) -> None:
+        ids = list(self._here)
+        if not ids:
+            return
+        until = time.time() + self._lease
+        stored = await (await self._records.tasks()).renew(ids, owner=self._owner, until=until)
+        for row in stored:
+            if row.id in self._here:
+                self._hear(self._here[row.id], row)
+        held = {row.id for row in stored}
+        for task in [task for name, task in self._here.items() if name in ids and name not in held]:
+            self._lose(task)
+
+    async def _adopt(self) -> None:
+        if not await anyio.to_thread.run_sync(self._records.has_orphans, time.time()):
+            return
+        rows = await self._records.tasks()
+        for row in await rows.take_over(owner=self._owner, until=time.time() + self._lease, limit=ADOPT_AT_ONCE):
+            if row.is_cancelled:
+                await self._end(Task(row), {}, "cancelled")
+                continue
+            logger.info("task %s of %s is taken up again", row.id[:6], row.tool)
+            call = row.call
+            client = ClientProfile(**cast("dict[str, JsonValue]", call["client"]))
+            principal = Principal(row.principal, str(call.get("name") or ""))
+            self._launch(row, CallContext(principal=principal, client=client, meta=call["meta"], ask_timeout_seconds=self._ask_timeout))
+
+    async def _let_go(self) -> None:
+        """Others may take over at once what this process leaves behind."""
+        if not self._records.is_open:
+            return
+        with anyio.move_on_after(2, shield=True):
+            try:
+                await (await self._records.tasks()).release(owner=self._owner)
+            except StorageError as error:
+                logger.warning("tasks could not be let go of: %s", error)
 
 
-class _TaskCaller:
-    """The caller of a call in the background: progress becomes the status message, an ask waits for its answer."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._told_at = float("-inf")
-
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Text becomes the status message, at most twice a second."""
-        now = anyio.current_time()
-        if message and message != self._task.message and now - self._told_at >= MESSAGE_SECONDS:
-            self._told_at = now
-            self._task.message = message
-            self._task.touch()
-
-    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Dropped: a task has no channel for logs."""
-
-    async def ask(self, request: JsonObject) -> JsonObject:
-        """Show the request with the task until it is answered."""
-        return await self._task.questions.ask(request)
+def _profile(client: ClientProfile) -> JsonObject:
+    return {**asdict(client), "capabilities": dict(client.capabilities)}
 
 
 def _error(code: int, message: str) -> JsonObject:
-    return {"code": code, "message": message}
+    return {"error": {"code": code, "message": message}}

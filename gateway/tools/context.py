@@ -123,20 +123,36 @@ def severity(level: str) -> int:
 class DurablePort(Protocol):
     """What work inside a durable task may use; `CallContext.durable` is `None` outside one.
 
-    Kept here, not in `tasks`, so that agents and workflows can record steps without importing the engine.
+    Kept here, not in `tasks`, so that tools, agents and workflows record steps without importing the engine. When a task is
+    taken up again its work runs from the start, and steps that are recorded give what they gave.
     """
 
-    async def step(self, name: str, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
-        """Run `work` once and record its JSON result; a resumed task gets the recorded one."""
+    def scoped(self, label: str) -> DurablePort:
+        """The port for a part of the work; names and numbers of steps there are its own."""
         ...
 
-    async def wait_input(self, key: str, request: JsonObject) -> JsonObject:
-        """Park until input request `key` is answered; survives a restart."""
+    async def step(self, name: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: bool) -> JsonValue:
+        """Run `work` once and record its JSON result. It gets the step's idempotency key, the same at every attempt.
+
+        Steps of one name are told apart by their order. One that had begun when the process died runs again if it is
+        `repeatable`; otherwise a person is asked whether to.
+
+        Raises:
+            ToolFailed: Nobody knows whether it took effect, and it is not to be repeated.
+        """
         ...
 
-    async def status(self, message: str) -> None:
-        """Set the task's status message."""
+    async def keep(self, name: str, value: JsonValue) -> None:
+        """Keep the latest value under a name (a checkpoint)."""
         ...
+
+    def kept(self, name: str) -> JsonValue:
+        """The latest value kept under a name; `None` where there is none."""
+        ...
+
+
+IDEMPOTENCY_KEY = "dev.moongate/idempotencyKey"
+"""Request `_meta` of a call inside a durable task: the same text at every attempt at the same step."""
 
 
 class CallClock:

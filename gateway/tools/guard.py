@@ -33,6 +33,7 @@ from gateway.tools.approvals import Approvals, Grant
 from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskStarted, TaskTool, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.published import clean_definition, shape_definition
+from gateway.tools.recorded import record_call
 from gateway.tools.results import ResultKeeper, Source, shorten
 from gateway.tools.slot import Usage, run_within
 
@@ -238,7 +239,7 @@ class GuardedTool:
         if ctx.in_task:
             seconds, key = policy.max_task_seconds, "tasks.maxWaitSeconds"
         try:
-            outcome = await run_within(self._limiter, seconds, ctx, lambda inner: self._settle(arguments, inner, record))
+            outcome = await run_within(self._limiter, seconds, ctx, lambda inner: self._recorded(arguments, inner, record))
         except AskExpired as error:
             record.outcome = "timeout"
             return Complete.text(str(error), is_error=True)
@@ -250,6 +251,22 @@ class GuardedTool:
             f"Ask for less in one call, or have the operator raise `{key}` of {self.source!r}.",
             is_error=True,
         )
+
+    async def _recorded(self, arguments: JsonObject, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
+        """The inner outcome; inside a durable task it is a step of it."""
+        if ctx.durable is None:
+            return await self._settle(arguments, ctx, record)
+
+        async def settle(inner: CallContext) -> ToolOutcome:
+            return await self._settle(arguments, inner, record)
+
+        try:
+            outcome = await record_call(ctx.durable, self._tool, self.exposed_name, arguments, ctx, settle)
+        except ToolFailed as error:
+            record.outcome = "failed"
+            return Complete.text(str(error), is_error=True)
+        record.settle(outcome)
+        return outcome
 
     async def _settle(self, arguments: JsonObject, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
         """The inner outcome, with failures turned into results. One of the four boundaries that catch everything."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
 from gateway.agents.agent import Agent
+from gateway.agents.recorded import RecordModelCalls
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
@@ -216,6 +217,8 @@ class AgentExecutor(Executor):
                 kwargs[kind] = own
         if isinstance(self._agent, Agent):
             kwargs["ctx"] = ctx.call
+            if ctx.call.durable is not None:
+                kwargs["middleware"] = [RecordModelCalls(ctx.call.durable)]
         return kwargs
 
 

@@ -20,6 +20,7 @@ from gateway.tools.context import CallContext
 from gateway.types.content import Content
 from gateway.workflows.agent_executor import is_request
 from gateway.workflows.annotations import members, name_of, resolved
+from gateway.workflows.durable import TaskCheckpoints
 from gateway.workflows.encoding import encode
 from gateway.workflows.events import WorkflowEvent, WorkflowRunResult
 from gateway.workflows.request import RunRequest
@@ -47,7 +48,10 @@ async def run_to_end(workflow: Workflow, message: Any, ctx: CallContext, hear: O
         ToolFailed: The caller declined.
     """
     events: list[WorkflowEvent[Any]] = []
-    request = RunRequest(message, ctx=ctx)
+    storage = TaskCheckpoints(ctx.durable) if ctx.durable is not None else None
+    request = RunRequest(message, checkpoint_storage=storage, ctx=ctx)
+    if storage is not None and storage.latest_id is not None:
+        request = RunRequest(checkpoint_id=storage.latest_id, checkpoint_storage=storage, ctx=ctx)
     for _ in range(MAX_ASK_ROUNDS):
         try:
             await workflow.perform(request, hear, events=events)
@@ -56,7 +60,8 @@ async def run_to_end(workflow: Workflow, message: Any, ctx: CallContext, hear: O
         pending = list(workflow.run_state.pending.values())
         if not pending:
             return WorkflowRunResult.of(events)
-        request = RunRequest(responses={event.request_id: await ask(event, ctx) for event in pending}, ctx=ctx)
+        answers = {event.request_id: await ask(event, ctx) for event in pending}
+        request = RunRequest(responses=answers, checkpoint_storage=storage, ctx=ctx)
     raise WorkflowFailed(f"The workflow asked more than {MAX_ASK_ROUNDS} times; giving up.", executor=workflow.start_executor_id)
 
 

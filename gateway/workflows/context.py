@@ -6,6 +6,7 @@ was faster; outputs, requests and events are heard at once.
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Set
 from copy import deepcopy
@@ -47,12 +48,16 @@ class Board:
 class WorkflowContext(Generic[OutT, W_OutT]):
     """One delivery's way to act on its run: `OutT` is what it sends on, `W_OutT` what it yields."""
 
-    def __init__(self, executor: Executor, source_executor_ids: list[str], board: Board, *, request_id: str | None = None) -> None:
-        """Made by the runner."""
+    def __init__(
+        self, executor: Executor, source_executor_ids: list[str], board: Board, *, label: str = "", request_id: str | None = None
+    ) -> None:
+        """Made by the runner. `label` is the delivery's own name within the run, the same at every attempt of a durable task."""
         self._executor = executor
         self._source_executor_ids = source_executor_ids
         self._board = board
         self._request_id = request_id
+        durable = board.call.durable
+        self._call = board.call if durable is None else dataclasses.replace(board.call, durable=durable.scoped(label))
         self._sent: list[WorkflowMessage] = []
         self._yielded: list[Any] = []
 
@@ -69,7 +74,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
     @property
     def call(self) -> CallContext:
         """The call this run serves: the way to ask and tell the caller. Derive with `child` for calls of tools."""
-        return self._board.call
+        return self._call
 
     @property
     def state(self) -> State:

@@ -215,24 +215,36 @@ class Runner:
     async def _lanes(self, lanes: list[tuple[Executor, list[Delivery]]]) -> None:
         """Deliver everything; the first failure cancels the rest and is raised."""
         contexts: list[list[WorkflowContext[Any, Any]]] = [[] for _ in lanes]
+        labels = self._labels(lanes)
         if len(lanes) == 1:
-            await self._lane(*lanes[0], contexts[0])
+            await self._lane(*lanes[0], contexts[0], labels[0])
         elif lanes:
             try:
                 async with anyio.create_task_group() as tasks:
-                    for (target, lane), made in zip(lanes, contexts, strict=True):
-                        tasks.start_soon(self._lane, target, lane, made)
+                    for (target, lane), made, label in zip(lanes, contexts, labels, strict=True):
+                        tasks.start_soon(self._lane, target, lane, made, label)
             except ExceptionGroup as group:
                 raise _first(group) from None
         for made in contexts:
             for ctx in made:
                 self._state.messages += ctx.sent
 
-    async def _lane(self, target: Executor, lane: list[Delivery], made: list[WorkflowContext[Any, Any]]) -> None:
-        for delivery in lane:
+    def _labels(self, lanes: list[tuple[Executor, list[Delivery]]]) -> list[list[str]]:
+        """A name for each delivery, by executor, round and order: the same whenever the round runs again."""
+        counts: dict[str, int] = {}
+        labels: list[list[str]] = []
+        for target, lane in lanes:
+            first = counts.get(target.id, 0)
+            counts[target.id] = first + len(lane)
+            labels.append([f"{target.id}@{self._state.iteration}.{first + number}" for number in range(len(lane))])
+        return labels
+
+    async def _lane(self, target: Executor, lane: list[Delivery], made: list[WorkflowContext[Any, Any]], labels: list[str]) -> None:
+        for delivery, label in zip(lane, labels, strict=True):
             message = delivery.message
             event = message.original_request_info_event
-            ctx = WorkflowContext[Any, Any](target, delivery.source_ids, self._board, request_id=event.request_id if event else None)
+            request_id = event.request_id if event else None
+            ctx = WorkflowContext[Any, Any](target, delivery.source_ids, self._board, label=label, request_id=request_id)
             await self._emit(WorkflowEvent[Any].executor_invoked(target.id, copied(message.data)))
             try:
                 await target.find(message)(message.data, ctx)

@@ -127,6 +127,17 @@ class CallFunction(StepExecutor):
         else:
             message = messages[0] if len(messages) == 1 else messages
             arguments = dict.fromkeys(self._function.definition.input_schema.get("properties", {}), message)
+        if call.durable is not None:
+            # What a function does nobody knows, so it is not repeated without asking.
+            form = await call.durable.step("python", lambda _: self._to_json(arguments, call), repeatable=False)
+            return form["value"], Complete(form["result"])
+        return await self._run(arguments, call)
+
+    async def _to_json(self, arguments: JsonObject, call: CallContext) -> JsonObject:
+        value, result = await self._run(arguments, call)
+        return {"value": value, "result": result.result}
+
+    async def _run(self, arguments: JsonObject, call: CallContext) -> tuple[JsonValue, Complete]:
         value: Any = await self._function.run(arguments, call)
         if isinstance(value, InputRequired | TaskStarted):
             raise ToolFailed("The function asks for input or starts a task, which only a tool can; use `tool: function/NAME`.")

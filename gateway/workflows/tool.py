@@ -31,6 +31,9 @@ from gateway.workflows.workflow import Workflow
 class WorkflowTool:
     """Runs one workflow per call; calls run side by side, except those of a code graph that is a single object."""
 
+    records_steps = True
+    """Inside a durable task its rounds and its functions are on record, and the tools it calls record themselves."""
+
     def __init__(self, plan: WorkflowPlan, *, toolbox: ToolBox) -> None:
         """`toolbox` finds the tools that executors name, at each call."""
         self._plan = plan
@@ -77,6 +80,7 @@ def define(file: WorkflowFile) -> ToolDefinition:
         input_schema=object_schema(file.input, is_closed=True),
         output_schema=object_schema(fields, is_closed=False) if fields is not None else None,
         task=file.task,
+        task_by="nobody" if file.task == "never" else "gateway",
         may_ask=True,
     )
 

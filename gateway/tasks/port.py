@@ -1,0 +1,132 @@
+"""`StepLog` and its ports: what a task did, so that no finished step runs twice."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from gateway.errors import AskUnavailable, GatewayError, StorageError, ToolFailed
+from gateway.json_types import JsonObject, JsonValue
+from gateway.storage.records import Records
+from gateway.tools.context import CallContext
+
+logger = logging.getLogger(__name__)
+
+_KEPT = "kept:"
+
+
+class StepLog:
+    """The steps of one task in one process."""
+
+    def __init__(
+        self, task_id: str, steps: dict[str, tuple[bool, JsonValue]], records: Records, owner: str, on_lost: Callable[[], None]
+    ) -> None:
+        """`steps` is what was recorded before. `on_lost` stops the work, when another process has taken the task over."""
+        self.task_id = task_id
+        self._steps = steps
+        self._records = records
+        self._owner = owner
+        self._on_lost = on_lost
+        self._counts: dict[str, int] = {}
+        self.ask: CallContext | None = None
+        """Whom to ask about a step whose outcome nobody knows."""
+
+    def port(self) -> StepPort:
+        """The port of the whole task."""
+        return StepPort(self, "")
+
+    def number(self, name: str) -> str:
+        """The key of the next step of this name."""
+        count = self._counts.get(name, 0) + 1
+        self._counts[name] = count
+        return f"{name}#{count}"
+
+    def restart(self, scope: str) -> None:
+        """Count the steps of a scope from the beginning again."""
+        for name in [name for name in self._counts if name.startswith(f"{scope}/")]:
+            del self._counts[name]
+
+    async def step(self, key: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: bool) -> JsonValue:
+        """See `DurablePort.step`."""
+        is_done, value = self._steps.get(key, (False, None))
+        if is_done:
+            return value
+        if key in self._steps and not repeatable:
+            await self._judge(key)
+        await self._put(key, is_done=False, value=None)
+        try:
+            value = await work(f"{self.task_id}:{key}")
+        except GatewayError:  # nothing was done that must not be done again
+            self._steps.pop(key, None)
+            await (await self._records.tasks()).drop_step(self.task_id, key)
+            raise
+        with anyio.CancelScope(shield=True):  # what happened must be on record
+            await self._put(key, is_done=True, value=value)
+        return value
+
+    async def keep(self, key: str, value: JsonValue) -> None:
+        """See `DurablePort.keep`."""
+        await self._put(_KEPT + key, is_done=True, value=value)
+
+    def kept(self, key: str) -> JsonValue:
+        """See `DurablePort.kept`."""
+        return self._steps.get(_KEPT + key, (False, None))[1]
+
+    async def _put(self, key: str, *, is_done: bool, value: JsonValue) -> None:
+        try:
+            rows = await self._records.tasks()
+            if not await rows.put_step(self.task_id, key, is_done=is_done, value=value, owner=self._owner):
+                self._on_lost()
+                await anyio.sleep_forever()
+        except TypeError as error:
+            raise StorageError(f"A step's result cannot be recorded: {error}.") from error
+        self._steps[key] = (is_done, value)
+
+    async def _judge(self, key: str) -> None:
+        """A step was in flight when its process died, and running it twice may do harm: ask."""
+        name = key.rpartition("/")[2].rpartition("#")[0].partition(":")[0]
+        question = f"The gateway stopped while {name!r} ran, so its outcome is unknown: it may have taken effect. Retry it or skip it?"
+        schema: JsonObject = {
+            "type": "object",
+            "properties": {"outcome": {"type": "string", "enum": ["retry", "skip"], "title": "Outcome unknown"}},
+            "required": ["outcome"],
+        }
+        failed = ToolFailed(f"The gateway stopped while {name!r} ran. Its outcome is unknown, and it was not repeated.")
+        try:
+            if self.ask is None:
+                raise failed
+            params: JsonObject = {"mode": "form", "message": question, "requestedSchema": schema}
+            answer = await self.ask.ask({"method": "elicitation/create", "params": params})
+        except AskUnavailable:
+            raise failed from None
+        content: JsonObject = answer.get("content") or {}
+        if answer.get("action") != "accept" or content.get("outcome") != "retry":
+            raise failed
+
+
+class StepPort:
+    """Implements `DurablePort` for one part of a task."""
+
+    def __init__(self, log: StepLog, scope: str) -> None:
+        self._log = log
+        self._scope = scope
+
+    def scoped(self, label: str) -> StepPort:
+        """The port of a part; its steps are counted from the beginning."""
+        scope = f"{self._scope}/{label}"
+        self._log.restart(scope)
+        return StepPort(self._log, scope)
+
+    async def step(self, name: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: bool) -> JsonValue:
+        """Run it once."""
+        return await self._log.step(self._log.number(f"{self._scope}/{name}"), work, repeatable=repeatable)
+
+    async def keep(self, name: str, value: JsonValue) -> None:
+        """Keep a value."""
+        await self._log.keep(f"{self._scope}/{name}", value)
+
+    def kept(self, name: str) -> JsonValue:
+        """The value kept."""
+        return self._log.kept(f"{self._scope}/{name}")

@@ -1,0 +1,54 @@
+"""A call inside a durable task as a step of it: not run again when it is on record. Only `guard` calls it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from gateway.json_types import JsonObject, JsonValue
+from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool, ToolOutcome
+from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, DurablePort
+
+Settle = Callable[[CallContext], Awaitable[ToolOutcome]]
+
+
+async def record_call(
+    durable: DurablePort, tool: Tool, exposed_name: str, arguments: JsonObject, ctx: CallContext, settle: Settle
+) -> ToolOutcome:
+    """The outcome of `settle`, or the one on record.
+
+    A tool that records what it does itself (`records_steps`: an agent, a workflow) may be run again at any time; any other
+    only where it says that a second time changes nothing. Otherwise a person is asked.
+
+    Raises:
+        ToolFailed: Nobody knows whether it took effect, and it is not to be repeated.
+    """
+    digest = hashlib.sha256(json.dumps([arguments, ctx.request_state], sort_keys=True).encode()).hexdigest()[:12]
+    records_itself = bool(getattr(tool, "records_steps", False))
+    hints = tool.definition.annotations or {}
+    repeatable = records_itself or bool(hints.get("readOnlyHint") or hints.get("idempotentHint"))
+
+    async def work(key: str) -> JsonValue:
+        inner = durable.scoped(key.rpartition("/")[2]) if records_itself else None
+        return _to_json(await settle(dataclasses.replace(ctx, durable=inner, meta={**ctx.meta, IDEMPOTENCY_KEY: key})))
+
+    return _from_json(cast("JsonObject", await durable.step(f"{exposed_name}:{digest}", work, repeatable=repeatable)))
+
+
+def _to_json(outcome: ToolOutcome) -> JsonObject:
+    match outcome:
+        case Complete():
+            return {"result": outcome.result}
+        case InputRequired():
+            return {"requests": dict(outcome.requests), "state": outcome.state, "meta": outcome.meta}
+        case TaskStarted():
+            return {"task": outcome.task}
+
+
+def _from_json(form: JsonObject) -> ToolOutcome:
+    if "result" in form:
+        return Complete(form["result"])
+    return TaskStarted(form["task"]) if "task" in form else InputRequired(form["requests"], form["state"], form["meta"])

@@ -1,0 +1,68 @@
+"""Work that dies: a part of a test in a forked process that kills itself with SIGKILL, as a crash would."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from gateway.storage.records import Records
+from gateway.storage.state import StateFolder
+from gateway.tasks.runner import CallTool, TaskRunner
+
+LEASE_SECONDS = 0.5
+
+
+def in_a_process(main: Callable[[], Awaitable[None]]) -> int:
+    """Run `main` in a process of its own; the signal that ended it, or 0."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            anyio.run(main)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert not os.WIFEXITED(status) or os.WEXITSTATUS(status) == 0
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def die() -> None:
+    """End this process now, with nothing cleaned up."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@asynccontextmanager
+async def running(folder: Path, call: CallTool) -> AsyncGenerator[TaskRunner]:
+    """A runner over the state folder, as a gateway has it."""
+    records = Records(StateFolder(folder), audit_days=1)
+    try:
+        async with anyio.create_task_group() as group:
+            runner = TaskRunner(group, records, call, lease_seconds=LEASE_SECONDS)
+            group.start_soon(runner.run)
+            yield runner
+            group.cancel_scope.cancel()
+    finally:
+        await records.aclose()
+
+
+class Journal:
+    """Side effects, one a line, each on disk before it counts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, line: str) -> None:
+        with self.path.open("a") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def lines(self) -> list[str]:
+        return self.path.read_text().splitlines() if self.path.exists() else []
