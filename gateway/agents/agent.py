@@ -369,8 +369,8 @@ class _Steps:
         )
         hooked = [(provider, session) for provider in providers] if session is not None else []
         for provider, own in hooked:
-            if isinstance(provider, HistoryProvider) and not provider.load_messages:
-                continue  # it only stores (requirements SE13)
+            if isinstance(provider, HistoryProvider) and (not provider.load_messages or own.service_session_id):
+                continue  # it only stores (requirements SE13), or the model's provider has what was said
             await provider.before_run(agent=self._agent, session=own, context=around, state=_state_of(own, provider))
         plan = await self._plan(around)
         seen: list[AgentResponseUpdate] = []

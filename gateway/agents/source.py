@@ -6,7 +6,7 @@ Reads once, when entered; a broken file is noted in `problems` and the others lo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -17,7 +17,7 @@ from gateway.agents.conversations import Conversations
 from gateway.agents.definition import AgentDefinition, read_agent
 from gateway.agents.following import GivenConversation
 from gateway.agents.remote.run import Remote
-from gateway.agents.tool import AgentTool
+from gateway.agents.tool import AgentTool, SkillTexts
 from gateway.chat.resolve import ModelResolver
 from gateway.config.expand import Expander
 from gateway.config.references import References
@@ -33,9 +33,6 @@ from gateway.types.messages import Message
 
 logger = logging.getLogger(__name__)
 
-SkillInstructions = Callable[[Sequence[str]], str]
-"""What an agent is told about the skills it has, by name; raises `SkillError` for an unknown one."""
-
 
 class AgentSource:
     """Agents of folders and files, in the order of their names."""
@@ -47,7 +44,7 @@ class AgentSource:
         toolbox: ToolBox,
         models: ModelResolver,
         environ: Mapping[str, str],
-        skill_instructions: SkillInstructions | None = None,
+        skills: SkillTexts | None = None,
         conversations: Conversations | None = None,
         base_dir: Path | None = None,
     ) -> None:
@@ -56,7 +53,7 @@ class AgentSource:
         """
         self._paths = list(paths)
         self._toolbox = toolbox
-        self._skill_instructions = skill_instructions
+        self._skills = skills
         self._conversations = conversations
         self._base_dir = base_dir or Path.cwd()
         self._models = models
@@ -111,7 +108,7 @@ class AgentSource:
             definition,
             toolbox=self._toolbox,
             models=self._models,
-            skill_instructions=self._skill_instructions,
+            skills=self._skills,
             conversations=self._conversations,
             context_providers=providers,
             remote=self._remotes.get(definition.file.name),

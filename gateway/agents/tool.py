@@ -7,9 +7,9 @@ because `model: auto` may mean the caller's own; its tools are the guarded ones 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 from gateway.agents.agent import Agent
 from gateway.agents.answers import to_complete
@@ -24,7 +24,8 @@ from gateway.agents.recorded import RecordModelCalls
 from gateway.agents.remote.run import Remote, run_remote
 from gateway.chat.resolve import ModelResolver
 from gateway.errors import AgentError
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.skill_tools import narrow_tools
 from gateway.sessions.context import ContextProvider
 from gateway.sessions.session import AgentSession
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
@@ -63,6 +64,18 @@ _SESSION_ID: JsonObject = {
 }
 
 
+class SkillTexts(Protocol):
+    """What agents need to know of skills, by name; both raise `SkillError` for an unknown one."""
+
+    def instructions(self, names: Sequence[str]) -> str:
+        """What an agent is told about the skills it has."""
+        ...
+
+    def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
+        """Their `allowed-tools`, as written."""
+        ...
+
+
 class AgentTool:
     """Implements `Tool` over one agent file."""
 
@@ -75,14 +88,14 @@ class AgentTool:
         *,
         toolbox: ToolBox,
         models: ModelResolver,
-        skill_instructions: Callable[[Sequence[str]], str] | None,
+        skills: SkillTexts | None,
         conversations: Conversations | None = None,
         context_providers: Sequence[ContextProvider] = (),
         remote: Remote | None = None,
         middleware: Sequence[object] = (),
     ) -> None:
-        """`skill_instructions` says what an agent is told about skills by name; `None` where none are served. Without
-        `conversations` every call stands alone. `remote` is where an agent runs that does not run here; whoever made it closes it.
+        """`skills` is `None` where none are served. Without `conversations` every call stands alone. `remote` is where an agent
+        runs that does not run here; whoever made it closes it.
         """
         self._agent = definition
         self._remote = remote or Remote()
@@ -92,7 +105,7 @@ class AgentTool:
         self._middleware = list(middleware)
         self._toolbox = toolbox
         self._models = models
-        self._skill_instructions = skill_instructions
+        self._skills = skills
         file = definition.file
         self._definition = ToolDefinition(
             name=file.name,
@@ -183,14 +196,12 @@ class AgentTool:
         if file.loop_until is not None:
             judge = self._models.resolve(file.loop_until.judge or file.model, ctx)
             middleware.append(loop_middleware(file.loop_until, judge, progress.tell))
-        patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]
-        # The last of its turns is the one without tools, so an agent of one turn has none.
-        tools = await self._toolbox.tools(patterns) if patterns and file.max_turns > 1 else ()
+        tools = await self._tools()
         parts = [self._agent.instructions]
         if file.skills:
-            if self._skill_instructions is None:
+            if self._skills is None:
                 raise AgentError(f"Agent {file.name!r} names skills, but none are served; set `expose.skills`.")
-            parts.append(self._skill_instructions(file.skills))
+            parts.append(self._skills.instructions(file.skills))
         options = cast("ChatOptions", dict(file.options))
         if file.output is not None:
             options["response_format"] = file.output
@@ -208,6 +219,19 @@ class AgentTool:
             context_providers=[*providers, *own],
             compaction_strategy=to_strategy(file.compaction, client),
         )
+
+    async def _tools(self) -> Sequence[Tool]:
+        """What the file names, and the skill tools; narrowed to what its skills wish for where the file says so."""
+        file = self._agent.file
+        patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]
+        if not patterns or file.max_turns == 1:
+            return ()  # the last of its turns is the one without tools
+        tools = await self._toolbox.tools(patterns)
+        if not file.narrow_to_skills or not file.skills or self._skills is None:
+            return tools
+        always = {tool.definition.name for tool in await self._toolbox.tools(SKILL_TOOLS)}
+        kept = always | narrow_tools([tool.definition.name for tool in tools], self._skills.wishes(file.skills))
+        return [tool for tool in tools if tool.definition.name in kept]
 
 
 def model_of(agent: Agent) -> str | None:

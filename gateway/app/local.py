@@ -152,7 +152,7 @@ class LocalSources:
             [base / path for path in loaded.config.expose.agents],
             toolbox=self._toolbox,
             models=self._models(),
-            skill_instructions=skills.instructions if skills is not None else None,
+            skills=skills,
             environ=os.environ,
             conversations=Conversations(self._records, limits),
             base_dir=base,
