@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "list": "gateway.cli.listing:list_command",
     "inspect": "gateway.cli.inspect:inspect",
     "call": "gateway.cli.call:call",
+    "eval": "gateway.cli.evaluate:evaluate",
     "add": "gateway.cli.servers:add",
     "remove": "gateway.cli.servers:remove",
     "skills": "gateway.cli.skills:skills",

@@ -1,0 +1,129 @@
+"""Cases with expectations for an agent, and judging answers by them. Experimental; `cli.evaluate` puts the cases to the agent.
+
+A file of cases is JSON Lines: `{"id", "input", "expect": {"contains", "notContains", "regex", "schema", "judge"}}`. All
+expectations of a case must hold.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from gateway.errors import ConfigError
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.checking import SchemaCheck, measure
+
+Judge = Callable[[str, str, Sequence[str]], Awaitable[tuple[bool, str]]]
+"""Gets input, answer and criteria; whether the answer meets them all, and why not."""
+
+
+class Expectations(BaseModel):
+    """What an answer must satisfy."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    contains: list[str] = Field(default_factory=list)
+    not_contains: list[str] = Field(default_factory=list, alias="notContains")
+    regex: list[str] = Field(default_factory=list)
+    json_schema: JsonObject | None = Field(default=None, alias="schema")
+    judge: list[str] = Field(default_factory=list)
+
+    @field_validator("contains", "not_contains", "regex", "judge", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("regex")
+    @classmethod
+    def _compiles(cls, value: list[str]) -> list[str]:
+        for pattern in value:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        return value
+
+
+class Case(BaseModel):
+    """One question to an agent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str = ""
+    input: str = Field(min_length=1)
+    expect: Expectations
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One expectation, judged."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+
+    def to_dict(self) -> JsonObject:
+        """JSON form."""
+        return {"check": self.name, "passed": self.passed, **({"detail": self.detail} if self.detail else {})}
+
+
+def read_cases(text: str, *, name: str) -> list[Case]:
+    """The cases of a JSON Lines file; a case without `id` is named by its line.
+
+    Raises:
+        ConfigError: A line is no case, two have one id, or there are none; the text names file and line.
+    """
+    cases: list[Case] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            case = Case.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            reason = first["msg"].removeprefix("Value error, ")
+            raise ConfigError(f"Line {number} of {name} is no case: {f'{place}: ' if place else ''}{reason}.", path=name) from None
+        case = case.model_copy(update={"id": case.id or f"line {number}"})
+        if any(known.id == case.id for known in cases):
+            raise ConfigError(f"Line {number} of {name}: there is a case {case.id!r} already; ids must differ.", path=name)
+        cases.append(case)
+    if not cases:
+        raise ConfigError(f"{name} has no cases; write one JSON object per line with `input` and `expect`.", path=name)
+    return cases
+
+
+async def check_answer(case: Case, answer: str, structured: JsonValue, judge: Judge | None) -> list[Check]:
+    """Judge an answer by each of a case's expectations. `structured` is the structured answer, where there is one.
+
+    Raises:
+        ConfigError: The case has criteria and there is no judge.
+    """
+    expect = case.expect
+    checks = [Check(f"contains {text!r}", text.lower() in answer.lower()) for text in expect.contains]
+    checks += [Check(f"notContains {text!r}", text.lower() not in answer.lower()) for text in expect.not_contains]
+    checks += [Check(f"regex {pattern!r}", re.search(pattern, answer) is not None) for pattern in expect.regex]
+    if expect.json_schema is not None:
+        problem = _schema_problem(expect.json_schema, answer, structured)
+        checks.append(Check("schema", problem is None, problem or ""))
+    if expect.judge:
+        if judge is None:
+            raise ConfigError(f"Case {case.id!r} has criteria for a judge; name its model with --judge.", path=case.id)
+        met, reason = await judge(case.input, answer, expect.judge)
+        checks.append(Check("judge", met, "" if met else reason))
+    return checks
+
+
+def _schema_problem(schema: JsonObject, answer: str, structured: Any) -> str | None:
+    value: JsonValue = structured
+    if value is None:
+        try:
+            value = json.loads(answer)
+        except ValueError:
+            return "the answer is no JSON"
+    return SchemaCheck(schema).find(value, measure(value))

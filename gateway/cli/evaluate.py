@@ -1,0 +1,122 @@
+"""`moongate eval`: puts the cases of a file to an agent and judges its answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from gateway.cli.common import api_key_option, config_option, json_option, load, run_async, standalone_option, url_option
+from gateway.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from gateway.agents.evaluation import Case, Judge
+    from gateway.cli.hub import Target
+    from gateway.config.load import LoadedConfig
+    from gateway.tools.base import Tool
+
+CASE_TIMEOUT_SECONDS = 600.0
+"""Working time of one case."""
+
+
+@click.command("eval")
+@click.argument("agent")
+@click.argument("cases", metavar="FILE")
+@click.option("--judge", "judge_model", metavar="MODEL", help="Model that judges criteria, as in an agent file: openai:NAME.")
+@url_option
+@api_key_option
+@standalone_option
+@config_option
+@json_option
+@click.pass_context
+def evaluate(ctx: click.Context, /, **_: object) -> None:
+    """Put the cases of a JSON Lines file to an agent, one after the other, and judge its answers. Ends with 5 if one fails."""
+    from gateway.agents.evaluation import read_cases
+    from gateway.cli.failures import CommandFailed
+    from gateway.cli.hub import Target
+    from gateway.cli.output import print_json
+    from gateway.errors import ConfigError
+
+    given = ctx.params
+    try:
+        text = Path(given["cases"]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Cannot read the cases {given['cases']!r}: {error}.", path=given["cases"]) from None
+    cases = read_cases(text, name=given["cases"])
+    target = Target(given["url"], given["api_key"], given["standalone"])
+    loaded = load(given["config_path"])
+    results = run_async(lambda: _evaluate(given["agent"], cases, given["judge_model"], loaded, target))
+    failed = [result for result in results if not result["passed"]]
+    if given["as_json"]:
+        print_json({"agent": given["agent"], "passed": len(results) - len(failed), "failed": len(failed), "cases": results})
+    else:
+        _show(results)
+    if failed:
+        raise CommandFailed(f"{len(failed)} of {len(results)} cases failed.", code="tool-error")
+
+
+async def _evaluate(agent: str, cases: Sequence[Case], judge_model: str | None, loaded: LoadedConfig, target: Target) -> list[JsonObject]:
+    from gateway.chat.resolve import ModelResolver
+    from gateway.cli.hub import open_hub, pick_tool
+
+    models = ModelResolver(os.environ, loaded.config.defaults.model)
+    try:
+        judge = _judge_of(models, judge_model) if judge_model is not None else None
+        async with open_hub(loaded, target) as hub:
+            tools = await hub.tools()
+            names = {tool.name for tool in tools}
+            found = pick_tool(tools, f"agent__{agent}" if f"agent__{agent}" in names else agent)
+            return [await _run(case, found.tool, judge) for case in cases]
+    finally:
+        await models.aclose()
+
+
+async def _run(case: Case, tool: Tool, judge: Judge | None) -> JsonObject:
+    from gateway.agents.evaluation import check_answer
+    from gateway.tools.base import Complete
+    from gateway.tools.context import CallClock, CallContext
+    from gateway.tools.drive import drive
+
+    clock = CallClock(CASE_TIMEOUT_SECONDS)
+    outcome: object = None
+    with clock.scope:
+        outcome = await drive(tool, {"task": case.input}, CallContext(clocks=(clock,)))
+    if not isinstance(outcome, Complete) or outcome.is_error:
+        text = outcome.as_text() if isinstance(outcome, Complete) else f"no answer within {CASE_TIMEOUT_SECONDS:g} s"
+        return {"id": case.id, "passed": False, "error": text, "checks": []}
+    answer = outcome.as_text()
+    checks = await check_answer(case, answer, outcome.structured, judge)
+    return {"id": case.id, "passed": all(c.passed for c in checks), "answer": answer, "checks": [c.to_dict() for c in checks]}
+
+
+def _judge_of(models: object, model: str) -> Judge:
+    from gateway.agents.middleware.judge import DEFAULT_JUDGE_INSTRUCTIONS, criteria_for_judge, judge_predicate
+    from gateway.chat.resolve import ModelResolver
+    from gateway.tools.context import CallContext
+    from gateway.types.messages import Message
+    from gateway.types.responses import AgentResponse
+
+    client = cast("ModelResolver", models).resolve(model, CallContext())
+
+    async def judge(question: str, answer: str, criteria: Sequence[str]) -> tuple[bool, str]:
+        told = DEFAULT_JUDGE_INSTRUCTIONS.replace("{{criteria}}", criteria_for_judge(criteria))
+        response = AgentResponse(messages=[Message("assistant", [answer])])
+        goes_on, reason = await judge_predicate(client, told)(last_result=response, original_messages=[Message("user", [question])])
+        return not goes_on, reason or ""
+
+    return judge
+
+
+def _show(results: Sequence[JsonObject]) -> None:
+    from gateway.cli.output import clean
+
+    for result in results:
+        click.echo(f"{'ok  ' if result['passed'] else 'fail'}  {clean(str(result['id']))}")
+        if result.get("error"):
+            click.echo(f"      {clean(str(result['error']))}")
+        for check in cast("list[JsonObject]", result["checks"]):
+            if not check["passed"]:
+                click.echo(f"      {clean(str(check['check']))} {clean(str(check.get('detail') or ''))}".rstrip())
