@@ -118,11 +118,12 @@ async def _definition_checks(loaded: LoadedConfig, own: OwnHub) -> list[Check]:
     if expose.skills:
         from gateway.skills.source import SkillSource
 
-        async with SkillSource([Path(folder) for folder in expose.skills]) as skills:
+        async with SkillSource([Path(folder) for folder in expose.skills], strict=loaded.config.skills.strict) as skills:
             for report in skills.problems:
                 for finding in report.diagnostics:
                     status = "fail" if report.verdict == "rejected" else "warn"
                     found.append(Check(status, f"skill {report.path}", f"{finding.code}: {finding.message}", ""))
+        found += await _script_checks(loaded)
     if expose.functions:
         from gateway.tools.functions_source import FunctionSource
 
@@ -140,6 +141,20 @@ async def _definition_checks(loaded: LoadedConfig, own: OwnHub) -> list[Check]:
         async with WorkflowSource(paths, toolbox=own.gateway, base_dir=loaded.base_dir) as workflows:
             found += [Check("fail", f"workflow {p.where}", p.message, "") for p in workflows.problems]
     return found
+
+
+async def _script_checks(loaded: LoadedConfig) -> list[Check]:
+    """Whether granted scripts of skills could run on this machine."""
+    from gateway.cli.checks import Check
+    from gateway.skills.scripts import ScriptRunner
+
+    settings = loaded.config.skills.scripts
+    if not settings.enabled:
+        return []
+    runner = ScriptRunner(settings, {})
+    await runner.start()
+    fix = "" if not runner.problem else "Allow user namespaces, install bubblewrap, or set `skills.scripts.enabled` to false."
+    return [Check("fail" if runner.problem else "ok", "scripts of skills", runner.problem or f"{len(settings.allow)} granted", fix)]
 
 
 def _show(checks: Sequence[Check], *, as_json: bool) -> None:

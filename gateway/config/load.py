@@ -23,6 +23,7 @@ from gateway.config.outbound import read_auth
 from gateway.config.paths import find_config
 from gateway.config.problems import keys_of, problems_of
 from gateway.config.references import References
+from gateway.config.skill_folders import package_folders, vendor_folders
 from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
@@ -228,6 +229,7 @@ def _absolute(config: GatewayConfig, base_dir: Path, notes: list[str]) -> Gatewa
     """The configuration with the paths of `expose` and `storage` resolved against the file's folder."""
     agents = [_resolved(base_dir, folder) for folder in config.expose.agents]
     skills = [_resolved(base_dir, folder) for folder in config.expose.skills]
+    skills += [*vendor_folders(config.skills.vendors, base_dir, Path.home()), *package_folders(config.skills.packages)]
     for key, folders in (("agents", agents), ("skills", skills)):
         missing = [(index, folder) for index, folder in enumerate(folders) if not folder.exists()]
         notes += [f"expose.{key}[{index}]: {str(folder)!r} does not exist" for index, folder in missing]

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from gateway.config.base import Model
 
+Vendor = Literal["agents", "claude", "codex", "copilot", "cursor", "gemini"]
+"""Hosts whose folders of skills are known."""
+
 
 class ScriptGrant(Model):
     """One script that may run, as it was when it was looked at; `moongate skills grant` prints it."""
@@ -54,5 +57,9 @@ class SkillSettings(Model):
     """Refuse what would be served with a warning."""
     refresh_seconds: float = Field(default=5, ge=0)
     """How often the folders are looked at for changes; 0 looks at every use."""
+    vendors: list[Vendor] = Field(default_factory=list[Vendor])
+    """Also serve the skills in these hosts' folders, of the project and of the user."""
+    packages: list[str] = Field(default_factory=list)
+    """Also serve the folder `skills` of these installed Python packages."""
     scripts: ScriptSettings = Field(default_factory=ScriptSettings)
     """Scripts."""

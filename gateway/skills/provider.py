@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from gateway.errors import SkillError, ToolFailed
 from gateway.skills.index import SkillIndex
+from gateway.skills.models import Skill
 from gateway.skills.render import escape, one_line
 from gateway.skills.tools import find_skill
 
@@ -31,11 +32,20 @@ def skill_instructions(index: SkillIndex, names: Sequence[str]) -> str:
     if not names:
         return ""
     lines = [_HEADER]
-    try:
-        chosen = {index.handle(skill): skill for skill in (find_skill(index, name) for name in names)}
-    except ToolFailed as error:
-        raise SkillError(str(error), code="unknown-skill") from None
+    chosen = {index.handle(skill): skill for skill in find_named(index, names)}
     for handle, skill in sorted(chosen.items()):
         description = escape(one_line(skill.document.description))
         lines.append(f"<skill><name>{escape(handle)}</name><description>{description}</description></skill>")
     return "\n".join([*lines, "</available_skills>"])
+
+
+def find_named(index: SkillIndex, names: Sequence[str]) -> list[Skill]:
+    """The skills that an agent file names.
+
+    Raises:
+        SkillError: A name means no skill, or several (code `unknown-skill`).
+    """
+    try:
+        return [find_skill(index, name) for name in names]
+    except ToolFailed as error:
+        raise SkillError(str(error), code="unknown-skill") from None

@@ -17,13 +17,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway.errors import NotFound
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.skills.extension import SkillsExtension, resource_wire
 from gateway.skills.index import SCHEME, SkillIndex
 from gateway.skills.library import SkillLibrary
 from gateway.skills.mime import MARKDOWN
 from gateway.skills.models import SkillReport
-from gateway.skills.provider import skill_instructions
+from gateway.skills.provider import find_named, skill_instructions
 from gateway.skills.render import load, one_line
 from gateway.skills.run_tool import RunSkillScript
 from gateway.skills.scripts import ScriptRunner
@@ -122,6 +122,10 @@ class SkillSource:
     def instructions(self, names: Sequence[str]) -> str:
         """What to tell an agent that has the skills `names`; see `skill_instructions`."""
         return skill_instructions(self.index, names)
+
+    def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
+        """The `allowed-tools` of skills as written, `None` where it is not; see `find_named` for what it raises."""
+        return [skill.document.frontmatter.get("allowed-tools") for skill in find_named(self.index, names)]
 
     # -- Source ------------------------------------------------------------------------------------------------
 

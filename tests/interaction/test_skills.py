@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from gateway.skills.index import build_index
+from gateway.skills.scripts import set_digest
 from tests.fakes.running import gateway_http
 from tests.skills.on_disk import write_skill
 
@@ -109,3 +112,21 @@ async def test_a_server_that_is_down_hides_no_other_skills(tmp_path: Path) -> No
     config = {"expose": {"skills": [str(tmp_path / "own")]}, "mcpServers": {"gone": {"type": "http", "url": "http://127.0.0.1:9/mcp"}}}
     with gateway_http(tmp_path, config) as url:
         assert [entry["uri"] for entry in await every_entry(url)] == ["skill://pdf/SKILL.md"]
+
+
+@pytest.mark.requirement(132, 133)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox is for Linux")
+async def test_a_granted_script_runs_through_the_gateway_and_waits_for_a_person_unless_told_otherwise(tmp_path: Path) -> None:
+    write_skill(tmp_path / "own" / "pdf", files={"run.py": "import sys\nprint('ran', *sys.argv[1:])\n"})
+    digest = set_digest(build_index([str(tmp_path / "own")]).by_id["pdf"])
+    scripts = {"enabled": True, "allow": [{"skill": "pdf", "script": "run.py", "digest": digest}]}
+    arguments = {"skill_name": "pdf", "script_name": "run.py", "args": ["a b"]}
+    for approval, text in (("never", "ran a b\n"), ("always", "approved")):
+        config: dict[str, Any] = {"expose": {"skills": [str(tmp_path / "own")]}, "server": {"askTimeoutSeconds": 0.5}}
+        with gateway_http(tmp_path, {**config, "skills": {"scripts": {**scripts, "approval": approval}}}, approval) as url:
+            listed = {tool["name"] for tool in (await request(url, "tools/list"))["tools"]}
+            if "run_skill_script" not in listed:
+                pytest.skip("there is no sandbox here")
+            result = await request(url, "tools/call", name="run_skill_script", arguments=arguments)
+        assert bool(result.get("isError")) == (approval == "always")
+        assert text in result["content"][0]["text"]

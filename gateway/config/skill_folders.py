@@ -1,0 +1,51 @@
+"""Where skills are beside `expose.skills`: the folders of other agents' hosts, and of installed Python packages.
+
+Only names places; what is in them is the skills room's affair. `load` adds them to `expose.skills`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.config.skills import Vendor
+from gateway.errors import ConfigError
+
+_FOLDERS: dict[Vendor, tuple[str, str]] = {
+    "agents": (".agents/skills", ".agents/skills"),
+    "claude": (".claude/skills", ".claude/skills"),
+    "codex": (".codex/skills", ".codex/skills"),
+    "copilot": (".github/skills", ".copilot/skills"),
+    "cursor": (".cursor/skills", ".cursor/skills"),
+    "gemini": (".gemini/skills", ".gemini/skills"),
+}
+"""Below the project, and below the user's home."""
+
+
+def vendor_folders(vendors: Sequence[Vendor], base_dir: Path, home: Path) -> list[Path]:
+    """The folders of these hosts that exist, the project's before the user's."""
+    project = [base_dir / _FOLDERS[vendor][0] for vendor in vendors]
+    places = [*project, *(home / _FOLDERS[vendor][1] for vendor in vendors)]
+    return [place for place in dict.fromkeys(places) if place.is_dir()]
+
+
+def package_folders(packages: Sequence[str]) -> list[Path]:
+    """The folder `skills` of each installed package; nothing of it is imported but the packages around it.
+
+    Raises:
+        ConfigError: There is no such package, or it has no such folder.
+    """
+    found: list[Path] = []
+    for name in packages:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            spec = None
+        folders = [Path(place) / "skills" for place in (spec.submodule_search_locations or ())] if spec is not None else []
+        existing = [folder for folder in folders if folder.is_dir()]
+        if not existing:
+            reason = "is not installed" if spec is None else "has no folder `skills`"
+            raise ConfigError(f"skills.packages: package {name!r} {reason}.", path="skills.packages")
+        found += existing
+    return found
