@@ -163,6 +163,12 @@ def build_index(
     return _assemble(candidates, trouble, strict=strict)
 
 
+def is_current(index: SkillIndex, key: Key) -> bool:
+    """Whether a skill's folder still shows what the index says; a look at that folder only. Blocking."""
+    known = index.candidates.get(key)
+    return known is not None and known.is_settled and list_files(key[0], known.segments) == known.listing
+
+
 def _overlap(first: Candidate, second: Candidate) -> bool:
     """Whether one folder holds the other, so that both publish the same bytes."""
     shorter = min(len(first.segments), len(second.segments))

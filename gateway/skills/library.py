@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from gateway.errors import NotFound, SkillError
 from gateway.skills.files import Changed, read_file
-from gateway.skills.index import Key, SkillIndex, build_index
+from gateway.skills.index import Key, SkillIndex, build_index, is_current
 from gateway.skills.models import Skill, SkillFile
 from gateway.skills.remembered import file_for, keep, recall, same_candidates
 
@@ -99,8 +99,9 @@ class SkillLibrary:
         Raises:
             NotFound: It is gone, or refused since.
         """
-        async with self._lock:
-            await self._build(frozenset({skill.key}))
+        if not await anyio.to_thread.run_sync(is_current, self.index, skill.key):
+            async with self._lock:
+                await self._build(frozenset({skill.key}))
         now = self.index.by_key.get(skill.key)
         if now is None:
             raise NotFound("skill", skill.id)
