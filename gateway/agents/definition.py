@@ -129,6 +129,8 @@ class AgentFile(BaseModel):
     """Tools it may use, as `<source>/<glob>`: `docs/read_*`, `agent/editor`, `function/now`. Left out: none."""
     skills: list[str] = Field(default_factory=list)
     """Names of skills it is told about; it loads them with the skill tools."""
+    narrow_to_skills: bool = Field(default=False, alias="narrow-to-skills")
+    """Take away those of its tools that no skill of its `skills` names in `allowed-tools`; a skill without the field wants all."""
     max_turns: int = Field(default=12, ge=1, le=200, alias="max-turns")
     """Model calls of one run at most; the last is made without tools."""
     remote: RemoteAgent | None = None

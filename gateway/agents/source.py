@@ -21,6 +21,7 @@ from gateway.chat.resolve import ModelResolver
 from gateway.config.expand import Expander
 from gateway.config.references import References
 from gateway.errors import AgentError, ConfigError, GatewayError
+from gateway.json_types import JsonValue
 from gateway.sessions.context import ContextProvider
 from gateway.tools.base import OnChange, Tool
 from gateway.tools.functions_source import SourceProblem, import_object
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 SkillInstructions = Callable[[Sequence[str]], str]
 """What an agent is told about the skills it has, by name; raises `SkillError` for an unknown one."""
+
+SkillWishes = Callable[[Sequence[str]], Sequence[JsonValue]]
+"""The `allowed-tools` fields of skills, by name; raises `SkillError` for an unknown one."""
 
 
 class AgentSource:
@@ -44,6 +48,7 @@ class AgentSource:
         models: ModelResolver,
         environ: Mapping[str, str],
         skill_instructions: SkillInstructions | None = None,
+        skill_wishes: SkillWishes | None = None,
         conversations: Conversations | None = None,
         base_dir: Path | None = None,
     ) -> None:
@@ -53,6 +58,7 @@ class AgentSource:
         self._paths = list(paths)
         self._toolbox = toolbox
         self._skill_instructions = skill_instructions
+        self._skill_wishes = skill_wishes
         self._conversations = conversations
         self._base_dir = base_dir or Path.cwd()
         self._models = models
@@ -106,6 +112,7 @@ class AgentSource:
             toolbox=self._toolbox,
             models=self._models,
             skill_instructions=self._skill_instructions,
+            skill_wishes=self._skill_wishes,
             conversations=self._conversations,
             context_providers=providers,
             remote=self._remotes.get(definition.file.name),

@@ -21,6 +21,7 @@ from gateway.chat.resolve import ModelResolver
 from gateway.errors import AgentError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.checking import SchemaCheck, measure
+from gateway.policy.skill_tools import narrow_tools
 from gateway.sessions.context import ContextProvider
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext, LogLevel
@@ -71,11 +72,13 @@ class AgentTool:
         toolbox: ToolBox,
         models: ModelResolver,
         skill_instructions: Callable[[Sequence[str]], str] | None,
+        skill_wishes: Callable[[Sequence[str]], Sequence[JsonValue]] | None = None,
         conversations: Conversations | None = None,
         context_providers: Sequence[ContextProvider] = (),
         remote: Remote | None = None,
     ) -> None:
-        """`skill_instructions` says what an agent is told about skills by name; `None` where none are served. Without
+        """`skill_instructions` says what an agent is told about skills by name, `skill_wishes` gives their `allowed-tools`;
+        `None` where none are served. Without
         `conversations` every call stands alone. `remote` is where an agent runs that does not run here; whoever made it closes it.
         """
         self._agent = definition
@@ -86,6 +89,7 @@ class AgentTool:
         self._toolbox = toolbox
         self._models = models
         self._skill_instructions = skill_instructions
+        self._skill_wishes = skill_wishes
         file = definition.file
         self._definition = ToolDefinition(
             name=file.name,
@@ -158,6 +162,10 @@ class AgentTool:
         # The last of its turns is the one without tools, so an agent of one turn has none.
         tools = await self._toolbox.tools(patterns) if patterns and file.max_turns > 1 else ()
         parts = [self._agent.instructions]
+        if file.narrow_to_skills and file.skills and self._skill_wishes is not None:
+            own = {tool.definition.name for tool in await self._toolbox.tools(SKILL_TOOLS)}
+            kept = own | narrow_tools([tool.definition.name for tool in tools], self._skill_wishes(file.skills))
+            tools = [tool for tool in tools if tool.definition.name in kept]
         if file.skills:
             if self._skill_instructions is None:
                 raise AgentError(f"Agent {file.name!r} names skills, but none are served; set `expose.skills`.")

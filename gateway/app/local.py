@@ -153,6 +153,7 @@ class LocalSources:
             toolbox=self._toolbox,
             models=self._models(),
             skill_instructions=skills.instructions if skills is not None else None,
+            skill_wishes=skills.wishes if skills is not None else None,
             environ=os.environ,
             conversations=Conversations(self._records, limits),
             base_dir=base,

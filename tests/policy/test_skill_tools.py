@@ -1,0 +1,38 @@
+"""`allowed-tools` of skills takes tools away and never adds any (requirements 134)."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.json_types import JsonValue
+from gateway.policy.skill_tools import narrow_tools, wished_tools
+
+TOOLS = ["docs__search", "docs__read", "notes__add", "Bash"]
+
+
+@pytest.mark.requirement(134)
+@pytest.mark.parametrize(
+    ("wishes", "kept"),
+    [
+        (["docs__search"], {"docs__search"}),
+        (["docs__*, notes__add"], {"docs__search", "docs__read", "notes__add"}),
+        (["mcp__docs__search docs/read"], {"docs__search", "docs__read"}),
+        (["Bash(git status:*) Read"], {"Bash"}),
+        ([["docs__search", "notes__add"]], {"docs__search", "notes__add"}),
+        (["docs__search", "notes__add"], {"docs__search", "notes__add"}),
+        (["docs__search", None], set(TOOLS)),
+        ([""], set[str]()),
+        (["shell__run secrets__read *__drop"], set[str]()),
+    ],
+)
+def test_only_tools_that_are_there_and_wanted_stay(wishes: list[JsonValue], kept: set[str]) -> None:
+    assert narrow_tools(TOOLS, wishes) == kept
+
+
+@pytest.mark.requirement(134)
+def test_nothing_is_granted_that_was_not_there() -> None:
+    assert narrow_tools([], ["*"]) == set()
+
+
+def test_a_field_that_is_no_text_wants_nothing() -> None:
+    assert (wished_tools(3), wished_tools(["a b", 1]), wished_tools(None)) == ([], ["a", "b"], None)
