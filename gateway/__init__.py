@@ -45,12 +45,36 @@ if TYPE_CHECKING:
     from gateway.chat.agui import AGUIChatClient
     from gateway.chat.base import BaseChatClient, SupportsChatGetResponse
     from gateway.chat.completions import OpenAIChatCompletionClient
+    from gateway.chat.embeddings import (
+        BaseEmbeddingClient,
+        Embedding,
+        EmbeddingGenerationOptions,
+        GeneratedEmbeddings,
+        OpenAIEmbeddingClient,
+        SupportsGetEmbeddings,
+    )
+    from gateway.chat.foundry import FoundryChatClient
+    from gateway.chat.hosted import (
+        SupportsCodeInterpreterTool,
+        SupportsFileSearchTool,
+        SupportsImageGenerationTool,
+        SupportsMCPTool,
+        SupportsShellTool,
+        SupportsWebSearchTool,
+    )
     from gateway.chat.middleware import ChatContext, ChatMiddleware, chat_middleware
     from gateway.chat.responses import OpenAIChatClient
+    from gateway.chat.retry import RetryPolicy
     from gateway.chat.scripted import ScriptedChatClient
     from gateway.config.settings import SecretString, load_settings
     from gateway.errors import (
         AgentFrameworkException,
+        ChatClientContentFilterException,
+        ChatClientException,
+        ChatClientInvalidAuthException,
+        ChatClientInvalidRequestException,
+        ChatClientInvalidResponseException,
+        ModelError,
         UserInputRequiredException,
         WorkflowCheckpointException,
         WorkflowConvergenceException,
@@ -109,6 +133,8 @@ if TYPE_CHECKING:
         SkillsSourceContext,
     )
     from gateway.staging import ExperimentalFeature, ReleaseCandidateFeature
+    from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, disable_instrumentation, enable_instrumentation
+    from gateway.telemetry.providers import configure_otel_providers
     from gateway.tools.context import CallContext
     from gateway.tools.function import FunctionTool, normalize_tools, tool
     from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware, function_middleware
@@ -204,6 +230,7 @@ __all__ = [
     "GROUP_INDEX_KEY",
     "GROUP_KIND_KEY",
     "GROUP_TOKEN_COUNT_KEY",
+    "OBSERVABILITY_SETTINGS",
     "SUMMARIZED_BY_SUMMARY_ID_KEY",
     "SUMMARY_OF_GROUP_IDS_KEY",
     "SUMMARY_OF_MESSAGE_IDS_KEY",
@@ -233,10 +260,16 @@ __all__ = [
     "BackgroundTaskStatus",
     "BaseAgent",
     "BaseChatClient",
+    "BaseEmbeddingClient",
     "CachingSkillsSource",
     "CallContext",
     "Case",
     "CharacterEstimatorTokenizer",
+    "ChatClientContentFilterException",
+    "ChatClientException",
+    "ChatClientInvalidAuthException",
+    "ChatClientInvalidRequestException",
+    "ChatClientInvalidResponseException",
     "ChatContext",
     "ChatMiddleware",
     "ChatOptions",
@@ -257,6 +290,8 @@ __all__ = [
     "Edge",
     "EdgeCondition",
     "EdgeDuplicationError",
+    "Embedding",
+    "EmbeddingGenerationOptions",
     "Executor",
     "ExperimentalFeature",
     "FanInEdgeGroup",
@@ -271,6 +306,7 @@ __all__ = [
     "FileSkillsSource",
     "FileSystemAgentFileStore",
     "FilteringSkillsSource",
+    "FoundryChatClient",
     "FunctionExecutor",
     "FunctionInvocationConfiguration",
     "FunctionInvocationContext",
@@ -278,6 +314,7 @@ __all__ = [
     "FunctionTool",
     "FunctionalWorkflow",
     "FunctionalWorkflowAgent",
+    "GeneratedEmbeddings",
     "GraphConnectivityError",
     "GroupChatBuilder",
     "GroupChatState",
@@ -316,15 +353,18 @@ __all__ = [
     "MiddlewareTermination",
     "MiddlewareType",
     "ModelCacheMiddleware",
+    "ModelError",
     "ModelRateLimitMiddleware",
     "ModelRetryMiddleware",
     "ModelTimeoutMiddleware",
     "OpenAIChatClient",
     "OpenAIChatCompletionClient",
+    "OpenAIEmbeddingClient",
     "RedactionMiddleware",
     "ReleaseCandidateFeature",
     "RepeatedCallMiddleware",
     "ResponseStream",
+    "RetryPolicy",
     "RunContext",
     "SamplingApprovalCallback",
     "ScriptedChatClient",
@@ -351,6 +391,13 @@ __all__ = [
     "SummarizationStrategy",
     "SupportsAgentRun",
     "SupportsChatGetResponse",
+    "SupportsCodeInterpreterTool",
+    "SupportsFileSearchTool",
+    "SupportsGetEmbeddings",
+    "SupportsImageGenerationTool",
+    "SupportsMCPTool",
+    "SupportsShellTool",
+    "SupportsWebSearchTool",
     "SwitchCaseEdgeGroup",
     "SwitchCaseEdgeGroupCase",
     "SwitchCaseEdgeGroupDefault",
@@ -402,9 +449,12 @@ __all__ = [
     "apply_compaction",
     "background_tasks_running",
     "chat_middleware",
+    "configure_otel_providers",
     "create_always_approve_tool_response",
     "create_always_approve_tool_with_arguments_response",
     "current_run_context",
+    "disable_instrumentation",
+    "enable_instrumentation",
     "executor",
     "function_middleware",
     "get_agent_mode",

@@ -21,7 +21,11 @@
     ├── MiddlewareException            middleware is unusable, or says how the call goes on
     │   ├── MiddlewareTermination      stop here, with the result there is
     │   └── MiddlewareFailure          fail the whole run, also from around a tool call
-    ├── ModelError                     a chat model failed (`status`, `retryable`)
+    ├── ModelError                     a chat model failed (`status`, `retryable`, `retry_after_seconds`); also `ChatClientException`
+    │   ├── ChatClientInvalidAuthException      the endpoint refused the key
+    │   ├── ChatClientInvalidRequestException   it rejected the request, or does not know the model
+    │   ├── ChatClientInvalidResponseException  what it answered could not be read
+    │   └── ChatClientContentFilterException    its content filter refused; also `OpenAIContentFilterException`
     ├── AgentError                     an agent definition or run is unusable
     │   └── UnknownTool(name)          the model called a tool that does not exist, and the run may not go on then
     ├── WorkflowError
@@ -43,7 +47,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from gateway.json_types import JsonValue
+from gateway.json_types import JsonObject, JsonValue
 
 
 class GatewayError(Exception):
@@ -181,10 +185,41 @@ class MiddlewareFailure(MiddlewareException):
 class ModelError(GatewayError):
     """A chat model failed. `status` is the HTTP status where there was one."""
 
+    retry_after_seconds: float | None = None
+    """How long the endpoint asked to be left alone, where it did."""
+
     def __init__(self, message: str, *, status: int | None = None, retryable: bool = False) -> None:
         super().__init__(message)
         self.status = status
         self.retryable = retryable
+
+
+ChatClientException = ModelError
+"""agent-framework's name for it."""
+
+
+class ChatClientInvalidAuthException(ModelError):
+    """The endpoint refused the key."""
+
+
+class ChatClientInvalidRequestException(ModelError):
+    """The endpoint rejected the request, or does not know the model; sending the same again gives the same."""
+
+
+class ChatClientInvalidResponseException(ModelError):
+    """What the endpoint answered could not be read."""
+
+
+class ChatClientContentFilterException(ModelError):
+    """The provider's content filter refused; `content_filter_result` says by category what it found, where it says so."""
+
+    def __init__(self, message: str, *, status: int | None = None, content_filter_result: JsonObject | None = None) -> None:
+        super().__init__(message, status=status)
+        self.content_filter_result: JsonObject = content_filter_result or {}
+
+
+OpenAIContentFilterException = ChatClientContentFilterException
+"""agent-framework's name for the one of its OpenAI clients."""
 
 
 class AgentError(GatewayError):

@@ -3,6 +3,26 @@
 from __future__ import annotations
 
 HOMES: dict[str, tuple[str, ...]] = {
+    "telemetry.instrumentation": ("OBSERVABILITY_SETTINGS", "disable_instrumentation", "enable_instrumentation"),
+    "telemetry.providers": ("configure_otel_providers",),
+    "chat.retry": ("RetryPolicy",),
+    "chat.hosted": (
+        "SupportsCodeInterpreterTool",
+        "SupportsFileSearchTool",
+        "SupportsImageGenerationTool",
+        "SupportsMCPTool",
+        "SupportsShellTool",
+        "SupportsWebSearchTool",
+    ),
+    "chat.foundry": ("FoundryChatClient",),
+    "chat.embeddings": (
+        "BaseEmbeddingClient",
+        "Embedding",
+        "EmbeddingGenerationOptions",
+        "GeneratedEmbeddings",
+        "OpenAIEmbeddingClient",
+        "SupportsGetEmbeddings",
+    ),
     "agents.remote.a2a": ("A2AAgent",),
     "chat.agui": ("AGUIChatClient",),
     "agents.agent": (
@@ -114,6 +134,12 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "errors": (
         "AgentFrameworkException",
+        "ChatClientContentFilterException",
+        "ChatClientException",
+        "ChatClientInvalidAuthException",
+        "ChatClientInvalidRequestException",
+        "ChatClientInvalidResponseException",
+        "ModelError",
         "UserInputRequiredException",
         "WorkflowCheckpointException",
         "WorkflowConvergenceException",

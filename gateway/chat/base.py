@@ -6,19 +6,28 @@ keep no conversation. Errors become `ModelError` with what to set or do, and nev
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Literal, Protocol, cast, overload
+from abc import ABC
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, cast, overload, runtime_checkable
+
+from typing_extensions import TypeVar
 
 from gateway.chat.middleware import ChatContext, ChatStream, around_model
-from gateway.json_types import JsonMapping
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import Middleware, sort_middleware
 from gateway.types.messages import Message, to_messages
 from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream
 
+if TYPE_CHECKING:
+    from gateway import Agent
 
+OptionsT = TypeVar("OptionsT", bound=Mapping[str, Any], default=ChatOptions)
+"""What a client takes as options: `ChatOptions`, or a client's own extension of it."""
+
+
+@runtime_checkable
 class SupportsChatGetResponse(Protocol):
     """Anything that answers messages: what agents need of a chat client."""
 
@@ -35,52 +44,95 @@ class SupportsChatGetResponse(Protocol):
         ...
 
 
-class BaseChatClient(ABC):
-    """Base of the clients here. Subclasses implement `_updates`."""
+class BaseChatClient(ABC, Generic[OptionsT]):
+    """Base of the clients here. Subclasses implement `_updates`, or `_inner_get_response` as in agent-framework."""
+
+    OTEL_PROVIDER_NAME: str = "unknown"
+    """The provider in telemetry."""
 
     def __init__(
         self,
-        model: str,
-        middleware: Sequence[object] = (),
+        model: str = "",
+        middleware: Sequence[object] | None = None,
         *,
         function_invocation_configuration: JsonMapping | None = None,
+        compaction_strategy: object = None,
+        tokenizer: object = None,
+        additional_properties: JsonMapping | None = None,
     ) -> None:
         """`middleware` is a mixed list, outermost first: chat middleware runs around every model call, function middleware
-        around the tool calls of agents over this client. `function_invocation_configuration` limits their loop.
+        around the tool calls of agents over this client. `function_invocation_configuration` limits their loop, and
+        `compaction_strategy` with `tokenizer` shortens their conversations, where they have none of their own.
         """
-        given = sort_middleware(list(middleware))
+        given = sort_middleware(list(middleware or ()))
         self._model = model
         self._middleware: Sequence[Middleware[ChatContext]] = given.chat
         self.function_middleware = given.function
         self.function_invocation_configuration = dict(function_invocation_configuration or {})
+        self.compaction_strategy = compaction_strategy
+        self.tokenizer = tokenizer
+        self.additional_properties: JsonObject = dict(additional_properties or {})
+        self.otel_provider_name = self.OTEL_PROVIDER_NAME
 
     @property
     def model(self) -> str:
         """The model's name."""
         return self._model
 
-    @abstractmethod
     def _updates(self, messages: Sequence[Message], *, stream: bool, options: ChatOptions) -> AsyncGenerator[ChatResponseUpdate, None]:
         """Send one request and yield what comes back; one part where `stream` is false.
 
         Raises:
             ModelError: The endpoint failed; the text says what to set or do.
         """
-        ...
+        return _parts_of(self._inner_get_response(messages=messages, stream=stream, options=options))
+
+    def _inner_get_response(
+        self, *, messages: Sequence[Message], stream: bool, options: ChatOptions
+    ) -> Awaitable[ChatResponse | AsyncIterable[ChatResponseUpdate]] | AsyncIterable[ChatResponseUpdate]:
+        """The hook as agent-framework has it: the whole response, or with `stream` its parts. May take `client_kwargs` as keywords."""
+        raise NotImplementedError(f"{type(self).__name__} implements neither _updates nor _inner_get_response.")
 
     @overload
     def get_response(
-        self, messages: str | Message | Sequence[str | Message], *, stream: Literal[False] = False, options: ChatOptions | None = None
+        self,
+        messages: str | Message | Sequence[str | Message],
+        *,
+        stream: Literal[False] = False,
+        options: OptionsT | ChatOptions | None = None,
+        client_kwargs: JsonMapping | None = None,
+        function_invocation_kwargs: JsonMapping | None = None,
     ) -> Awaitable[ChatResponse]: ...
     @overload
     def get_response(
-        self, messages: str | Message | Sequence[str | Message], *, stream: Literal[True], options: ChatOptions | None = None
+        self,
+        messages: str | Message | Sequence[str | Message],
+        *,
+        stream: Literal[True],
+        options: OptionsT | ChatOptions | None = None,
+        client_kwargs: JsonMapping | None = None,
+        function_invocation_kwargs: JsonMapping | None = None,
     ) -> ChatStream: ...
     def get_response(
-        self, messages: str | Message | Sequence[str | Message], *, stream: bool = False, options: ChatOptions | None = None
+        self,
+        messages: str | Message | Sequence[str | Message],
+        *,
+        stream: bool = False,
+        options: OptionsT | ChatOptions | None = None,
+        client_kwargs: JsonMapping | None = None,
+        function_invocation_kwargs: JsonMapping | None = None,
     ) -> Awaitable[ChatResponse] | ChatStream:
-        """Answer `messages`: an awaitable of the whole response, or at once a stream of its parts."""
-        response = self.answer(to_messages(messages), stream=stream, options=options or {})
+        """Answer `messages`: an awaitable of the whole response, or at once a stream of its parts.
+
+        One model call: tools among the options are offered, and calls of them are returned. An `Agent` runs them.
+        `client_kwargs` and `function_invocation_kwargs` are what middleware finds in its context.
+        """
+        context = ChatContext(self, to_messages(messages), cast("ChatOptions", dict(options or {})), stream)
+        if client_kwargs:
+            context.kwargs = dict(client_kwargs)
+        if function_invocation_kwargs:
+            context.function_invocation_kwargs = dict(function_invocation_kwargs)
+        response = self._call(context, ())
         return response if stream else response.get_final_response()
 
     def answer(
@@ -90,13 +142,80 @@ class BaseChatClient(ABC):
 
         `middleware` runs inside the client's own.
         """
-        context = ChatContext(self, list(messages), cast("ChatOptions", dict(options)), stream)
+        return self._call(ChatContext(self, list(messages), cast("ChatOptions", dict(options)), stream), middleware)
+
+    def _call(self, context: ChatContext, middleware: Sequence[Middleware[ChatContext]]) -> ChatStream:
         layers = [*self._middleware, *middleware] if self._middleware else middleware
 
         def send() -> AsyncGenerator[ChatResponseUpdate, None]:
+            if context.kwargs and type(self)._updates is BaseChatClient._updates:
+                inner = cast("Callable[..., Any]", self._inner_get_response)
+                return _parts_of(inner(messages=context.messages, stream=context.stream, options=context.options, **context.kwargs))
             return self._updates(context.messages, stream=context.stream, options=context.options)
 
-        return ResponseStream(around_model(context, layers, send), _folded(options))
+        return ResponseStream(around_model(context, layers, send), _folded(context.options))
+
+    async def cancel_response(self, continuation_token: JsonMapping) -> ChatResponse | None:
+        """Stop work in the background and say how it ended; `None` where the provider has none (requirements LR3)."""
+        return None
+
+    async def delete_response(self, continuation_token: JsonMapping) -> bool | None:
+        """Make the provider forget a response; `None` where it keeps none (requirements LR3)."""
+        return None
+
+    def service_url(self) -> str:
+        """The address of the provider, for people and telemetry."""
+        return "Unknown"
+
+    def as_agent(
+        self,
+        *,
+        id: str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        instructions: str | None = None,
+        tools: Any = None,
+        default_options: OptionsT | ChatOptions | None = None,
+        context_providers: Sequence[Any] | None = None,
+        middleware: Sequence[object] | None = None,
+        function_invocation_configuration: Any = None,
+        compaction_strategy: Any = None,
+        tokenizer: Any = None,
+        additional_properties: JsonObject | None = None,
+    ) -> Agent:
+        """A local agent over this client; the arguments are `Agent`'s (requirements CL5)."""
+        from gateway import Agent  # the package's own public name: the room of agents is above this one
+
+        return Agent(
+            self,
+            instructions,
+            id=id,
+            name=name,
+            description=description,
+            tools=tools,
+            default_options=cast("ChatOptions | None", default_options),
+            context_providers=context_providers,
+            middleware=middleware,
+            function_invocation_configuration=function_invocation_configuration,
+            compaction_strategy=compaction_strategy,
+            tokenizer=tokenizer,
+            additional_properties=additional_properties,
+        )
+
+
+async def _parts_of(answer: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
+    """The parts of whatever `_inner_get_response` gave."""
+    found = answer if hasattr(answer, "__aiter__") else await answer
+    if isinstance(found, ChatResponse):
+        for update in found.to_updates():
+            yield update
+        return
+    try:
+        async for update in found:
+            yield update
+    finally:
+        if hasattr(found, "aclose"):
+            await found.aclose()
 
 
 def _folded(options: ChatOptions) -> Callable[[Sequence[ChatResponseUpdate]], ChatResponse]:

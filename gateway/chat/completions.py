@@ -5,115 +5,205 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import ClassVar, cast
 
-from gateway.chat.openai_base import OpenAIClientBase, as_text, closing, load_openai, tool_definitions
-from gateway.json_types import JsonObject
+from gateway.chat.base import OptionsT
+from gateway.chat.completions_request import REASONING_DETAILS, to_request
+from gateway.chat.hosted import CompletionsTools
+from gateway.chat.openai_base import OpenAIClientBase
+from gateway.chat.openai_connection import counts, list_of
+from gateway.chat.openai_endpoint import Names
+from gateway.chat.repair import to_call
+from gateway.chat.responses_items import read_annotation
+from gateway.errors import ChatClientInvalidRequestException, ChatClientInvalidResponseException, ModelError
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponseUpdate
 
-_PASSED = ("temperature", "top_p", "max_tokens", "stop", "seed", "metadata")
+_USAGE = {"prompt_tokens": "input_token_count", "completion_tokens": "output_token_count", "total_tokens": "total_token_count"}
+_USAGE_DETAILS = {
+    "prompt_tokens_details": {"cached_tokens": "cache_read_input_token_count", "audio_tokens": "prompt/audio_tokens"},
+    "completion_tokens_details": {
+        "reasoning_tokens": "reasoning_output_token_count",
+        "audio_tokens": "completion/audio_tokens",
+        "accepted_prediction_tokens": "completion/accepted_prediction_tokens",
+        "rejected_prediction_tokens": "completion/rejected_prediction_tokens",
+    },
+}
 
 
-class OpenAIChatCompletionClient(OpenAIClientBase):
+class OpenAIChatCompletionClient(CompletionsTools, OpenAIClientBase[OptionsT]):
     """Chat Completions, streamed or whole."""
+
+    NAMES: ClassVar[Names] = Names(models=("CHAT_COMPLETION_MODEL", "MODEL"), azure_api_version="2024-12-01-preview")
 
     async def _updates(
         self, messages: Sequence[Message], *, stream: bool, options: ChatOptions
     ) -> AsyncGenerator[ChatResponseUpdate, None]:
-        model = options.get("model") or self.model
-        request = to_request(messages, options) | {"model": model}
-        await load_openai()
-        create: Any = self._openai.chat.completions.create
-        async with self._guarded(model):
-            if stream:
-                request |= {"stream": True, "stream_options": {"include_usage": True}}
-                chunks: Any = await create(**request)
-                async for update in _streamed(chunks, model):
-                    yield update
-                return
-            whole: Any = await create(**request)
-            yield _whole(whole)
+        if cast("JsonMapping", options).get("continuation_token") is not None:
+            raise ChatClientInvalidRequestException("Chat Completions has no background responses: it cannot take up a continuation token.")
+        model = self._model_of(options)
+        body = to_request(messages, options, self.instruction_role) | {"model": model}
+        if not stream:
+            yield _whole(await self.connection.answer(model, "/chat/completions", body), model)
+            return
+        wanted: JsonObject = cast("JsonObject", options).get("stream_options") or {}
+        body |= {"stream": True, "stream_options": {"include_usage": True, **wanted}}
+        reader = _Reader(model)
+        async for chunk in self.connection.events(model, "/chat/completions", body):
+            if (update := reader.read(chunk)) is not None:
+                yield update
+        yield reader.end()
 
 
-def to_request(messages: Sequence[Message], options: ChatOptions) -> dict[str, Any]:
-    """The request body but for the model."""
-    request: dict[str, Any] = {"messages": to_wire_messages(messages, options.get("instructions"))}
-    request |= {key: value for key in _PASSED if (value := options.get(key)) is not None}
-    tools = tool_definitions(options)
-    if tools:
-        request["tools"] = [{"type": "function", "function": {"name": n, "description": d, "parameters": p}} for n, d, p in tools]
-        request["tool_choice"] = options.get("tool_choice") or "auto"
-    if (schema := options.get("response_format")) is not None:
-        request["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    return request
+@dataclass(slots=True)
+class _Call:
+    """A tool call that arrives in pieces."""
+
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=lambda: list[str]())
+    raw: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
 
 
-def to_wire_messages(messages: Sequence[Message], instructions: str | None) -> list[JsonObject]:
-    """Messages in the API's form; each tool result becomes a message of its own."""
-    wire: list[JsonObject] = [{"role": "system", "content": instructions}] if instructions else []
-    for message in messages:
-        results = [c for c in message.contents if c.type == "function_result"]
-        wire += [{"role": "tool", "tool_call_id": c.call_id, "content": as_text(c.result)} for c in results]
-        if results:
-            continue
-        entry: JsonObject = {"role": message.role, "content": _wire_content(message)}
-        calls = [c for c in message.contents if c.type == "function_call"]
-        if calls:
-            entry["tool_calls"] = [_wire_call(c) for c in calls]
-        wire.append(entry)
-    return wire
-
-
-def _wire_content(message: Message) -> str | list[JsonObject] | None:
-    images = [c for c in message.contents if c.type in ("data", "uri") and (c.media_type or "").startswith("image/")]
-    if not images:
-        return message.text or (None if message.role == "assistant" else "")
-    return [{"type": "text", "text": message.text}, *({"type": "image_url", "image_url": {"url": c.uri}} for c in images)]
-
-
-def _wire_call(call: Content) -> JsonObject:
-    arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments or {})
-    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
-
-
-def _usage(usage: Any) -> list[Content]:
-    if usage is None:
-        return []
-    counts: dict[str, Any] = {"input_token_count": usage.prompt_tokens, "output_token_count": usage.completion_tokens}
-    counts["total_token_count"] = usage.total_tokens
-    return [Content.from_usage({k: v for k, v in counts.items() if v is not None})]
-
-
-async def _streamed(chunks: Any, model: str) -> AsyncGenerator[ChatResponseUpdate, None]:
+class _Reader:
     """Text as it comes; tool calls whole, at the end, because their arguments arrive in pieces."""
-    calls: dict[int, dict[str, str]] = {}
-    last: ChatResponseUpdate | None = None
-    async for chunk in closing(chunks, model):
-        contents = _usage(chunk.usage)
-        choice = chunk.choices[0] if chunk.choices else None
-        if choice is not None:
-            if choice.delta.content:
-                contents.insert(0, Content.from_text(choice.delta.content))
-            for part in choice.delta.tool_calls or ():
-                call = calls.setdefault(part.index, {"id": "", "name": "", "arguments": ""})
-                call["id"] = part.id or call["id"]
-                if part.function is not None:
-                    call["name"] += part.function.name or ""
-                    call["arguments"] += part.function.arguments or ""
-        last = ChatResponseUpdate(contents, "assistant", chunk.id, chunk.model, choice.finish_reason if choice else None)
-        if contents or last.finish_reason:
-            yield last
-    if calls and last is not None:
-        done = [Content.from_function_call(c["id"] or f"call-{uuid.uuid4()}", c["name"], c["arguments"]) for _, c in sorted(calls.items())]
-        yield ChatResponseUpdate(done, "assistant", last.response_id, last.model)
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._calls: dict[int, _Call] = {}
+        self._aliases: dict[int, int] = {}
+        self._finish_reason: str | None = None
+        self._response_id: str | None = None
+        self._logprobs: list[JsonObject] = []
+
+    def read(self, chunk: JsonObject) -> ChatResponseUpdate | None:
+        """The update for a chunk; `None` where it says nothing new."""
+        choices = list_of(chunk.get("choices"))
+        choice = choices[0] if choices else {}
+        delta = cast("JsonObject", choice.get("delta") or {})
+        contents = _contents(delta)
+        for part in list_of(delta.get("tool_calls")):
+            self._add(part)
+        contents += _usage(chunk.get("usage"))
+        reason = cast("str | None", choice.get("finish_reason"))
+        self._finish_reason = reason or self._finish_reason
+        self._response_id = cast("str | None", chunk.get("id")) or self._response_id
+        update = _update(chunk, contents, self._model)
+        update.finish_reason = reason
+        update.additional_properties = _properties(chunk, choice)
+        if has_logprobs := bool(choice.get("logprobs")):
+            self._logprobs.append(cast("JsonObject", choice["logprobs"]))
+        return update if contents or reason or has_logprobs else None
+
+    def end(self) -> ChatResponseUpdate:
+        """The last update, with the tool calls.
+
+        Raises:
+            ModelError: The stream ended before the answer did.
+        """
+        if self._finish_reason is None:
+            raise ModelError(f"Model {self._model!r} broke off its answer.", retryable=True)
+        calls = [to_call(c.id or f"call-{uuid.uuid4()}", c.name, "".join(c.arguments), c.raw) for _, c in sorted(self._calls.items())]
+        update = ChatResponseUpdate(calls, "assistant", self._response_id)
+        if self._logprobs:
+            kinds = {kind for part in self._logprobs for kind, value in part.items() if isinstance(value, list)}
+            together = {kind: [entry for part in self._logprobs for entry in part.get(kind) or ()] for kind in kinds}
+            update.additional_properties = {"logprobs": together}
+        return update
+
+    def _add(self, part: JsonObject) -> None:
+        given = part.get("index")
+        index = given if isinstance(given, int) else max(self._calls, default=0)
+        key = self._aliases.get(index, index)
+        call_id = cast("str | None", part.get("id"))
+        if call_id and key in self._calls and self._calls[key].id not in ("", call_id):
+            key = max(self._calls) + 1  # some servers number every parallel call 0
+            self._aliases[index] = key
+        call = self._calls.setdefault(key, _Call(raw=part))
+        call.id = call_id or call.id
+        function = cast("JsonObject", part.get("function") or part.get("custom") or {})
+        call.name += cast("str | None", function.get("name")) or ""
+        call.arguments.append(_arguments(function.get("arguments", function.get("input"))))
 
 
-def _whole(response: Any) -> ChatResponseUpdate:
-    choice = response.choices[0]
-    contents = [Content.from_text(choice.message.content)] if choice.message.content else []
-    for call in choice.message.tool_calls or ():
-        contents.append(Content.from_function_call(call.id, call.function.name, call.function.arguments))  # noqa: PERF401  # two kinds in one list
-    return ChatResponseUpdate([*contents, *_usage(response.usage)], "assistant", response.id, response.model, choice.finish_reason)
+def _whole(response: JsonObject, model: str) -> ChatResponseUpdate:
+    choices = list_of(response.get("choices"))
+    if not choices:
+        raise ChatClientInvalidResponseException(f"Model {model!r} gave an answer without a choice.", retryable=True)
+    message = cast("JsonObject", choices[0].get("message") or {})
+    contents = _contents(message)
+    for call in list_of(message.get("tool_calls")):
+        function = cast("JsonObject", call.get("function") or call.get("custom") or {})
+        arguments = _arguments(function.get("arguments", function.get("input")))
+        contents.append(to_call(str(call.get("id") or f"call-{uuid.uuid4()}"), str(function.get("name") or ""), arguments, call))
+    update = _update(response, [*contents, *_usage(response.get("usage"))], model)
+    update.finish_reason = cast("str | None", choices[0].get("finish_reason"))
+    update.additional_properties = _properties(response, choices[0])
+    update.raw_representation = response
+    return update
+
+
+def _contents(message: JsonObject) -> list[Content]:
+    """What a message, or a piece of one, says beside tool calls."""
+    contents: list[Content] = []
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(reasoning, str) and reasoning:
+        contents.append(Content.from_text_reasoning(reasoning))
+    if message.get(REASONING_DETAILS):
+        contents.append(Content.from_text_reasoning(protected_data=json.dumps(message[REASONING_DETAILS])))
+    text = message.get("content")
+    if isinstance(text, list):
+        text = "".join(str(part.get("text") or "") for part in list_of(cast("object", text)))
+    cited = [made for a in list_of(message.get("annotations")) if (made := read_annotation(_citation(a))) is not None]
+    if text or cited:
+        contents.append(Content.from_text(text or "", annotations=cited or None))
+    if isinstance(message.get("refusal"), str) and message["refusal"]:
+        contents.append(Content.from_text(message["refusal"], additional_properties={"refusal": True}))
+    audio = message.get("audio")
+    if isinstance(audio, dict):
+        contents += _audio(cast("JsonObject", audio))
+    return contents
+
+
+def _citation(annotation: JsonObject) -> JsonMapping:
+    inner = annotation.get(str(annotation.get("type")))
+    return cast("JsonMapping", inner) if isinstance(inner, dict) else annotation
+
+
+def _audio(audio: JsonObject) -> list[Content]:
+    properties = {key: audio[key] for key in ("id", "expires_at", "transcript") if audio.get(key) is not None}
+    if isinstance(audio.get("data"), str):
+        return [Content.from_data(audio["data"], "audio/wav", additional_properties=properties)]
+    return [Content.from_text(str(audio["transcript"]))] if audio.get("transcript") else []
+
+
+def _arguments(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value) if value is not None else ""
+
+
+def _usage(usage: object) -> list[Content]:
+    found = counts(usage, _USAGE, _USAGE_DETAILS)
+    return [Content.from_usage(found, raw_representation=usage)] if found else []
+
+
+def _update(response: JsonObject, contents: list[Content], model: str) -> ChatResponseUpdate:
+    update = ChatResponseUpdate(contents, "assistant", cast("str | None", response.get("id")))
+    update.model = cast("str | None", response.get("model")) or model
+    created = response.get("created")
+    if isinstance(created, int | float):
+        update.created_at = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return update
+
+
+def _properties(response: JsonObject, choice: JsonObject) -> JsonObject | None:
+    found = {key: value for key in ("system_fingerprint", "service_tier") if (value := response.get(key)) is not None}
+    if choice.get("logprobs"):
+        found["logprobs"] = choice["logprobs"]
+    if choice.get("content_filter_results"):
+        found["content_filter_results"] = choice["content_filter_results"]
+    return found or None

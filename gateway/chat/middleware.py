@@ -9,10 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from gateway.chat.tracing import traced_call
 from gateway.json_types import JsonObject
 from gateway.middleware import CallNext, Middleware, MiddlewareTermination, MiddlewareType, compose, mark
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
@@ -88,6 +91,8 @@ async def around_model(
     send: Callable[[], AsyncGenerator[ChatResponseUpdate, None]],
 ) -> AsyncGenerator[ChatResponseUpdate, None]:
     """The parts of what `send` gives inside `middleware`; `send` reads the context's messages and options."""
+    if OBSERVABILITY_SETTINGS.enable_instrumentation:
+        send = partial(traced_call, context, send)
     if not middleware:
         updates = send()
         try:
@@ -110,17 +115,21 @@ async def around_model(
         for update in result.to_updates():
             yield update
     elif result is not None:
-        for transform in context.stream_transform_hooks:
-            result.with_transform_hook(transform)
-        for finish in context.stream_result_hooks:
-            result.with_result_hook(finish)
-        for clean_up in context.stream_cleanup_hooks:
-            result.with_cleanup_hook(clean_up)
+        _add_hooks(context, result)
         try:
             async for update in result:
                 yield update
         finally:
             await result.aclose()
+
+
+def _add_hooks(context: ChatContext, result: ChatStream) -> None:
+    for transform in context.stream_transform_hooks:
+        result.with_transform_hook(transform)
+    for finish in context.stream_result_hooks:
+        result.with_result_hook(finish)
+    for clean_up in context.stream_cleanup_hooks:
+        result.with_cleanup_hook(clean_up)
 
 
 async def _ask(context: ChatContext) -> AsyncGenerator[ChatResponseUpdate, None]:

@@ -2,49 +2,92 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from gateway.errors import ModelError
+from gateway.chat.retry import may_retry, retry_after_seconds
+from gateway.errors import (
+    ChatClientContentFilterException,
+    ChatClientInvalidAuthException,
+    ChatClientInvalidRequestException,
+    ChatClientInvalidResponseException,
+    ModelError,
+)
+from gateway.json_types import JsonMapping
 
 if TYPE_CHECKING:
     import openai
 
+MAX_REASON_CHARACTERS = 300
+"""Of what an endpoint says about a request it rejects: enough to name the parameter, too little for a dump."""
 
-def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str) -> ModelError:
-    """The error to raise for one of the package's."""
+
+def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subject: str | None = None) -> ModelError:
+    """The error to raise for one of the package's; `subject` is what was asked for, where it was not the model."""
     import openai
 
-    base_url = _shown(base_url)
+    shown = shown_url(base_url)
     match error:
-        case openai.AuthenticationError() | openai.PermissionDeniedError():
-            text = f"The model endpoint {base_url} refused the API key ({error.status_code}); check OPENAI_API_KEY."
-            return ModelError(text, status=error.status_code)
-        case openai.NotFoundError():
-            text = f"The model endpoint {base_url} does not know model {model!r}; check OPENAI_MODEL and OPENAI_BASE_URL."
-            return ModelError(text, status=404)
-        case openai.RateLimitError():
-            return ModelError(f"Model {model!r}: too many requests or no quota left (429); try again later.", status=429, retryable=True)
-        case openai.BadRequestError():
-            return ModelError(f"Model {model!r} rejected the request (400): {_reason(error)}", status=400)
         case openai.APIStatusError():
-            status = error.status_code
-            return ModelError(f"The model endpoint {base_url} failed with status {status}.", status=status, retryable=status >= 500)
+            made = _of_status(error, model, shown, subject)
+            made.retry_after_seconds = retry_after_seconds(error.response.headers)
+            return made
         case openai.APITimeoutError():
             return ModelError(f"Model {model!r} did not answer in time.", retryable=True)
         case openai.APIConnectionError():
-            return ModelError(f"The model endpoint {base_url} cannot be reached; check OPENAI_BASE_URL and the network.", retryable=True)
+            return ModelError(f"The model endpoint {shown} cannot be reached; check OPENAI_BASE_URL and the network.", retryable=True)
+        case openai.APIError():
+            text = f"Model {model!r} failed while it was answering: {_reason(error)}."
+            return filtered(text, error.body) if _is_filter(error.code) else ModelError(text, retryable=True)
         case _:
-            return ModelError(f"Model {model!r} gave an answer that could not be read ({type(error).__name__}).", retryable=True)
+            text = f"Model {model!r} gave an answer that could not be read ({type(error).__name__})."
+            return ChatClientInvalidResponseException(text, retryable=True)
 
 
-def _shown(base_url: str) -> str:
+def _of_status(error: openai.APIStatusError, model: str, shown: str, subject: str | None) -> ModelError:
+    status = error.status_code
+    if _is_filter(error.code):
+        return filtered(f"Model {model!r}: the provider's content filter refused the request: {_reason(error)}.", error.body, status)
+    match status:
+        case 401 | 403:
+            text = f"The model endpoint {shown} refused the API key ({status}); check OPENAI_API_KEY."
+            return ChatClientInvalidAuthException(text, status=status)
+        case 404:
+            text = f"The model endpoint {shown} does not know model {model!r}; check OPENAI_MODEL and OPENAI_BASE_URL."
+            if subject is not None:
+                text = f"The model endpoint {shown} does not know {subject}, or no longer."
+            return ChatClientInvalidRequestException(text, status=status)
+        case 429:
+            retryable = error.code != "insufficient_quota"
+            hint = "too many requests or no quota left (429); try again later" if retryable else "no quota left (429)"
+            return ModelError(f"Model {model!r}: {hint}.", status=status, retryable=retryable)
+        case 400 | 413 | 422:
+            return ChatClientInvalidRequestException(f"Model {model!r} rejected the request ({status}): {_reason(error)}", status=status)
+        case _:
+            retryable = may_retry(status, error.response.headers)
+            return ModelError(f"The model endpoint {shown} failed with status {status}.", status=status, retryable=retryable)
+
+
+def _is_filter(code: object) -> bool:
+    return code in ("content_filter", "content_policy_violation")
+
+
+def filtered(text: str, body: object, status: int | None = None) -> ChatClientContentFilterException:
+    """The error for a content filter, with what Azure endpoints say about each category."""
+    inner = cast("JsonMapping", body).get("innererror") if isinstance(body, Mapping) else None
+    results = cast("JsonMapping", inner).get("content_filter_result") if isinstance(inner, Mapping) else None
+    found = cast("JsonMapping", results) if isinstance(results, Mapping) else cast("JsonMapping", {})
+    return ChatClientContentFilterException(text, status=status, content_filter_result=dict(found))
+
+
+def shown_url(base_url: str) -> str:
     """The address without user name, password and query, which may be secrets."""
     parts = urlsplit(base_url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
-def _reason(error: openai.APIStatusError) -> str:
-    body = error.body
-    message = body.get("message") if isinstance(body, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return str(message)[:300] if message else "no reason given"  # pyright: ignore[reportUnknownArgumentType]
+def _reason(error: openai.APIError) -> str:
+    body = cast("object", error.body)
+    message: object = cast("JsonMapping", body).get("message") if isinstance(body, Mapping) else None
+    return str(message or error.message)[:MAX_REASON_CHARACTERS] if message or error.message else "no reason given"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from gateway.chat.base import BaseChatClient
 from gateway.chat.completions import OpenAIChatCompletionClient
 from gateway.chat.openai_base import OpenAIClientBase
+from gateway.chat.openai_endpoint import DEFAULT_BASE_URL, PLACEHOLDER_KEY
 from gateway.chat.responses import OpenAIChatClient
 from gateway.chat.sampling import SamplingChatClient
 from gateway.errors import ModelError
@@ -78,7 +79,8 @@ class ModelResolver:
         key = (kind, name)
         if key not in self._clients:
             made = OpenAIChatClient if kind == "openai" else OpenAIChatCompletionClient
-            self._clients[key] = made(name, api_key=self._environ.get("OPENAI_API_KEY"), base_url=self._environ.get("OPENAI_BASE_URL"))
+            base_url = self._environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
+            self._clients[key] = made(name, api_key=self._environ.get("OPENAI_API_KEY") or PLACEHOLDER_KEY, base_url=base_url)
         return self._clients[key]
 
     async def aclose(self) -> None:

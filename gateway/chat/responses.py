@@ -1,138 +1,122 @@
-"""`OpenAIChatClient`: OpenAI's Responses API, without server-side state (`store` is off: the conversation is ours)."""
+"""`OpenAIChatClient`: OpenAI's Responses API.
+
+Without state at the provider unless it is asked for (`store`, `conversation_id`, `background`): the conversation is ours.
+A background response goes on when the connection does not: a call with its continuation token asks how it stands or
+streams the rest, and a stream that breaks is picked up where it was.
+"""
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import ClassVar, cast
 
-from gateway.chat.openai_base import OpenAIClientBase, as_text, closing, load_openai, tool_definitions
+import anyio
+
+from gateway.chat.base import OptionsT
+from gateway.chat.hosted import ResponsesTools
+from gateway.chat.long_running import OpenAIContinuationToken, to_token, token_of
+from gateway.chat.openai_base import OpenAIClientBase
+from gateway.chat.openai_endpoint import Names
+from gateway.chat.responses_request import to_request
+from gateway.chat.responses_stream import StreamReader, read_response
 from gateway.errors import ModelError
-from gateway.json_types import JsonObject
-from gateway.types.content import Content
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
-from gateway.types.responses import ChatResponseUpdate
+from gateway.types.responses import ChatResponse, ChatResponseUpdate
 
-_PASSED = {"temperature": "temperature", "top_p": "top_p", "max_tokens": "max_output_tokens", "metadata": "metadata"}
+logger = logging.getLogger(__name__)
 
 
-class OpenAIChatClient(OpenAIClientBase):
-    """The Responses API, streamed or whole."""
+class OpenAIChatClient(ResponsesTools, OpenAIClientBase[OptionsT]):
+    """The Responses API, streamed, whole or in the background."""
+
+    NAMES: ClassVar[Names] = Names(models=("CHAT_MODEL", "MODEL"), azure_api_version="preview", azure_path="/openai/v1/")
 
     async def _updates(
         self, messages: Sequence[Message], *, stream: bool, options: ChatOptions
     ) -> AsyncGenerator[ChatResponseUpdate, None]:
-        model = options.get("model") or self.model
-        request = to_request(messages, options) | {"model": model}
-        await load_openai()
-        create: Any = self._openai.responses.create
-        async with self._guarded(model):
-            if stream:
-                events: Any = await create(stream=True, **request)
-                async for update in _streamed(events, model):
-                    yield update
-                return
-            whole: Any = await create(**request)
-            contents = [*_outputs(whole.output), *_usage(whole.usage)]
-            yield ChatResponseUpdate(contents, "assistant", whole.id, whole.model, _finish_reason(whole, model))
+        model = self._model_of(options)
+        token = token_of(options)
+        in_background = token is not None or bool(cast("JsonMapping", options).get("background"))
+        keeps = in_background or bool(options.get("store") or options.get("conversation_id"))
+        path, body = _retrieval(token, stream=stream) if token is not None else ("/responses", None)
+        if token is None:
+            body = to_request(messages, options, self.instruction_role) | {"model": model}
+        if not stream:
+            answer = await self.connection.answer(model, path, body, subject=_subject(token))
+            yield read_response(answer, model, in_background=in_background, keeps=keeps)
+            return
+        reader = StreamReader(model, in_background=in_background, keeps=keeps)
+        if token is not None:
+            reader.response_id, reader.sequence = token.get("response_id"), token.get("sequence_number")
+        async for update in self._streamed(reader, model, path, body, subject=_subject(token)):
+            yield update
+
+    async def _streamed(
+        self, reader: StreamReader, model: str, path: str, body: JsonObject | None, *, subject: str | None
+    ) -> AsyncGenerator[ChatResponseUpdate, None]:
+        """The updates of a stream; one of the background that breaks is picked up again, as often as repeats are allowed.
+
+        Raises:
+            ModelError: The response failed, or the stream ended before it did.
+        """
+        if body is not None:
+            body["stream"] = True
+        resumes = 0
+        while not reader.is_done:
+            before = reader.sequence
+            try:
+                async for event in self.connection.events(model, path, body, subject=subject):
+                    if (update := reader.read(event)) is not None:
+                        yield update
+                    if reader.is_done:
+                        return
+                raise ModelError(f"Model {model!r} broke off its answer.", retryable=True)
+            except ModelError as error:
+                resumes = resumes + 1 if reader.sequence == before else 1
+                if not self._may_resume(reader, error, resumes):
+                    raise
+                wait = self.connection.retry.wait_seconds(resumes)
+                logger.info("model %r: the stream of a background response broke; picking it up in %.1f s", model, wait)
+            await anyio.sleep(wait)
+            path, body = _retrieval({"response_id": reader.response_id or "", "sequence_number": reader.sequence or 0}, stream=True)
+
+    def _may_resume(self, reader: StreamReader, error: ModelError, resumes: int) -> bool:
+        is_known = reader.in_background and reader.response_id is not None and reader.sequence is not None
+        is_broken = error.retryable and error.status is None
+        return is_known and is_broken and resumes <= self.connection.retry.max_retries and self.connection.budget.take()
+
+    async def cancel_response(self, continuation_token: JsonMapping) -> ChatResponse | None:
+        """Stop a background response. One that was done already is returned as it ended (requirements LR7).
+
+        Raises:
+            ModelError: The provider does not know it (any more), or failed.
+        """
+        token = to_token(continuation_token)
+        answer = await self.connection.answer(self.model, f"/responses/{token['response_id']}/cancel", {}, subject=_subject(token))
+        return ChatResponse.from_updates([read_response(answer, self.model, in_background=True, keeps=True)])
+
+    async def delete_response(self, continuation_token: JsonMapping) -> bool | None:
+        """Make the provider forget a response; whether it did.
+
+        Raises:
+            ModelError: The provider does not know it (any more), or failed.
+        """
+        token = to_token(continuation_token)
+        answer = await self.connection.deletion(self.model, f"/responses/{token['response_id']}", subject=_subject(token))
+        return bool(answer.get("deleted", True))
 
 
-def to_request(messages: Sequence[Message], options: ChatOptions) -> dict[str, Any]:
-    """The request body but for the model."""
-    request: dict[str, Any] = {"input": to_items(messages), "store": False}
-    request |= {name: value for key, name in _PASSED.items() if (value := options.get(key)) is not None}
-    if options.get("instructions"):
-        request["instructions"] = options.get("instructions")
-    tools = tool_definitions(options)
-    if tools:
-        request["tools"] = [{"type": "function", "name": n, "description": d, "parameters": p, "strict": False} for n, d, p in tools]
-        request["tool_choice"] = options.get("tool_choice") or "auto"
-    if (schema := options.get("response_format")) is not None:
-        request["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": schema}}
-    return request
+def _subject(token: OpenAIContinuationToken | None) -> str | None:
+    return None if token is None else f"response {token['response_id']!r}"
 
 
-def to_items(messages: Sequence[Message]) -> list[JsonObject]:
-    """Messages as input items; calls and their results are items of their own."""
-    items: list[JsonObject] = []
-    for message in messages:
-        kind = "output_text" if message.role == "assistant" else "input_text"
-        parts: list[JsonObject] = []
-        for content in message.contents:
-            match content.type:
-                case "text":
-                    parts.append({"type": kind, "text": content.text or ""})
-                case "data" | "uri" if (content.media_type or "").startswith("image/"):
-                    parts.append({"type": "input_image", "image_url": content.uri})
-                case "function_call":
-                    arguments = content.arguments if isinstance(content.arguments, str) else json.dumps(content.arguments or {})
-                    items.append({"type": "function_call", "call_id": content.call_id, "name": content.name, "arguments": arguments})
-                case "function_result":
-                    items.append({"type": "function_call_output", "call_id": content.call_id, "output": as_text(content.result)})
-                case _:
-                    continue
-        if parts:
-            items.append({"role": message.role, "content": parts})
-    return items
+def _retrieval(token: OpenAIContinuationToken, *, stream: bool) -> tuple[str, None]:
+    path = f"/responses/{token.get('response_id')}"
+    if not stream:
+        return path, None
+    after = token.get("sequence_number")
+    return f"{path}?stream=true" + (f"&starting_after={after}" if after is not None else ""), None
 
-
-def _outputs(output: Sequence[Any]) -> list[Content]:
-    contents: list[Content] = []
-    for item in output:
-        if item.type == "function_call":
-            contents.append(Content.from_function_call(item.call_id, item.name, item.arguments))
-        elif item.type == "message":
-            contents += [Content.from_text(part.text if part.type == "output_text" else part.refusal) for part in item.content]
-    return contents
-
-
-def _finish_reason(response: Any, model: str) -> str:
-    """`stop`, `length` or `content_filter`, as Chat Completions has it.
-
-    Raises:
-        ModelError: The response failed.
-    """
-    if response.status == "failed":
-        raise ModelError(f"Model {model!r} failed while it was answering.", retryable=True)
-    if response.status != "incomplete":
-        return "stop"
-    reason = response.incomplete_details.reason if response.incomplete_details else None
-    return "content_filter" if reason == "content_filter" else "length"
-
-
-def _usage(usage: Any) -> list[Content]:
-    if usage is None:
-        return []
-    counts = {"input_token_count": usage.input_tokens, "output_token_count": usage.output_tokens, "total_token_count": usage.total_tokens}
-    return [Content.from_usage(counts)]
-
-
-async def _streamed(events: Any, model: str) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """Text as it comes, tool calls when they are complete, usage at the end.
-
-    Raises:
-        ModelError: The response failed, or the stream ended without one.
-    """
-    response_id: str | None = None
-    async for event in closing(events, model):
-        match event.type:
-            case "response.created":
-                response_id = event.response.id
-            case "response.output_text.delta" | "response.refusal.delta":
-                yield ChatResponseUpdate([Content.from_text(event.delta)], "assistant", response_id, model)
-            case "response.reasoning_summary_text.delta":
-                yield ChatResponseUpdate([Content.from_text_reasoning(event.delta)], "assistant", response_id, model)
-            case "response.output_item.done" if event.item.type == "function_call":
-                item = event.item
-                call = Content.from_function_call(item.call_id, item.name, item.arguments)
-                yield ChatResponseUpdate([call], "assistant", response_id, model)
-            case "response.completed" | "response.incomplete":
-                finish = _finish_reason(event.response, model)
-                yield ChatResponseUpdate(_usage(event.response.usage), "assistant", response_id, event.response.model, finish)
-                return
-            case "response.failed" | "error":
-                raise ModelError(f"Model {model!r} failed while it was answering.", retryable=True)
-            case _:
-                continue
-    raise ModelError(f"Model {model!r} broke off its answer.", retryable=True)

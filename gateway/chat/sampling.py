@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import cast
 
 from gateway.chat.base import BaseChatClient
-from gateway.chat.openai_base import as_text, tool_definitions
+from gateway.chat.completions_request import as_text
+from gateway.chat.openai_options import tool_definitions
 from gateway.config.policies import SamplingPolicy, SourcePolicy
 from gateway.errors import AskUnavailable, ModelError, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue

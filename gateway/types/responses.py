@@ -371,7 +371,7 @@ def _append(contents: list[Content], content: Content) -> None:
         contents.append(content)
     elif before is None or before.type != content.type or not _continues(before, content):
         contents.append(content)
-    elif content.type == "text" and _GROWING in before.__dict__:
+    elif content.type == "text" and _GROWING in before.__dict__ and not content.annotations:
         before.text = (before.text or "") + (content.text or "")
     else:
         contents[-1] = before + content
@@ -392,7 +392,7 @@ def _settle(response: ChatResponse | AgentResponse) -> None:
 def _continues(before: Content, content: Content) -> bool:
     match content.type:
         case "text":
-            return not before.annotations and not content.annotations
+            return not (content.annotations and content.text)  # its spans count from its own start
         case "text_reasoning":
             return not content.id or not before.id or content.id == before.id
         case "function_call":

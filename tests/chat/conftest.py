@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 
 import pytest
 
+from gateway import OpenAIChatClient, OpenAIChatCompletionClient
+from gateway.chat.openai_base import OpenAIClientBase
+from gateway.chat.retry import RetryPolicy
+from tests.chat.asking import KEY
 from tests.fakes.openai_server import ScriptedServer, openai_server
 
+AT_ONCE = RetryPolicy(base_seconds=0.0)
+"""Repeats without a wait, because what is repeated is the point."""
 
-@pytest.fixture(scope="module")
-def server() -> Generator[ScriptedServer]:
+
+@pytest.fixture(scope="session")
+def running_server() -> Generator[ScriptedServer]:
     with openai_server() as running:
         yield running
+
+
+@pytest.fixture
+def server(running_server: ScriptedServer) -> ScriptedServer:
+    return running_server
+
+
+@pytest.fixture
+async def responses(server: ScriptedServer) -> AsyncGenerator[OpenAIChatClient]:
+    made = OpenAIChatClient("model-a", api_key=KEY, base_url=server.base_url, timeout_seconds=5, retry=AT_ONCE)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def completions(server: ScriptedServer) -> AsyncGenerator[OpenAIChatCompletionClient]:
+    made = OpenAIChatCompletionClient("model-a", api_key=KEY, base_url=server.base_url, timeout_seconds=5, retry=AT_ONCE)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture(params=["responses", "completions"])
+def client(request: pytest.FixtureRequest) -> OpenAIClientBase:
+    return request.getfixturevalue(request.param)

@@ -17,6 +17,17 @@ keeps it. Keys of a turn, all optional:
                  "failed" (an error inside the stream), "length" (cut off by the token limit)
     hold         a name: the answer waits until `POST /hold/NAME`
     repeat       true: the turn is never used up
+    output       raw output items of a Responses answer, instead of those made from `text`, `reasoning` and `tool_calls`
+    message      raw keys of a Chat Completions message, over those made from them
+    deltas       raw deltas of a streamed Chat Completions answer, instead of those made from them
+    logprobs     of a choice, or of the text part
+    error        the error object of a `status`
+    cached_tokens, reasoning_tokens, input_tokens, output_tokens   what the usage says
+    polls        of a background response: how often it is still in progress when asked (1)
+    drop_after   of a streamed background response: the sequence number after which the connection breaks, once
+
+Background responses are kept: `GET /v1/responses/ID` (also streamed), `POST …/cancel`, `DELETE`. `/v1/embeddings` answers
+each input with a vector of its length. See `openai_background`.
 
 `GET /requests` lists what was received (`path`, `body`, `authorization`), `POST /script` replaces the script.
 """
@@ -24,13 +35,16 @@ keeps it. Keys of a turn, all optional:
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import json
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,6 +55,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from tests.fakes.openai_background import Kept, background_routes
 
 Json = dict[str, Any]
 
@@ -53,10 +69,11 @@ class State:
     used: set[int] = field(default_factory=lambda: set[int]())
     requests: list[Json] = field(default_factory=lambda: list[Json]())
     holds: dict[str, anyio.Event] = field(default_factory=lambda: dict[str, anyio.Event]())
+    kept: dict[str, Kept] = field(default_factory=lambda: dict[str, Kept]())
 
     def load(self, script: Json) -> None:
         """Start over with another script."""
-        self.script, self.used, self.requests, self.holds = script, set(), [], {}
+        self.script, self.used, self.requests, self.holds, self.kept = script, set(), [], {}, {}
 
     def next_turn(self, path: str, body: Json) -> Json:
         """The turn to play for a request; an exhausted script is an answer that says so."""
@@ -123,8 +140,8 @@ def _usage(turn: Json) -> tuple[int, int]:
     return turn.get("input_tokens", 11), turn.get("output_tokens", 7)
 
 
-def _error(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": {"message": message, "type": "error", "code": code}}, status, headers)
+def _error(status: int, message: str, code: str, headers: dict[str, str] | None = None, extra: Json | None = None) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, "type": "error", "code": code, **(extra or {})}}, status, headers)
 
 
 def _refusal(state: State, request: Request, body: Json) -> Response | None:
@@ -143,11 +160,13 @@ def _chunks(text: str) -> list[str]:
 
 
 def _response_items(turn: Json, text: str, number: int) -> list[Json]:
+    if "output" in turn:
+        return turn["output"]
     items: list[Json] = []
     if turn.get("reasoning"):
         items.append({"type": "reasoning", "id": f"rs_{number}", "summary": [{"type": "summary_text", "text": turn["reasoning"]}]})
     if text:
-        part: Json = {"type": "output_text", "text": text, "annotations": []}
+        part: Json = {"type": "output_text", "text": text, "annotations": [], "logprobs": turn.get("logprobs", [])}
         items.append({"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed", "content": [part]})
     for index, call in enumerate(_calls(turn, number)):
         item: Json = {"type": "function_call", "id": f"fc_{number}_{index}", "call_id": call["id"], "status": "completed"}
@@ -169,8 +188,8 @@ def _response(turn: Json, body: Json, text: str, number: int) -> Json:
             "input_tokens": used_in,
             "output_tokens": used_out,
             "total_tokens": used_in + used_out,
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "input_tokens_details": {"cached_tokens": turn.get("cached_tokens", 0)},
+            "output_tokens_details": {"reasoning_tokens": turn.get("reasoning_tokens", 0)},
         },
     }
     if cut:
@@ -181,16 +200,16 @@ def _response(turn: Json, body: Json, text: str, number: int) -> Json:
 def _response_events(turn: Json, full: Json) -> Iterator[Json]:
     yield {"type": "response.created", "response": {**full, "status": "in_progress", "output": [], "usage": None}}
     for index, item in enumerate(full["output"]):
-        base = {"output_index": index, "item_id": item["id"]}
+        base = {"output_index": index, "item_id": item.get("id")}
         emptied = {"message": Json(content=[]), "function_call": Json(arguments="")}
         started: Json = {**item, **emptied.get(item["type"], {})}
         yield {"type": "response.output_item.added", "output_index": index, "item": started}
         if item["type"] == "message":
-            for delta in _chunks(item["content"][0]["text"]):
-                yield {"type": "response.output_text.delta", **base, "content_index": 0, "delta": delta}
+            yield from _message_events(item, base)
         elif item["type"] == "reasoning":
-            yield {"type": "response.reasoning_summary_text.delta", **base, "summary_index": 0, "delta": item["summary"][0]["text"]}
-        else:
+            for number, summary in enumerate(item["summary"]):
+                yield {"type": "response.reasoning_summary_text.delta", **base, "summary_index": number, "delta": summary["text"]}
+        elif item["type"] == "function_call":
             yield {"type": "response.function_call_arguments.delta", **base, "delta": item["arguments"]}
             yield {"type": "response.function_call_arguments.done", **base, "arguments": item["arguments"]}
         yield {"type": "response.output_item.done", "output_index": index, "item": item}
@@ -201,6 +220,17 @@ def _response_events(turn: Json, full: Json) -> Iterator[Json]:
     yield {"type": "response.incomplete" if full["status"] == "incomplete" else "response.completed", "response": full}
 
 
+def _message_events(item: Json, base: Json) -> Iterator[Json]:
+    for number, part in enumerate(item["content"]):
+        if part["type"] == "refusal":
+            yield {"type": "response.refusal.delta", **base, "content_index": number, "delta": part["refusal"]}
+            continue
+        for delta in _chunks(part["text"]):
+            yield {"type": "response.output_text.delta", **base, "content_index": number, "delta": delta}
+        for annotation in part.get("annotations", []):
+            yield {"type": "response.output_text.annotation.added", **base, "content_index": number, "annotation": annotation}
+
+
 def _completion(turn: Json, body: Json, text: str, number: int) -> Json:
     used_in, used_out = _usage(turn)
     message: Json = {"role": "assistant", "content": text or None}
@@ -209,14 +239,21 @@ def _completion(turn: Json, body: Json, text: str, number: int) -> Json:
     ]
     if calls:
         message["tool_calls"] = calls
+    message |= turn.get("message", {})
     reason = "length" if turn.get("fault") == "length" else "tool_calls" if calls else "stop"
     return {
         "id": f"chatcmpl-{number}",
         "object": "chat.completion",
         "created": 1_700_000_000 + number,
         "model": body.get("model"),
-        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-        "usage": {"prompt_tokens": used_in, "completion_tokens": used_out, "total_tokens": used_in + used_out},
+        "choices": [{"index": 0, "message": message, "finish_reason": reason, "logprobs": turn.get("logprobs")}],
+        "usage": {
+            "prompt_tokens": used_in,
+            "completion_tokens": used_out,
+            "total_tokens": used_in + used_out,
+            "prompt_tokens_details": {"cached_tokens": turn.get("cached_tokens", 0)},
+            "completion_tokens_details": {"reasoning_tokens": turn.get("reasoning_tokens", 0)},
+        },
     }
 
 
@@ -225,9 +262,12 @@ def _completion_events(turn: Json, body: Json, full: Json) -> Iterator[Json]:
     base = {k: full[k] for k in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
 
     def chunk(delta: Json, reason: str | None = None) -> Json:
-        return {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+        logprobs = turn.get("logprobs") if delta.get("content") else None
+        return {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": reason, "logprobs": logprobs}]}
 
     yield chunk({"role": "assistant", "content": ""})
+    for delta in turn.get("deltas", []):
+        yield chunk(delta)
     for piece in _chunks(choice["message"]["content"] or ""):
         yield chunk({"content": piece})
     for index, call in enumerate(choice["message"].get("tool_calls", [])):
@@ -263,6 +303,28 @@ async def _sse(turn: Json, events: Iterator[Json], *, named: bool) -> AsyncItera
     yield b"data: [DONE]\n\n"
 
 
+async def _whole_answer(turn: Json, full: Json) -> Response:
+    if turn.get("fault") == "hang":
+        await anyio.sleep_forever()
+    if turn.get("fault") == "malformed":
+        return Response(b"<html>not json</html>", media_type="application/json")
+    return JSONResponse(full)
+
+
+async def _embeddings(state: State, request: Request) -> Response:
+    body: Json = await request.json()
+    state.requests.append({"path": request.url.path, "body": body, "authorization": request.headers.get("authorization")})
+    if (refusal := _refusal(state, request, body)) is not None:
+        return refusal
+    size = body.get("dimensions", 3)
+    data: list[Json] = [{"index": index, "embedding": [float(len(text))] * size} for index, text in enumerate(body["input"])]
+    if body.get("encoding_format") == "base64":
+        for entry in data:
+            entry["embedding"] = base64.b64encode(struct.pack(f"<{size}f", *entry["embedding"])).decode()
+    used = {"prompt_tokens": len(data), "total_tokens": len(data)}
+    return JSONResponse({"data": list(reversed(data)), "model": body["model"], "usage": used})
+
+
 def build_app(state: State) -> Starlette:
     """The ASGI application that plays `state`."""
 
@@ -277,18 +339,17 @@ def build_app(state: State) -> Starlette:
             await state.hold(turn["hold"]).wait()
         if "status" in turn:
             after = {"retry-after": str(turn["retry_after"])} if "retry_after" in turn else None
-            return _error(turn["status"], turn.get("message", "scripted error"), "scripted", after)
+            return _error(turn["status"], turn.get("message", "scripted error"), "scripted", after, turn.get("error"))
         text = _fill(turn.get("text", ""), body)
         named = request.url.path.endswith("/responses")
         full = (_response if named else _completion)(turn, body, text, number)
+        if body.get("background"):
+            state.kept[full["id"]] = kept = Kept(full, list(_response_events(turn, full)), turn.get("polls", 1), turn.get("drop_after"))
+            return kept.streamed(-1) if body.get("stream") else JSONResponse(kept.now())
         if body.get("stream"):
             events = _response_events(turn, full) if named else _completion_events(turn, body, full)
             return StreamingResponse(_sse(turn, events, named=named), media_type="text/event-stream")
-        if turn.get("fault") == "hang":
-            await anyio.sleep_forever()
-        if turn.get("fault") == "malformed":
-            return Response(b"<html>not json</html>", media_type="application/json")
-        return JSONResponse(full)
+        return await _whole_answer(turn, full)
 
     async def requests(_: Request) -> Response:
         return JSONResponse(state.requests)
@@ -305,6 +366,8 @@ def build_app(state: State) -> Starlette:
         routes=[
             Route("/v1/responses", answer, methods=["POST"]),
             Route("/v1/chat/completions", answer, methods=["POST"]),
+            Route("/v1/embeddings", partial(_embeddings, state), methods=["POST"]),
+            *background_routes(state),
             Route("/requests", requests),
             Route("/script", script, methods=["POST"]),
             Route("/hold/{name}", release, methods=["POST"]),

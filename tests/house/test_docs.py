@@ -186,7 +186,7 @@ def test_python_in_the_documentation_runs() -> None:
                 warnings.simplefilter("ignore", ExperimentalWarning)
                 exec(compile(code, str(path), "exec"), {})
             ran.append(name_of(path))
-    assert ran == [*["docs/agents.md"] * 3, "docs/library.md", *["docs/middleware.md"] * 2, "docs/workflows.md"]
+    assert ran == [*["docs/agents.md"] * 3, "docs/library.md", *["docs/middleware.md"] * 2, "docs/models.md", "docs/workflows.md"]
 
 
 def test_the_agents_in_the_documentation_load(tmp_path: Path) -> None:

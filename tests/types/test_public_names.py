@@ -31,6 +31,6 @@ def test_importing_plain_names_brings_no_heavy_package(statement: str) -> None:
 
 
 def test_an_agent_and_its_client_import_without_the_openai_package() -> None:
-    probe = "from gateway import Agent, OpenAIChatClient; OpenAIChatClient('m'); import sys; print('openai' in sys.modules)"
+    probe = "from gateway import Agent, OpenAIChatClient; OpenAIChatClient('m', api_key='x'); import sys; print('openai' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.strip() == "False"

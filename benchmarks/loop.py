@@ -1,0 +1,134 @@
+"""What an agent's run costs beyond its model calls: Moongate against agent-framework and Pydantic AI, as ratios.
+
+    python -m benchmarks.loop [--runs N] [--rounds N] [--environments FOLDER]
+
+Every contender talks to the same scripted server and runs in an interpreter of its own beside a bare loop over the
+`openai` package there; what it needs beyond that loop is its overhead. Rounds are interleaved and medians compared. The
+other frameworks are installed into `--environments` at the first run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.openai_server import openai_server
+
+HERE = Path(__file__).resolve().parent
+PACKAGES = {
+    "agent-framework": ("agent-framework-core==1.9.0", "agent-framework-openai==1.8.2"),
+    "pydantic-ai": ("pydantic-ai-slim[openai]>=2,<3",),
+}
+"""agent-framework as it was when its names were taken over, Pydantic AI as it is."""
+
+TOOL_CALLS = 8
+SCENARIOS = ("plain", "tools", "plain-streamed", "tools-streamed")
+CALLS = [{"id": f"c{n}", "name": "weather_async", "arguments": {"city": "Kiel", "day": n}} for n in range(TOOL_CALLS)]
+TURNS: list[dict[str, Any]] = [
+    {"when": {"last_role": "tool"}, "text": "all finished now", "repeat": True},
+    {"when": {"contains": "tools-task"}, "tool_calls": CALLS, "repeat": True},
+    {"text": "all finished now", "repeat": True},
+]
+IMPORTS = {
+    "moongate": "from gateway import Agent, OpenAIChatClient",
+    "agent-framework": "from agent_framework import Agent\nfrom agent_framework.openai import OpenAIChatClient",
+}
+
+
+class Worker:
+    """One contender, running."""
+
+    def __init__(self, python: str, name: str, url: str) -> None:
+        command = [python, str(HERE / "loop_worker.py"), name, url]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE.parent)
+
+    def measure(self, scenario: str, runs: int) -> float:
+        """Processor seconds of one run."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{scenario} {runs}\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline()) / runs
+
+    def close(self) -> None:
+        """Let it go."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+
+
+def set_up(folder: Path) -> dict[str, str]:
+    """The interpreter of each contender; missing ones are made."""
+    found = {"moongate": sys.executable}
+    for name, packages in PACKAGES.items():
+        python = folder / name / "bin" / "python"
+        if not python.exists():
+            subprocess.run([sys.executable, "-m", "venv", str(folder / name)], check=True)
+            subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True)
+        found[name] = str(python)
+    return found
+
+
+def overheads(pythons: dict[str, str], url: str, runs: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Seconds beyond the bare loop, by contender and scenario: medians over interleaved rounds."""
+    workers = {name: (Worker(python, name, url), Worker(python, "bare", url)) for name, python in pythons.items()}
+    samples: dict[str, dict[str, list[float]]] = {name: {s: [] for s in SCENARIOS} for name in workers}
+    try:
+        for number in range(rounds + 1):
+            for scenario in SCENARIOS:
+                for name, (own, bare) in workers.items():
+                    beyond = own.measure(scenario, runs) - bare.measure(scenario, runs)
+                    if number:  # the first round warms up
+                        samples[name][scenario].append(beyond)
+    finally:
+        for pair in workers.values():
+            for worker in pair:
+                worker.close()
+    return {name: {s: statistics.median(values) for s, values in by.items()} for name, by in samples.items()}
+
+
+def import_seconds(pythons: dict[str, str], rounds: int) -> dict[str, float]:
+    """Time of a fresh interpreter with the imports, beyond one without: medians of interleaved rounds."""
+    samples: dict[str, list[float]] = {name: [] for name in IMPORTS}
+    for _ in range(rounds):
+        for name, statement in IMPORTS.items():
+            took: list[float] = []
+            for code in ("pass", statement):
+                start = time.perf_counter()
+                subprocess.run([pythons[name], "-c", code], check=True, cwd=HERE.parent)
+                took.append(time.perf_counter() - start)
+            samples[name].append(took[1] - took[0])
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def main() -> None:
+    """Measure and print the ratios."""
+    parser = argparse.ArgumentParser(description="Overhead of an agent's run.")
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--environments", type=Path, default=HERE.parent / ".venv" / "bench")
+    options = parser.parse_args()
+    pythons = set_up(options.environments)
+    with openai_server(*TURNS) as server:
+        found = overheads(pythons, server.base_url, options.runs, options.rounds)
+    imports = import_seconds(pythons, options.rounds)
+    rows: list[tuple[str, dict[str, float]]] = []
+    for mode in ("", "-streamed"):
+        per_call = {name: by[f"plain{mode}"] for name, by in found.items()}
+        per_tool = {name: (by[f"tools{mode}"] - 2 * by[f"plain{mode}"]) / TOOL_CALLS for name, by in found.items()}
+        rows += [(f"per model call{mode}", per_call), (f"per tool call{mode}", per_tool)]
+    for label, values in rows:
+        fastest = min(value for name, value in values.items() if name != "moongate")
+        shown = ", ".join(f"{name} {value * 1e6:.0f} µs" for name, value in values.items())
+        sys.stdout.write(f"{label}: moongate / the faster other {values['moongate'] / fastest:.2f}  ({shown})\n")
+    ratio = imports["moongate"] / imports["agent-framework"]
+    sys.stdout.write(f"import: moongate / agent-framework {ratio:.2f}  ({json.dumps(imports)})\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Embeddings: texts as vectors, for memory and retrieval; `OpenAIEmbeddingClient` gets them from a compatible server.
+
+Names are agent-framework's.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypedDict, TypeVar, cast, runtime_checkable
+
+from gateway.chat.openai_connection import OpenAIConnection, counts, list_of
+from gateway.chat.openai_endpoint import Credential, Given, Key, Names, find_endpoint
+from gateway.chat.retry import RetryPolicy
+from gateway.errors import ChatClientInvalidRequestException, ChatClientInvalidResponseException
+from gateway.json_types import JsonObject, JsonValue
+from gateway.types.content import UsageDetails
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+VectorT = TypeVar("VectorT", bound="Sequence[float]")
+InputT_contra = TypeVar("InputT_contra", contravariant=True)
+
+MAX_INPUTS = 2048
+"""Texts in one request, as OpenAI's API limits them; more go out in several requests."""
+
+_USAGE = {"prompt_tokens": "input_token_count", "total_tokens": "total_token_count"}
+
+
+class EmbeddingGenerationOptions(TypedDict, total=False):
+    """What a caller may ask of an embedding client."""
+
+    model: str
+    dimensions: int
+
+
+class OpenAIEmbeddingOptions(EmbeddingGenerationOptions, total=False):
+    """What OpenAI's API takes beside that."""
+
+    encoding_format: str
+    """`float`, or `base64`, which is half as long on the wire."""
+    user: str
+
+
+class Embedding(Generic[VectorT]):
+    """One vector."""
+
+    __slots__ = ("_dimensions", "additional_properties", "created_at", "model", "vector")
+
+    def __init__(
+        self,
+        vector: VectorT,
+        *,
+        model: str | None = None,
+        dimensions: int | None = None,
+        created_at: object = None,
+        additional_properties: JsonObject | None = None,
+    ) -> None:
+        self.vector = vector
+        self.model = model
+        self._dimensions = dimensions
+        self.created_at = created_at
+        self.additional_properties: JsonObject = dict(additional_properties or {})
+
+    @property
+    def dimensions(self) -> int | None:
+        """What was said, else the vector's length."""
+        return self._dimensions if self._dimensions is not None else len(self.vector)
+
+    def __repr__(self) -> str:
+        return f"Embedding({self.dimensions} dimensions, model={self.model!r})"
+
+
+EmbeddingT = TypeVar("EmbeddingT")
+
+
+class GeneratedEmbeddings(list[Embedding[list[float]]]):
+    """The embeddings of a call, in the order of the inputs, with what the call used."""
+
+    def __init__(
+        self,
+        embeddings: Iterable[Embedding[list[float]]] | None = None,
+        *,
+        options: Mapping[str, JsonValue] | None = None,
+        usage: UsageDetails | None = None,
+        additional_properties: JsonObject | None = None,
+    ) -> None:
+        super().__init__(embeddings or ())
+        self.options = options
+        self.usage = usage
+        self.additional_properties: JsonObject = dict(additional_properties or {})
+
+
+@runtime_checkable
+class SupportsGetEmbeddings(Protocol[InputT_contra]):
+    """Anything that gives embeddings."""
+
+    def get_embeddings(
+        self, values: Sequence[InputT_contra], *, options: EmbeddingGenerationOptions | None = None
+    ) -> Awaitable[GeneratedEmbeddings]:
+        """An embedding for each value, in their order."""
+        ...
+
+
+class BaseEmbeddingClient(ABC):
+    """Base of embedding clients; subclasses implement `get_embeddings`."""
+
+    OTEL_PROVIDER_NAME = "unknown"
+    """The provider in telemetry."""
+
+    def __init__(self, *, additional_properties: JsonObject | None = None) -> None:
+        self.additional_properties: JsonObject = dict(additional_properties or {})
+
+    @abstractmethod
+    async def get_embeddings(self, values: Sequence[str], *, options: EmbeddingGenerationOptions | None = None) -> GeneratedEmbeddings:
+        """An embedding for each value, in their order."""
+
+
+class OpenAIEmbeddingClient(BaseEmbeddingClient):
+    """The embeddings API. Owns its connection pool, unless it was given a client: `aclose` it."""
+
+    NAMES: ClassVar[Names] = Names(models=("EMBEDDING_MODEL", "MODEL"), azure_api_version="2024-10-21")
+    OTEL_PROVIDER_NAME = "openai"
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        api_key: Key | None = None,
+        base_url: str | None = None,
+        org_id: str | None = None,
+        azure_endpoint: str | None = None,
+        api_version: str | None = None,
+        credential: Credential | None = None,
+        default_headers: Mapping[str, str] | None = None,
+        async_client: AsyncOpenAI | None = None,
+        env_file_path: str | None = None,
+        env_file_encoding: str | None = None,
+        additional_properties: JsonObject | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        """As with the chat clients; the model is looked up in `OPENAI_EMBEDDING_MODEL`, then `OPENAI_MODEL`.
+
+        Raises:
+            SettingNotFoundError: There is no model or no key anywhere; the text says what to set.
+        """
+        super().__init__(additional_properties=additional_properties)
+        given = Given(
+            model=model,
+            api_key=api_key,
+            base_url=base_url,
+            org_id=org_id,
+            azure_endpoint=azure_endpoint,
+            api_version=api_version,
+            credential=credential,
+            default_headers=default_headers,
+            async_client=async_client,
+            env_file_path=env_file_path,
+            env_file_encoding=env_file_encoding,
+        )
+        endpoint = find_endpoint(given, self.NAMES)
+        self.model = endpoint.model
+        self._connection = OpenAIConnection(endpoint, retry=retry)
+
+    def service_url(self) -> str:
+        """The address of the API."""
+        return self._connection.endpoint.base_url
+
+    async def aclose(self) -> None:
+        """Close the connections; the client may be used again afterwards."""
+        await self._connection.aclose()
+
+    async def get_embeddings(self, values: Sequence[str], *, options: EmbeddingGenerationOptions | None = None) -> GeneratedEmbeddings:
+        """An embedding for each text, in their order; none for none.
+
+        Raises:
+            ModelError: The endpoint failed, or gave another number of vectors than texts.
+        """
+        chosen: JsonObject = {key: value for key, value in (options or {}).items() if value is not None}
+        model = str(chosen.pop("model", None) or self.model)
+        if not model:
+            raise ChatClientInvalidRequestException("No model is named: give the client one, or set the option `model`.")
+        result = GeneratedEmbeddings(options=options)
+        for start in range(0, len(values), MAX_INPUTS):
+            part = list(values[start : start + MAX_INPUTS])
+            answer = await self._connection.answer(model, "/embeddings", {"input": part, "model": model, **chosen})
+            result += _vectors(answer, model, len(part))
+            used = counts(answer.get("usage"), _USAGE, {}) or {}
+            result.usage = {key: (result.usage or {}).get(key, 0) + value for key, value in used.items()} or result.usage
+        return result
+
+
+def _vectors(answer: JsonObject, model: str, expected: int) -> list[Embedding[list[float]]]:
+    entries = list_of(answer.get("data"))
+    if all(isinstance(entry.get("index"), int) for entry in entries):
+        entries.sort(key=lambda entry: cast("int", entry["index"]))
+    if len(entries) != expected:
+        raise ChatClientInvalidResponseException(f"Model {model!r} gave {len(entries)} vector(s) for {expected} text(s).")
+    named = str(answer.get("model") or model)
+    return [Embedding(_vector(entry.get("embedding"), model), model=named) for entry in entries]
+
+
+def _vector(value: object, model: str) -> list[float]:
+    """A vector as numbers; base64 is little-endian 32-bit floats."""
+    try:
+        if isinstance(value, str):
+            raw = base64.b64decode(value, validate=True)
+            return list(struct.unpack(f"<{len(raw) // 4}f", raw))
+        return [float(number) for number in cast("list[float]", value)]
+    except (ValueError, TypeError, struct.error):
+        raise ChatClientInvalidResponseException(f"Model {model!r} gave a vector that could not be read.") from None

@@ -1,0 +1,136 @@
+"""`FoundryChatClient`: models of a Foundry project, over its OpenAI-compatible address.
+
+Foundry speaks the Responses API below the project's endpoint, so this is `OpenAIChatClient` with another way in: a key,
+or a credential of `azure-identity` (the extra `foundry` brings it; any function that gives a token will do).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+from gateway.chat.base import OptionsT
+from gateway.chat.embeddings import OpenAIEmbeddingClient
+from gateway.chat.openai_endpoint import FOUNDRY_SCOPE, Credential, Key, token_source
+from gateway.chat.openai_options import OpenAIChatOptions as FoundryChatOptions
+from gateway.chat.responses import OpenAIChatClient
+from gateway.chat.retry import RetryPolicy
+from gateway.config.settings import SecretString, load_settings
+from gateway.errors import SettingNotFoundError
+from gateway.json_types import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+__all__ = ["FoundryChatClient", "FoundryChatOptions", "FoundryEmbeddingClient"]
+
+API_PATH = "/openai/v1"
+"""Where a project serves the OpenAI API, below its endpoint."""
+
+
+class FoundrySettings(TypedDict, total=False):
+    """Variables that start with `FOUNDRY_`."""
+
+    project_endpoint: str | None
+    model: str | None
+    embedding_model: str | None
+    api_key: SecretString | None
+
+
+class FoundryChatClient(OpenAIChatClient[OptionsT]):
+    """A Foundry project's models."""
+
+    OTEL_PROVIDER_NAME = "azure.ai.foundry"
+
+    def __init__(
+        self,
+        *,
+        project_endpoint: str | None = None,
+        model: str | None = None,
+        credential: Credential | None = None,
+        api_key: Key | None = None,
+        default_headers: Mapping[str, str] | None = None,
+        async_client: AsyncOpenAI | None = None,
+        instruction_role: str | None = None,
+        middleware: Sequence[object] | None = None,
+        function_invocation_configuration: JsonMapping | None = None,
+        additional_properties: JsonObject | None = None,
+        env_file_path: str | None = None,
+        env_file_encoding: str | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        """`FOUNDRY_PROJECT_ENDPOINT`, `FOUNDRY_MODEL` and `FOUNDRY_API_KEY` stand in for what is not given.
+
+        Raises:
+            SettingNotFoundError: Endpoint, model or a way in are missing; the text says what to set.
+        """
+        settings = _settings(env_file_path, env_file_encoding)
+        super().__init__(
+            model or _needed(settings.get("model"), "model", "a model", "FOUNDRY_MODEL"),
+            api_key=None if async_client is not None else _way_in(credential, api_key, settings),
+            base_url=None if async_client is not None else _address(project_endpoint, settings),
+            default_headers=default_headers,
+            async_client=async_client,
+            instruction_role=instruction_role,
+            middleware=middleware or (),
+            function_invocation_configuration=function_invocation_configuration,
+            additional_properties=additional_properties,
+            retry=retry,
+        )
+
+
+class FoundryEmbeddingClient(OpenAIEmbeddingClient):
+    """A Foundry project's embedding models."""
+
+    OTEL_PROVIDER_NAME = "azure.ai.foundry"
+
+    def __init__(
+        self,
+        *,
+        project_endpoint: str | None = None,
+        model: str | None = None,
+        credential: Credential | None = None,
+        api_key: Key | None = None,
+        env_file_path: str | None = None,
+        env_file_encoding: str | None = None,
+    ) -> None:
+        """As `FoundryChatClient`; the model is looked up in `FOUNDRY_EMBEDDING_MODEL`.
+
+        Raises:
+            SettingNotFoundError: Endpoint, model or a way in are missing; the text says what to set.
+        """
+        settings = _settings(env_file_path, env_file_encoding)
+        super().__init__(
+            model or _needed(settings.get("embedding_model"), "model", "a model", "FOUNDRY_EMBEDDING_MODEL"),
+            api_key=_way_in(credential, api_key, settings),
+            base_url=_address(project_endpoint, settings),
+        )
+
+
+def _settings(env_file_path: str | None, env_file_encoding: str | None) -> FoundrySettings:
+    return load_settings(FoundrySettings, env_prefix="FOUNDRY_", env_file_path=env_file_path, env_file_encoding=env_file_encoding)
+
+
+def _needed(found: str | None, name: str, what: str, variable: str) -> str:
+    if not found:
+        raise SettingNotFoundError(f"Foundry needs {what}: pass {name}=, or set {variable}.", path=name)
+    return found
+
+
+def _way_in(credential: Credential | None, api_key: Key | None, settings: FoundrySettings) -> Key:
+    if credential is not None:
+        return token_source(credential, FOUNDRY_SCOPE)
+    found = api_key or settings.get("api_key")
+    if not found:
+        raise SettingNotFoundError(
+            "Foundry needs a way in: pass credential= (for example `DefaultAzureCredential()` of azure-identity, which "
+            "pip install 'moongate[foundry]' brings) or api_key=, or set FOUNDRY_API_KEY.",
+            path="credential",
+        )
+    return found
+
+
+def _address(project_endpoint: str | None, settings: FoundrySettings) -> str:
+    found = project_endpoint or settings.get("project_endpoint")
+    endpoint = _needed(found, "project_endpoint", "the project's endpoint", "FOUNDRY_PROJECT_ENDPOINT").rstrip("/")
+    return endpoint if endpoint.endswith(API_PATH) else endpoint + API_PATH

@@ -1,0 +1,253 @@
+"""Where an OpenAI-compatible API is and how to get in: what a client was given, an `.env` file, the environment.
+
+In that order; names and precedence are agent-framework's, so that its programs find what they set. Azure is meant where
+an Azure endpoint or a credential is given, or where only Azure's variables are set.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypedDict, cast, runtime_checkable
+
+import anyio.to_thread
+
+from gateway.config.settings import SecretString, load_settings
+from gateway.errors import SettingNotFoundError
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+
+PLACEHOLDER_KEY = "not-needed"
+"""Sent where only a base URL is set: local servers want a key to be there, not to be right."""
+
+AZURE_SCOPE = "https://cognitiveservices.azure.com/.default"
+"""What a credential is asked for, for Azure OpenAI."""
+
+FOUNDRY_SCOPE = "https://ai.azure.com/.default"
+"""What a credential is asked for, for a Foundry project."""
+
+KeySource = Callable[[], str | Awaitable[str]]
+"""Gives the key or token for the next request."""
+
+
+@runtime_checkable
+class TokenCredential(Protocol):
+    """What the credentials of `azure-identity` are, sync and async alike."""
+
+    def get_token(self, *scopes: str) -> object:
+        """An object with a `token`, or an awaitable of one."""
+        ...
+
+
+Key = str | KeySource
+Credential = TokenCredential | KeySource
+
+
+class OpenAISettings(TypedDict, total=False):
+    """Variables that start with `OPENAI_`; a kind of client looks at its own model first, then at `model`."""
+
+    api_key: SecretString | None
+    base_url: str | None
+    org_id: str | None
+    model: str | None
+    chat_model: str | None
+    chat_completion_model: str | None
+    embedding_model: str | None
+
+
+class AzureOpenAISettings(TypedDict, total=False):
+    """Variables that start with `AZURE_OPENAI_`."""
+
+    endpoint: str | None
+    base_url: str | None
+    api_key: SecretString | None
+    api_version: str | None
+    model: str | None
+    chat_model: str | None
+    chat_completion_model: str | None
+    embedding_model: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a constructor was given; everything else is looked up."""
+
+    model: str | None = None
+    api_key: Key | None = None
+    base_url: str | None = None
+    org_id: str | None = None
+    azure_endpoint: str | None = None
+    api_version: str | None = None
+    credential: Credential | None = None
+    default_headers: Mapping[str, str] | None = None
+    async_client: AsyncOpenAI | None = None
+    env_file_path: str | None = None
+    env_file_encoding: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Everything needed to make the package's client, or the one that was given."""
+
+    model: str
+    base_url: str
+    api_key: str | KeySource = field(default="", repr=False)
+    org_id: str | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}), repr=False)
+    azure_endpoint: str | None = None
+    api_version: str | None = None
+    is_azure: bool = False
+    client: AsyncOpenAI | None = None
+
+    def build_client(self, timeout_seconds: float) -> AsyncOpenAI:
+        """A client of the package; it repeats nothing by itself, because `retry` decides about that."""
+        from openai import AsyncAzureOpenAI, AsyncOpenAI
+
+        key = self.api_key if isinstance(self.api_key, str) else _awaited(self.api_key)
+        if self.azure_endpoint is not None and self.api_version is not None:
+            azure = {"api_key": key} if isinstance(key, str) else {"azure_ad_token_provider": key}
+            where = {"base_url": self.base_url} if self.base_url else {"azure_endpoint": self.azure_endpoint}
+            if not self.base_url:
+                where["azure_deployment"] = self.model
+            return cast(
+                "AsyncOpenAI",
+                AsyncAzureOpenAI(  # pyright: ignore[reportCallIssue]  # its overloads know no choice of keywords
+                    **azure,  # pyright: ignore[reportArgumentType]
+                    **where,
+                    api_version=self.api_version,
+                    default_headers=self.headers,
+                    timeout=timeout_seconds,
+                    max_retries=0,
+                ),
+            )
+        return AsyncOpenAI(
+            api_key=key,
+            base_url=self.base_url,
+            organization=self.org_id,
+            default_headers=self.headers,
+            timeout=timeout_seconds,
+            max_retries=0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The variables that one kind of client looks at."""
+
+    models: tuple[str, ...]
+    """Endings after `OPENAI_` and `AZURE_OPENAI_`, first found wins."""
+    azure_api_version: str
+    """Used where none is set."""
+    azure_path: str | None = None
+    """Put behind an Azure endpoint, for the APIs that Azure serves there without deployments in the address."""
+
+
+def find_endpoint(given: Given, names: Names) -> Endpoint:
+    """The endpoint for what was given.
+
+    Raises:
+        SettingNotFoundError: Model or key are missing; the text names what to set.
+    """
+    openai = load_settings(
+        OpenAISettings, env_prefix="OPENAI_", env_file_path=given.env_file_path, env_file_encoding=given.env_file_encoding
+    )
+    azure = load_settings(
+        AzureOpenAISettings, env_prefix="AZURE_OPENAI_", env_file_path=given.env_file_path, env_file_encoding=given.env_file_encoding
+    )
+    if (client := given.async_client) is not None:
+        is_azure = type(client).__name__ == "AsyncAzureOpenAI"
+        model = given.model or _model(azure if is_azure else openai, names) or ""
+        return Endpoint(model=model, base_url=str(client.base_url), is_azure=is_azure, client=client)
+    wants_azure = given.azure_endpoint is not None or given.credential is not None
+    has_openai = bool(given.api_key or given.base_url or openai.get("api_key") or openai.get("base_url"))
+    has_azure = bool(azure.get("endpoint") or azure.get("base_url"))
+    return _azure(given, azure, names) if wants_azure or (has_azure and not has_openai) else _openai(given, openai, names)
+
+
+def _openai(given: Given, settings: OpenAISettings, names: Names) -> Endpoint:
+    base_url = given.base_url or settings.get("base_url") or DEFAULT_BASE_URL
+    key = given.api_key or settings.get("api_key")
+    if not key and base_url == DEFAULT_BASE_URL:
+        raise SettingNotFoundError("An OpenAI API key is needed: pass api_key=, or set OPENAI_API_KEY.", path="api_key")
+    model = given.model or _model(settings, names)
+    if not model:
+        raise SettingNotFoundError(f"A model is needed: pass model=, or set {_listed(names, 'OPENAI_')}.", path="model")
+    return Endpoint(
+        model=model,
+        base_url=base_url,
+        api_key=_key(key or PLACEHOLDER_KEY),
+        org_id=given.org_id or settings.get("org_id"),
+        headers=given.default_headers or {},
+    )
+
+
+def _azure(given: Given, settings: AzureOpenAISettings, names: Names) -> Endpoint:
+    endpoint = given.azure_endpoint or settings.get("endpoint")
+    base_url = given.base_url or settings.get("base_url") or ""
+    if not (endpoint or base_url):
+        text = "An Azure endpoint is needed: pass azure_endpoint=, or set AZURE_OPENAI_ENDPOINT."
+        raise SettingNotFoundError(text, path="azure_endpoint")
+    model = given.model or _model(settings, names)
+    if not model:
+        raise SettingNotFoundError(f"A deployment is needed: pass model=, or set {_listed(names, 'AZURE_OPENAI_')}.", path="model")
+    source = token_source(given.credential, AZURE_SCOPE) if given.credential is not None else given.api_key or settings.get("api_key")
+    if not source:
+        text = "Azure needs a key or a credential: pass api_key= or credential=, or set AZURE_OPENAI_API_KEY."
+        raise SettingNotFoundError(text, path="api_key")
+    if not base_url and names.azure_path is not None and endpoint is not None:
+        base_url = endpoint.rstrip("/") + names.azure_path
+    is_plain = base_url.rstrip("/").endswith("/openai/v1") and names.azure_path is None
+    version = given.api_version or settings.get("api_version") or names.azure_api_version
+    return Endpoint(
+        model=model,
+        base_url=base_url,
+        api_key=_key(source),
+        headers=given.default_headers or {},
+        azure_endpoint=endpoint or base_url,
+        api_version=None if is_plain else version,
+        is_azure=True,
+    )
+
+
+def token_source(credential: Credential, scope: str) -> KeySource:
+    """A credential as a source of tokens; the credential itself keeps and renews them."""
+    if not isinstance(credential, TokenCredential):
+        return credential
+
+    async def token() -> str:
+        if inspect.iscoroutinefunction(credential.get_token):
+            found = await credential.get_token(scope)
+        else:
+            found = await anyio.to_thread.run_sync(credential.get_token, scope)
+        return str(cast("_Token", found).token)
+
+    return token
+
+
+class _Token(Protocol):
+    token: str
+
+
+def _awaited(source: KeySource) -> Callable[[], Awaitable[str]]:
+    async def key() -> str:
+        found = source()
+        return found if isinstance(found, str) else await found
+
+    return key
+
+
+def _key(key: Key) -> str | KeySource:
+    return str.__str__(key) if isinstance(key, str) else key
+
+
+def _model(settings: OpenAISettings | AzureOpenAISettings, names: Names) -> str | None:
+    found = dict(settings)
+    return next((str(value) for name in names.models if (value := found.get(name.lower()))), None)
+
+
+def _listed(names: Names, prefix: str) -> str:
+    return " or ".join(prefix + name for name in names.models)

@@ -1,0 +1,203 @@
+"""What a caller asks for, in the words of OpenAI's two APIs: tools, the choice among them, the form of the answer.
+
+Both clients translate the common names of `ChatOptions` here and hand every other option on as it is, because each
+provider has options of its own (requirements TY9).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, cast
+
+from gateway.errors import ChatClientInvalidRequestException
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.tools.base import ToolDefinition
+from gateway.tools.function import FunctionTool
+from gateway.types.options import ChatOptions
+
+
+class _Model(Protocol):
+    def model_json_schema(self) -> JsonObject: ...
+
+
+OURS = frozenset({"type", "model", "instructions", "tools", "tool_choice", "response_format", "conversation_id", "continuation_token"})
+"""Options that are translated one by one."""
+
+RENAMED = {"allow_multiple_tool_calls": "parallel_tool_calls"}
+"""Common names that both APIs spell alike but differently from us."""
+
+_SCHEMA_KEYWORDS = frozenset({"properties", "anyOf", "oneOf", "allOf", "$ref", "$defs", "enum", "const", "items"})
+_ENVELOPES = frozenset({"json_schema", "json_object", "text"})
+
+
+def passed_on(options: ChatOptions, renamed: Mapping[str, str], without: frozenset[str]) -> JsonObject:
+    """The options that need no more than another name."""
+    names = {**RENAMED, **renamed}
+    return {names.get(k, k): v for k, v in options.items() if v is not None and k not in OURS and k not in without}
+
+
+# -- tools -------------------------------------------------------------------------------------------------------
+
+
+def offered(options: ChatOptions) -> tuple[list[ToolDefinition], list[JsonObject]]:
+    """The tools that are run here, and the provider's own, as its API has them.
+
+    Raises:
+        ChatClientInvalidRequestException: Something among the tools is neither.
+    """
+    ours: list[ToolDefinition] = []
+    hosted: list[JsonObject] = []
+    given = options.get("tools")
+    if not given:
+        return ours, hosted
+    for tool in cast("Sequence[object]", given if isinstance(given, list | tuple) else [given]):
+        definition = getattr(tool, "definition", None)
+        if isinstance(definition, ToolDefinition):
+            ours.append(definition)
+        elif isinstance(tool, Mapping):
+            hosted.append(dict(cast("JsonMapping", tool)))
+        elif inspect.isroutine(tool):
+            ours.append(FunctionTool(cast("Callable[..., object]", tool)).definition)
+        else:
+            raise ChatClientInvalidRequestException(f"{tool!r} is no tool: give a function, a FunctionTool or a hosted tool's settings.")
+    return ours, hosted
+
+
+def tool_definitions(options: ChatOptions) -> list[tuple[str, str, JsonObject]]:
+    """Name, description and parameters of the offered tools that are run here."""
+    return [(tool.name, tool.description or "", tool.input_schema) for tool in offered(options)[0]]
+
+
+def tool_mode(options: ChatOptions) -> JsonObject:
+    """`tool_choice` as `{"mode": …}` with `required_function_name` and `allowed_tools` where given.
+
+    Raises:
+        ChatClientInvalidRequestException: It is none of `auto`, `none`, `required`, or names no function.
+    """
+    choice: object = options.get("tool_choice") or "auto"
+    mode: JsonObject = dict(cast("JsonMapping", choice)) if isinstance(choice, Mapping) else {"mode": choice}
+    if mode.get("mode") not in ("auto", "none", "required"):
+        raise ChatClientInvalidRequestException(f"tool_choice {choice!r} is unknown: use 'auto', 'none', 'required' or a ToolMode.")
+    if mode.get("required_function_name") is not None and mode["mode"] != "required":
+        raise ChatClientInvalidRequestException("tool_choice names a required function, so its mode must be 'required'.")
+    return mode
+
+
+# -- the form of the answer --------------------------------------------------------------------------------------
+
+
+def answer_format(options: ChatOptions) -> JsonObject | None:
+    """`response_format` as `{"type": "json_schema", "name", "schema", …}`, `{"type": "json_object"}` or `{"type": "text"}`.
+
+    A schema goes out as it was given (requirements SO1); `strict` is asked for only where the schema qualifies.
+
+    Raises:
+        ChatClientInvalidRequestException: It is neither a model, nor a schema, nor one of the API's own forms.
+    """
+    given: object = options.get("response_format")
+    if given is None:
+        return None
+    if isinstance(given, type) and hasattr(given, "model_json_schema"):
+        schema = strictly(cast("_Model", given).model_json_schema())
+        return _format(given.__name__, schema)
+    if not isinstance(given, Mapping):
+        raise ChatClientInvalidRequestException("response_format must be a pydantic model, a JSON Schema, or a format of the API.")
+    form = dict(cast("JsonMapping", given))
+    if isinstance(form.get("format"), Mapping):
+        return dict(cast("JsonMapping", form["format"]))
+    if form.get("type") in _ENVELOPES:
+        return _envelope(form)
+    if "type" not in form and not _SCHEMA_KEYWORDS & form.keys():
+        raise ChatClientInvalidRequestException("response_format is neither a JSON Schema nor a format that the API knows.")
+    return _format(str(form.get("title") or "answer"), form)
+
+
+def _envelope(form: JsonObject) -> JsonObject:
+    if form["type"] != "json_schema":
+        return {"type": form["type"]}
+    section: JsonObject = dict(form.get("json_schema") or {k: v for k, v in form.items() if k != "type"})
+    if section.get("schema") is None:
+        raise ChatClientInvalidRequestException("response_format of type json_schema needs a `schema`.")
+    return {"type": "json_schema", **section, "name": section.get("name") or "answer"}
+
+
+def _format(name: str, schema: JsonObject) -> JsonObject:
+    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:64] or "answer"
+    return {"type": "json_schema", "name": safe, "schema": schema, **({"strict": True} if is_strict(schema) else {})}
+
+
+def strictly(schema: JsonObject) -> JsonObject:
+    """The schema of a model with closed objects whose properties are all required, where that loses nothing.
+
+    Strict mode has no optional properties: one with a default is left optional, and the schema then goes out unstrict.
+    """
+    return cast("JsonObject", _closed(schema))
+
+
+def _closed(node: JsonValue) -> JsonValue:
+    if isinstance(node, list):
+        return [_closed(item) for item in cast("list[JsonValue]", node)]
+    if not isinstance(node, dict):
+        return node
+    found: JsonObject = {key: _closed(value) for key, value in cast("JsonObject", node).items()}
+    if found.get("type") == "object" and "properties" in found and "additionalProperties" not in found:
+        found["additionalProperties"] = False
+    return found
+
+
+def is_strict(schema: JsonValue) -> bool:
+    """Whether every object of the schema is closed and requires all its properties."""
+    if isinstance(schema, list):
+        return all(is_strict(item) for item in cast("list[JsonValue]", schema))
+    if not isinstance(schema, dict):
+        return True
+    node = cast("JsonObject", schema)
+    properties = node.get("properties")
+    if node.get("type") == "object" or isinstance(properties, dict):
+        named: JsonObject = cast("JsonObject", properties) if isinstance(properties, dict) else {}
+        if node.get("additionalProperties") is not False or set(named) != set(node.get("required") or ()):
+            return False
+        if not all(is_strict(child) for child in named.values()):
+            return False
+    return all(is_strict(value) for key, value in node.items() if key not in ("properties", "enum", "const", "default", "required"))
+
+
+# -- the providers' own options ----------------------------------------------------------------------------------
+
+
+class OpenAIChatOptions(ChatOptions, total=False):
+    """Options of the Responses API beside the common ones. Others are handed on as well; these are known to type checkers."""
+
+    include: list[str]
+    max_tool_calls: int
+    prompt: JsonMapping
+    prompt_cache_key: str
+    prompt_cache_retention: str
+    reasoning: JsonMapping
+    """`effort` and `summary`."""
+    verbosity: str
+    safety_identifier: str
+    service_tier: str
+    stream_options: JsonMapping
+    top_logprobs: int
+    truncation: str
+    background: bool
+    """Let the provider go on without the connection; the response has a continuation token until it is done."""
+    continuation_token: JsonMapping
+    """Ask how a background response stands, or stream the rest of it, instead of sending anything."""
+
+
+class OpenAIChatCompletionOptions(ChatOptions, total=False):
+    """Options of Chat Completions beside the common ones. Others are handed on as well; these are known to type checkers."""
+
+    logprobs: bool
+    top_logprobs: int
+    prediction: JsonMapping
+    modalities: list[str]
+    audio: JsonMapping
+    reasoning_effort: str
+    prompt_cache_key: str
+    safety_identifier: str
+    service_tier: str
+    verbosity: str

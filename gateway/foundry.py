@@ -1,0 +1,18 @@
+"""The chat client for Foundry projects; the stable import path of that integration (extra `foundry` for credentials)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gateway.chat.foundry import FoundryChatClient, FoundryEmbeddingClient
+    from gateway.chat.openai_options import OpenAIChatOptions as FoundryChatOptions
+
+__all__ = ["FoundryChatClient", "FoundryChatOptions", "FoundryEmbeddingClient"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {"FoundryChatClient": "chat.foundry", "FoundryChatOptions": "chat.foundry", "FoundryEmbeddingClient": "chat.foundry"},
+)

@@ -1,0 +1,24 @@
+"""How the chat tests ask a client, whole or streamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway.chat.openai_base import OpenAIClientBase
+from gateway.types.responses import ChatResponse
+
+KEY = "sk-very-secret"
+WHOLE, STREAMED = False, True
+
+both_ways = pytest.mark.parametrize("stream", [WHOLE, STREAMED], ids=["whole", "streamed"])
+
+
+async def ask(client: OpenAIClientBase, stream: bool, messages: Any = "hi", options: Any = None) -> ChatResponse:
+    """One answer; `options` may have what only a provider knows."""
+    with anyio.fail_after(10):
+        if stream:
+            return await client.get_response(messages, stream=True, options=options).get_final_response()
+        return await client.get_response(messages, options=options)

@@ -1,0 +1,78 @@
+"""Embeddings from a compatible server, and what every embedding client gives."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+import pytest
+
+from gateway.chat.embeddings import (
+    MAX_INPUTS,
+    BaseEmbeddingClient,
+    Embedding,
+    EmbeddingGenerationOptions,
+    GeneratedEmbeddings,
+    OpenAIEmbeddingClient,
+    SupportsGetEmbeddings,
+)
+from gateway.errors import ChatClientInvalidAuthException
+from tests.chat.asking import KEY
+from tests.fakes.openai_server import ScriptedServer
+
+pytestmark = pytest.mark.requirement("EM1")
+
+
+@pytest.fixture
+async def embedder(server: ScriptedServer) -> AsyncGenerator[OpenAIEmbeddingClient]:
+    made = OpenAIEmbeddingClient(model="embed-a", api_key=KEY, base_url=server.base_url)
+    yield made
+    await made.aclose()
+
+
+async def test_each_text_gets_its_vector_in_order_with_usage_and_options(embedder: OpenAIEmbeddingClient, server: ScriptedServer) -> None:
+    await server.play()
+    options: EmbeddingGenerationOptions = {"dimensions": 2}
+    found = await embedder.get_embeddings(["a", "bb", "ccc"], options=options)
+    assert isinstance(found, list)
+    assert [e.vector for e in found] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
+    assert [(e.dimensions, e.model) for e in found] == [(2, "embed-a")] * 3
+    assert (found.usage, found.options) == ({"input_token_count": 3, "total_token_count": 3}, options)
+    [request] = await server.requests()
+    assert request["body"] == {"input": ["a", "bb", "ccc"], "model": "embed-a", "dimensions": 2}
+
+
+async def test_vectors_in_base64_are_read(embedder: OpenAIEmbeddingClient, server: ScriptedServer) -> None:
+    await server.play()
+    [found] = await embedder.get_embeddings(["abcd"], options={"encoding_format": "base64"})  # pyright: ignore[reportArgumentType]  # its own
+    assert found.vector == [4.0, 4.0, 4.0]
+
+
+async def test_no_texts_ask_nothing_and_many_are_asked_for_in_parts(embedder: OpenAIEmbeddingClient, server: ScriptedServer) -> None:
+    await server.play()
+    assert await embedder.get_embeddings([]) == []
+    found = await embedder.get_embeddings(["a"] * (MAX_INPUTS + 1))
+    assert (len(found), found.usage) == (MAX_INPUTS + 1, {"input_token_count": MAX_INPUTS + 1, "total_token_count": MAX_INPUTS + 1})
+    assert len(await server.requests()) == 2
+
+
+async def test_a_refused_key_is_the_same_error_as_of_a_chat_client(embedder: OpenAIEmbeddingClient, server: ScriptedServer) -> None:
+    await server.play(apiKey="another")
+    with pytest.raises(ChatClientInvalidAuthException, match="OPENAI_API_KEY"):
+        await embedder.get_embeddings(["a"])
+
+
+async def test_dimensions_are_what_was_said_else_the_length() -> None:
+    assert Embedding([0.1, 0.2]).dimensions == 2
+    assert Embedding([0.1, 0.2], dimensions=3).dimensions == 3
+
+
+async def test_a_client_of_ones_own_needs_one_method_and_is_told_by_the_protocol(embedder: OpenAIEmbeddingClient) -> None:
+    class Lengths(BaseEmbeddingClient):
+        async def get_embeddings(
+            self, values: Sequence[str], *, options: EmbeddingGenerationOptions | None = None
+        ) -> GeneratedEmbeddings:
+            return GeneratedEmbeddings([Embedding([float(len(value))]) for value in values], options=options)
+
+    assert [e.vector for e in await Lengths().get_embeddings(["a", "bb"])] == [[1.0], [2.0]]
+    assert isinstance(Lengths(), SupportsGetEmbeddings) and isinstance(embedder, SupportsGetEmbeddings)
+    assert (Lengths.OTEL_PROVIDER_NAME, OpenAIEmbeddingClient.OTEL_PROVIDER_NAME) == ("unknown", "openai")
