@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup run test check lint types layers schemas bench conformance accept faults postgres clean
+.PHONY: setup run test check lint types layers schemas bench bench-loop conformance accept faults postgres clean
 
 setup: $(STAMP)
 
@@ -40,6 +40,9 @@ faults: $(STAMP)
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.hop $(ARGS)
+
+bench-loop: $(STAMP)
+	@$(BIN)/python -m benchmarks.loop $(ARGS)
 
 conformance: $(STAMP)
 	@bash tests/conformance/setup.sh

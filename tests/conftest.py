@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-FOREIGN = ("MOONGATE_", "OPENAI_", "NOTES_FILE", "UNITS_PORT")
+FOREIGN = ("MOONGATE_", "OPENAI_", "AZURE_OPENAI_", "FOUNDRY_", "OTEL_", "ENABLE_", "NOTES_FILE", "UNITS_PORT")
 """Starts of the names of variables that change what a gateway does."""
 
 LOOPBACK = "127.0.0.1,localhost,::1"

@@ -16,8 +16,9 @@ from typing import Any, Literal, cast, overload
 from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, inside
 from gateway.agents.options import LoopOptions, loop_options
 from gateway.agents.run import RunObserver, RunPlan, run_stream
+from gateway.agents.tracing import traced_run
 from gateway.chat.base import SupportsChatGetResponse
-from gateway.errors import UserInputRequired
+from gateway.errors import AgentError, UserInputRequired
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import MiddlewareTermination, SortedMiddleware, compose, sort_middleware
 from gateway.sessions.compacting import RunCompaction
@@ -26,6 +27,7 @@ from gateway.sessions.context import PRINCIPAL_KEY, ContextProvider, SessionCont
 from gateway.sessions.grouping import TokenizerProtocol
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.base import Tool, ToolSource
 from gateway.tools.context import CallContext
 from gateway.tools.function import ApprovalMode, FunctionTool, by_name, normalize_tools
@@ -335,9 +337,21 @@ class _Steps:
             finally:
                 await result.aclose()
 
-    async def _inner(self) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """The run with its context providers around it."""
+    def _inner(self) -> AsyncGenerator[AgentResponseUpdate, None]:
+        """The run inside all middleware; traced where that is on."""
+        if OBSERVABILITY_SETTINGS.enable_instrumentation:
+            return traced_run(self._agent, self._context, self._run())
+        return self._run()
+
+    async def _run(self) -> AsyncGenerator[AgentResponseUpdate, None]:
+        """The run with its context providers around it.
+
+        Raises:
+            AgentError: It is to go on in the background, and there is no session to keep the conversation (requirements LR4).
+        """
         context = self._context
+        if context.session is None and cast("JsonMapping", {**self._agent.default_options, **context.options}).get("background"):
+            raise AgentError("A run in the background needs a session: pass session=agent.create_session().")
         session = context.session or AgentSession()
         providers = self._providers()
         around = SessionContext(

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 import anyio
 
 from gateway.agents.options import LoopOptions
+from gateway.agents.tracing import traced_tool
 from gateway.errors import GatewayError, MiddlewareFailure, MiddlewareTermination, UserInputRequired
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.middleware import Middleware, compose
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.base import Complete, Tool
 from gateway.tools.contents import to_contents
 from gateway.tools.context import CallContext
@@ -101,6 +103,11 @@ class Batch:
         return outcome
 
     async def _call(self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchOutcome) -> Content:
+        if OBSERVABILITY_SETTINGS.enable_instrumentation:
+            return await traced_tool(tool, call, lambda: self._answer(tool, call, approval, outcome))
+        return await self._answer(tool, call, approval, outcome)
+
+    async def _answer(self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchOutcome) -> Content:
         call_id = call.call_id or ""
         if tool is None:
             outcome.failed = True

@@ -218,6 +218,8 @@ class _Run:
 
     def _follow_conversation(self, answer: ChatResponse) -> None:
         """Where the provider keeps the conversation it only gets what is new from now on."""
+        if answer.continuation_token is None:
+            self._options.pop("continuation_token", None)
         if answer.conversation_id is None:
             return
         self._options["conversation_id"] = answer.conversation_id

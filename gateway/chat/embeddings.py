@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypedDict, TypeVa
 from gateway.chat.openai_connection import OpenAIConnection, counts, list_of
 from gateway.chat.openai_endpoint import Credential, Given, Key, Names, find_endpoint
 from gateway.chat.retry import RetryPolicy
+from gateway.chat.tracing import DURATION, LABELS, answered, count_tokens
 from gateway.errors import ChatClientInvalidRequestException, ChatClientInvalidResponseException
 from gateway.json_types import JsonObject, JsonValue
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Operation
 from gateway.types.content import UsageDetails
 
 if TYPE_CHECKING:
@@ -183,6 +185,25 @@ class OpenAIEmbeddingClient(BaseEmbeddingClient):
         model = str(chosen.pop("model", None) or self.model)
         if not model:
             raise ChatClientInvalidRequestException("No model is named: give the client one, or set the option `model`.")
+        if not OBSERVABILITY_SETTINGS.enable_instrumentation:
+            return await self._vectors(model, values, chosen, options)
+        told = {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": self.OTEL_PROVIDER_NAME, "gen_ai.request.model": model}
+        operation = Operation(f"embeddings {model}", told, kind="client", metric=DURATION)
+        try:
+            with operation.active():
+                found = await self._vectors(model, values, chosen, options)
+            operation.add(answered(None, None, None, found.usage))
+            count_tokens(found.usage, told)
+            return found
+        except BaseException as error:
+            operation.fail(error)
+            raise
+        finally:
+            operation.end(labels=LABELS)
+
+    async def _vectors(
+        self, model: str, values: Sequence[str], chosen: JsonObject, options: EmbeddingGenerationOptions | None
+    ) -> GeneratedEmbeddings:
         result = GeneratedEmbeddings(options=options)
         for start in range(0, len(values), MAX_INPUTS):
             part = list(values[start : start + MAX_INPUTS])

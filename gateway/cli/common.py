@@ -108,3 +108,21 @@ def configure_log(loaded: LoadedConfig, level: LogLevelName | None = None) -> No
     for secret in loaded.secrets:
         mask.register_secret(secret)
     configure_logging(level or loaded.config.server.log_level, mask=mask)
+
+
+def export_telemetry() -> None:
+    """Set up traces and metrics where the environment asks for them (`ENABLE_INSTRUMENTATION`).
+
+    Raises:
+        ConfigError: It does, and the extra that exports them is not installed.
+    """
+    if os.environ.get("ENABLE_INSTRUMENTATION"):
+        from gateway.telemetry.providers import configure_otel_providers, is_wanted
+
+        try:
+            if is_wanted():
+                configure_otel_providers()
+        except ModuleNotFoundError as error:
+            from gateway.errors import ConfigError
+
+            raise ConfigError(f"ENABLE_INSTRUMENTATION is set: {error}", path="ENABLE_INSTRUMENTATION") from None

@@ -39,13 +39,14 @@ def run(stdio: bool, address: str | None, as_json: bool, config_path: str | None
     """Start the gateway (over HTTP unless --stdio is given)."""
     if stdio and address is not None:
         raise click.UsageError("--stdio and --http exclude each other; start two gateways for both.")
-    from gateway.cli.common import configure_log, run_async
+    from gateway.cli.common import configure_log, export_telemetry, run_async
 
     watch = watch_of(config_path)
     loaded = load(config_path)
     http = loaded.config.server.http
     host, port = _parse_address(address, http.host, http.port) if address is not None else (http.host, http.port)
     configure_log(loaded)
+    export_telemetry()
     follow = _Follow(loaded, watch, set(loaded.secrets))
     announcer = _Announcer(loaded, as_json=as_json)
     if stdio:

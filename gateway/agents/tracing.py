@@ -1,0 +1,80 @@
+"""Runs and tool calls of agents as OpenTelemetry spans, in the words of the GenAI conventions.
+
+Called only when instrumentation is on. A run's span sums up the tokens of its model calls, which `chat.tracing` counts
+in the metrics; here only durations are measured, so nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gateway.chat.tracing import DURATION, LABELS, answered, provider_of, shown
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Operation, follow
+from gateway.types.content import Content
+from gateway.types.responses import AgentResponse, AgentResponseUpdate
+
+if TYPE_CHECKING:
+    from gateway.agents.agent import Agent
+    from gateway.agents.context import AgentContext
+    from gateway.tools.base import Tool
+
+
+def traced_run(
+    agent: Agent, context: AgentContext, updates: AsyncGenerator[AgentResponseUpdate, None]
+) -> AsyncGenerator[AgentResponseUpdate, None]:
+    """A run's parts, inside a span."""
+    name = agent.name or agent.id
+    told = {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": provider_of(agent.client)}
+    operation = Operation(f"invoke_agent {name}", {**told, "gen_ai.agent.id": agent.id, "gen_ai.agent.name": name}, metric=DURATION)
+    if agent.description:
+        operation.add({"gen_ai.agent.description": agent.description})
+    model = context.options.get("model") or agent.default_options.get("model") or getattr(agent.client, "model", None)
+    if model:
+        operation.add({"gen_ai.request.model": str(model)})
+    if context.session is not None:
+        operation.add({"gen_ai.conversation.id": context.session.service_session_id or context.session.session_id})
+    if OBSERVABILITY_SETTINGS.enable_sensitive_data:
+        operation.add({"gen_ai.input.messages": shown(context.messages)})
+        if agent.instructions:
+            operation.add({"gen_ai.system_instructions": json.dumps([{"type": "text", "content": agent.instructions}])})
+    return follow(operation, updates, partial(_finish, operation))
+
+
+def _finish(operation: Operation, updates: Sequence[AgentResponseUpdate]) -> None:
+    response = AgentResponse.from_updates(updates)
+    operation.add(answered(response.response_id, None, response.finish_reason, response.usage_details))
+    if OBSERVABILITY_SETTINGS.enable_sensitive_data:
+        operation.add({"gen_ai.output.messages": shown(response.messages, response.finish_reason)})
+    operation.end(labels=LABELS)
+
+
+async def traced_tool(tool: Tool | None, call: Content, run: Callable[[], Awaitable[Content]]) -> Content:
+    """One tool call, inside a span; a result that says it failed marks the span as failed."""
+    name = call.name or "unknown"
+    told = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
+    operation = Operation(f"execute_tool {name}", {**told, "gen_ai.tool.call.id": call.call_id or ""}, metric=DURATION)
+    if tool is not None and tool.definition.description:
+        operation.add({"gen_ai.tool.description": tool.definition.description})
+    with_content = OBSERVABILITY_SETTINGS.enable_sensitive_data
+    if with_content:
+        operation.add({"gen_ai.tool.call.arguments": _text(call.arguments)})
+    try:
+        with operation.active():
+            result = await run()
+        if result.exception:
+            operation.fail("tool_error")
+        if with_content:
+            operation.add({"gen_ai.tool.call.result": _text(result.result)})
+        return result
+    except BaseException as error:
+        operation.fail(error)
+        raise
+    finally:
+        operation.end(labels=("gen_ai.operation.name", "gen_ai.tool.name"))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,123 @@
+"""Spans and metrics of runs, model calls and tool calls, in the words of the GenAI conventions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway import Agent, Content, ScriptedChatClient, disable_instrumentation, enable_instrumentation
+from gateway.errors import ModelError
+from gateway.observability import OBSERVABILITY_SETTINGS
+from gateway.telemetry import providers as setup
+from tests.telemetry.conftest import Recorded
+
+pytestmark = pytest.mark.requirement("OT1")
+
+USAGE = Content.from_usage({"input_token_count": 5, "output_token_count": 3})
+
+
+def look(place: str) -> str:
+    """Looks somewhere."""
+    if place == "nowhere":
+        raise ValueError("secret detail")
+    return f"dust in the {place}"
+
+
+def agent(*places: str) -> Agent:
+    calls = [Content.from_function_call(f"c{n}", "look", {"place": place}) for n, place in enumerate(places)]
+    client = ScriptedChatClient([[*calls, USAGE], ["secret answer", USAGE]], model="model-a")
+    return Agent(client, "secret instructions", name="scout", tools=[look])
+
+
+async def test_a_run_has_its_model_calls_and_tool_calls_below_it(recorded: Recorded) -> None:
+    await agent("attic", "cellar").run("secret question", session=agent().create_session(session_id="s1"))
+    spans = recorded.spans()
+    run = spans["invoke_agent scout"]
+    assert sorted(span.name for span in recorded.exporter.get_finished_spans()) == [
+        "chat model-a",
+        "chat model-a",
+        "execute_tool look",
+        "execute_tool look",
+        "invoke_agent scout",
+    ]
+    assert run.context is not None and run.parent is None
+    below = [span for span in recorded.exporter.get_finished_spans() if span.name != run.name]
+    assert {span.parent.span_id for span in below if span.parent} == {run.context.span_id}
+    assert run.attributes is not None
+    assert (run.attributes["gen_ai.operation.name"], run.attributes["gen_ai.agent.name"]) == ("invoke_agent", "scout")
+    assert run.attributes["gen_ai.conversation.id"] == "s1"
+    chat, tool = spans["chat model-a"].attributes or {}, spans["execute_tool look"].attributes or {}
+    assert (chat["gen_ai.operation.name"], chat["gen_ai.request.model"], chat["gen_ai.usage.input_tokens"]) == ("chat", "model-a", 5)
+    assert (tool["gen_ai.tool.name"], tool["gen_ai.tool.description"]) == ("look", "Looks somewhere.")
+
+
+async def test_tokens_are_counted_once_and_a_run_sums_them_up(recorded: Recorded) -> None:
+    await agent("attic").run("hi")
+    run = recorded.spans()["invoke_agent scout"].attributes or {}
+    assert (run["gen_ai.usage.input_tokens"], run["gen_ai.usage.output_tokens"]) == (10, 6)
+    tokens = {point[0]["gen_ai.token.type"]: point[1:] for point in recorded.points("gen_ai.client.token.usage")}
+    assert tokens == {"input": (10, 2), "output": (6, 2)}
+
+
+async def test_durations_are_told_apart_by_operation(recorded: Recorded) -> None:
+    await agent("attic").run("hi")
+    counts = {labels["gen_ai.operation.name"]: count for labels, _, count in recorded.points("gen_ai.client.operation.duration")}
+    assert counts == {"chat": 2, "execute_tool": 1, "invoke_agent": 1}
+
+
+async def test_what_was_said_is_left_out(recorded: Recorded) -> None:
+    await agent("attic", "nowhere").run("secret question")
+    shown = "".join(span.to_json() for span in recorded.exporter.get_finished_spans())
+    assert not [word for word in ("secret", "attic", "dust") if word in shown]
+
+
+async def test_what_was_said_is_recorded_where_that_is_wanted(recorded: Recorded) -> None:
+    enable_instrumentation(enable_sensitive_data=True)
+    await agent("attic").run("secret question")
+    spans = recorded.spans()
+    chat, tool = spans["chat model-a"].attributes or {}, spans["execute_tool look"].attributes or {}
+    messages = json.loads(str(chat["gen_ai.input.messages"]))
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert messages[0]["parts"] == [{"type": "text", "content": "secret question"}]
+    assert json.loads(str(chat["gen_ai.output.messages"]))[0]["parts"] == [{"type": "text", "content": "secret answer"}]
+    assert "attic" in str(tool["gen_ai.tool.call.arguments"]) and "dust" in str(tool["gen_ai.tool.call.result"])
+
+
+async def test_a_failure_is_told_by_its_class(recorded: Recorded) -> None:
+    failing = Agent(ScriptedChatClient([ModelError("secret reason")], model="model-a"), name="scout")
+    with pytest.raises(ModelError):
+        await failing.run("hi")
+    await agent("nowhere").run("hi")
+    spans = [span for span in recorded.exporter.get_finished_spans() if "error.type" in (span.attributes or {})]
+    assert [(span.name, (span.attributes or {})["error.type"]) for span in spans] == [
+        ("chat model-a", "ModelError"),
+        ("invoke_agent scout", "ModelError"),
+        ("execute_tool look", "tool_error"),
+    ]
+    assert not [span for span in spans if span.status.is_ok]
+
+
+async def test_a_stream_that_is_left_ends_its_spans_and_is_no_failure(recorded: Recorded) -> None:
+    stream = agent("attic").run("hi", stream=True)
+    await anext(aiter(stream))
+    await stream.aclose()
+    spans = recorded.spans()
+    assert set(spans) == {"chat model-a", "invoke_agent scout"}
+    assert not [span for span in spans.values() if "error.type" in (span.attributes or {})]
+
+
+async def test_off_is_the_default_and_off_for_good_needs_force(recorded: Recorded) -> None:
+    disable_instrumentation()
+    enable_instrumentation()
+    await agent("attic").run("hi")
+    assert recorded.exporter.get_finished_spans() == ()
+    enable_instrumentation(force=True)
+    assert OBSERVABILITY_SETTINGS.enable_instrumentation
+
+
+@pytest.mark.requirement("AG10")
+def test_exporting_without_the_extra_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'moongate\[telemetry\]'"):
+        setup.configure_otel_providers()
