@@ -69,5 +69,6 @@ class RunProgress:
             await self._say()
 
     async def tell(self, message: str) -> None:
+        """The next message."""
         self._step += 1
         await self._ctx.progress(self._step, None, message)

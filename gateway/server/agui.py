@@ -21,13 +21,12 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.agents.agui.events import RunEvents
 from gateway.agents.agui.messages import last_text, to_messages, to_tools
-from gateway.agents.following import RunFollower
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog import Catalog
 from gateway.errors import AskUnavailable, GatewayError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
-from gateway.server.parked import HANDLE_PREFIX, ParkedCalls
+from gateway.server.parked import HANDLE_PREFIX, ParkedCaller, ParkedCalls
 from gateway.tools.base import Complete, InputRequired, Tool
 from gateway.tools.context import CallContext, ClientProfile, LogLevel, capability_of
 from gateway.tools.guard import RULE_META_KEY, GuardedTool
@@ -140,7 +139,8 @@ class _RunResponse(Response):
         events = self._events
         await channel.send(events.started())
         try:
-            outcome = await self._parked.run(lambda leg: self._tool.call(self._arguments, leg), self._ctx, caller)
+            work = self._tool.call
+            outcome = await self._parked.run(lambda leg: work(self._arguments, leg), self._ctx, caller, parked_as=_ParkedFollower)
         except GatewayError as error:
             await channel.send(events.failed(str(error), type(error).__name__))
             return
@@ -198,7 +198,7 @@ class _Channel:
         self._wrote.set()
 
 
-class _Caller(RunFollower):
+class _Caller:
     """The way back of one request: the run's parts become events."""
 
     def __init__(self, events: RunEvents, channel: _Channel) -> None:
@@ -219,6 +219,15 @@ class _Caller(RunFollower):
     async def ask(self, request: JsonObject) -> JsonObject:
         """Never used: a question ends the stream with an interrupt."""
         raise AskUnavailable("An application is asked by interrupts only.", capability=capability_of(request))
+
+
+class _ParkedFollower(ParkedCaller):
+    """What the run has for its caller: told of each part, it passes it on to the leg that attends."""
+
+    async def follow(self, update: AgentResponseUpdate) -> None:
+        """Pass on; a part that comes while nobody attends is in the conversation all the same."""
+        if isinstance(self.current, _Caller):
+            await self.current.follow(update)
 
 
 def _resumed(wanted: RunAgentInput) -> tuple[str | None, JsonObject | None]:

@@ -21,12 +21,10 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gateway.agents.following import RunFollower
 from gateway.errors import AskUnavailable, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.clients import RequestContext, is_modern, legacy_profile
 from gateway.tools.context import Caller, LogLevel, capability_of, severity
-from gateway.types.responses import AgentResponseUpdate
 from gateway.upstream.hop import crossing_meta
 
 
@@ -132,8 +130,3 @@ class DetachedCaller:
         """Pass on to the current leg."""
         if self.current is not None:
             await self.current.log(level, data, logger)
-
-    async def follow(self, update: AgentResponseUpdate) -> None:
-        """Pass on to the current leg, where it wants more of an agent's run than its progress."""
-        if isinstance(self.current, RunFollower):
-            await self.current.follow(update)

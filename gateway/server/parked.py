@@ -47,7 +47,7 @@ GONE = "parked call"
 OutcomeT = TypeVar("OutcomeT")
 
 
-class _ParkedCaller(DetachedCaller):
+class ParkedCaller(DetachedCaller):
     """A caller whose asks wait for the next leg."""
 
     def __init__(self, ctx: CallContext) -> None:
@@ -64,10 +64,10 @@ class _ParkedCaller(DetachedCaller):
 class _Parked:
     """One call that outlives its request."""
 
-    def __init__(self, ctx: CallContext) -> None:
+    def __init__(self, ctx: CallContext, caller: ParkedCaller) -> None:
         self.handle = secrets.token_urlsafe(24)
         self.principal = ctx.principal.id
-        self.caller = _ParkedCaller(ctx)
+        self.caller = caller
         self.scope = anyio.CancelScope()
         """Has a deadline while no request attends to the call."""
         self.outcome: object = None
@@ -101,9 +101,16 @@ class ParkedCalls:
         return len(self._calls)
 
     async def run(
-        self, work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext, caller: Caller
+        self,
+        work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]],
+        ctx: CallContext,
+        caller: Caller,
+        *,
+        parked_as: type[ParkedCaller] = ParkedCaller,
     ) -> OutcomeT | InputRequired:
         """One leg: starts `work`, or resumes the one named by the request state (which is bound to method and arguments).
+
+        `parked_as` is what the work has for its caller, whichever leg attends to it.
 
         Raises:
             NotFound: The state names a call that no longer waits (`kind` is `GONE`).
@@ -111,7 +118,7 @@ class ParkedCalls:
         state = ctx.request_state
         if state is not None and state.startswith(HANDLE_PREFIX):
             return cast("OutcomeT | InputRequired", await self._resume(state.removeprefix(HANDLE_PREFIX), ctx, caller))
-        parked = _Parked(ctx)
+        parked = _Parked(ctx, parked_as(ctx))
         self._calls[parked.handle] = parked
         inner = dataclasses.replace(ctx, caller=parked.caller, request_state=open_upstream_state(state))
         self._tasks.start_soon(self._work, parked, work, inner)
