@@ -67,7 +67,7 @@ def claims_sent(origin: str, issuer: str) -> dict[str, Any]:
 
 
 async def say(url: str) -> Any:
-    async with connected(Way("http", "modern", "docs"), url) as (client, _):
+    async with connected(Way("http", "modern", "docs"), url, capable=False) as (client, _):
         return await client.call_tool("docs__echo", {"text": "hi"})
 
 
