@@ -1,4 +1,4 @@
-"""The JSON aliases of public signatures; the one place where `Any` is spelled.
+"""The JSON aliases of public signatures, the one place where `Any` is spelled, and a value as text.
 
 Values that crossed a wire are kept as decoded JSON instead of being remodelled, so nothing a peer
 said is lost. Rooms narrow with `isinstance` before they use a value.
@@ -6,6 +6,7 @@ said is lost. Rooms narrow with `isinstance` before they use a value.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,3 +18,10 @@ JsonObject = dict[str, Any]
 
 JsonMapping = Mapping[str, Any]
 """A decoded JSON object that the holder only reads."""
+
+
+def as_text(value: JsonValue) -> str:
+    """A value where only text fits: text as it is, nothing for `None`, else its JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -16,7 +16,7 @@ import httpx2
 
 from gateway.chat.base import BaseChatClient
 from gateway.errors import ModelError
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_text
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
@@ -136,7 +136,7 @@ def _to_wire(message: Message, message_id: str) -> list[JsonObject]:
         case "tool":
             results = [content for content in message.contents if content.type == "function_result"]
             return [
-                {"id": f"{message_id}-{n}", "role": "tool", "toolCallId": result.call_id, "content": _as_text(result.result)}
+                {"id": f"{message_id}-{n}", "role": "tool", "toolCallId": result.call_id, "content": as_text(result.result)}
                 for n, result in enumerate(results)
             ]
         case "assistant":
@@ -170,10 +170,6 @@ def _part(content: Content) -> JsonObject | None:
 
 def _arguments(call: Content) -> str:
     return call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments or {}, ensure_ascii=False)
-
-
-def _as_text(value: JsonValue) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 class _EventReader:

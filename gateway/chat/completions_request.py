@@ -10,7 +10,7 @@ from typing import cast
 from gateway.chat.openai_options import answer_format, offered, passed_on, tool_mode
 from gateway.chat.responses_request import to_audio
 from gateway.errors import ChatClientInvalidRequestException
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue, as_text
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
@@ -149,11 +149,6 @@ def _wire_call(call: Content) -> JsonObject:
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": arguments or "{}"}}
 
 
-def as_text(value: JsonValue) -> str:
-    """A tool result as the text a model reads."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _decoded(text: str) -> JsonValue:

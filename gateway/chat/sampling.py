@@ -12,11 +12,10 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import cast
 
 from gateway.chat.base import BaseChatClient
-from gateway.chat.completions_request import as_text
 from gateway.chat.openai_options import tool_definitions
 from gateway.config.policies import SamplingPolicy, SourcePolicy
 from gateway.errors import AskUnavailable, ModelError, ToolFailed
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_text
 from gateway.policy.decision import Reject, Rewrite
 from gateway.policy.inputs import judge_input
 from gateway.tools.context import CallContext

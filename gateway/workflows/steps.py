@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from gateway.errors import ToolFailed
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_text
 from gateway.policy.checking import SchemaCheck, measure
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool
 from gateway.tools.context import CallContext, Caller, LogLevel
@@ -24,7 +24,7 @@ from gateway.workflows.context import WorkflowContext
 from gateway.workflows.definition import AgentStep, PythonStep, ToolStep, object_schema
 from gateway.workflows.executor import Executor, handler
 from gateway.workflows.runner import START_SOURCE
-from gateway.workflows.templates import Template, as_text, fill
+from gateway.workflows.templates import Template, fill
 
 INPUT_KEY = "input"
 """Shared-state key of the run's arguments; outputs are under `output:<id>`."""

@@ -7,14 +7,13 @@ template again. Knows neither which names exist (`definition`) nor where values 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 from gateway.errors import ToolFailed, WorkflowInvalid
-from gateway.json_types import JsonMapping, JsonValue
+from gateway.json_types import JsonMapping, JsonValue, as_text
 
 _BRACES = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _REFERENCE = re.compile(r"^\s*([A-Za-z_][A-Za-z0-9_-]*)((?:\.[A-Za-z0-9_$-]+)*)\s*$")
@@ -95,11 +94,6 @@ class Template:
         return "".join(part if isinstance(part, str) else as_text(part.resolve(scope)) for part in self.parts)
 
 
-def as_text(value: JsonValue) -> str:
-    """A JSON value inside a text."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def texts(value: JsonValue) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -35,7 +35,7 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject, as_text
 from gateway.types.content import Content
 from gateway.types.responses import AgentResponseUpdate, UsageDetails, add_usage
 
@@ -161,11 +161,6 @@ class RunEvents:
         self._unanswered.pop(call_id, None)
         text = as_text(result.result)
         return [*self.closed(), ToolCallResultEvent(message_id=str(uuid.uuid4()), tool_call_id=call_id, content=text, role="tool")]
-
-
-def as_text(value: JsonValue) -> str:
-    """A tool's result as text."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _interrupt(key: str, request: JsonObject) -> Interrupt:

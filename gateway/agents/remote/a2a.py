@@ -213,16 +213,18 @@ class A2AAgent:
         return self._client
 
     def _keep_to_host(self, card: AgentCard) -> None:
-        """Leave out what a fetched card says of other hosts: it could send our key, or our requests, anywhere.
+        """Leave out what a fetched card says of other hosts, or of plain http where we came by https: our key would go there.
 
         Raises:
             AgentError: Nothing is left.
         """
-        host = urlsplit(self._url or "").hostname
-        kept = [interface for interface in card.supported_interfaces if urlsplit(interface.url).hostname == host]
+        ours = urlsplit(self._url or "")
+        schemes = ("https",) if ours.scheme == "https" else ("http", "https")
+        named = [(interface, urlsplit(interface.url)) for interface in card.supported_interfaces]
+        kept = [interface for interface, url in named if url.hostname == ours.hostname and url.scheme in schemes]
         if not kept:
-            named = ", ".join(sorted({urlsplit(interface.url).hostname or "?" for interface in card.supported_interfaces}))
-            raise AgentError(f"The card of the remote agent at {self._url!r} names other hosts only ({named}); give its URL there.")
+            others = ", ".join(sorted({url.hostname or "?" for _, url in named}))
+            raise AgentError(f"The card of the remote agent at {self._url!r} names other hosts only ({others}); give its URL there.")
         del card.supported_interfaces[:]
         card.supported_interfaces.extend(kept)
 
