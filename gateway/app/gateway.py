@@ -399,7 +399,7 @@ class Gateway:
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None]) -> None:
         """Serve over HTTP until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint URL once it listens.
 
-        At the first signal open streams may finish for `SHUTDOWN_SECONDS`; the second ends them.
+        After the first signal calls may finish for `server.http.drain_seconds`; the second ends them.
 
         Raises:
             ConfigError: The address is taken or may not be used.

@@ -6,6 +6,7 @@ Knows signals, sockets and uvicorn; what is served it is handed.
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import Callable, Generator
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
-SHUTDOWN_SECONDS = 2
-"""How long open HTTP streams may finish after a stop was asked for."""
+logger = logging.getLogger(__name__)
 
 SIGNAL_BURST_SECONDS = 0.5
 """Signals closer together count once: a terminal and a supervisor may both send one."""
@@ -68,17 +68,24 @@ class Endpoint:
 
 
 async def serve_http(endpoint: Endpoint, app: ASGIApp, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint's URL once it serves."""
+    """Serve until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint's URL once it serves.
+
+    After the first signal calls that run may finish, for `drain_seconds` at most; the second ends them.
+    """
     import uvicorn
+
+    from gateway.app.connections import connection_limit, patient_protocol
 
     server = _quiet_server(
         uvicorn.Config(
             app,
+            http=patient_protocol(endpoint.settings),
+            limit_concurrency=connection_limit(endpoint.settings),
             log_config=None,
             access_log=False,
             server_header=False,
             lifespan="on",
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            timeout_graceful_shutdown=endpoint.settings.drain_seconds,
             timeout_keep_alive=75,
         )
     )
@@ -90,6 +97,8 @@ async def serve_http(endpoint: Endpoint, app: ASGIApp, on_ready: Callable[[str],
             on_ready(endpoint.url)
 
         def stop(count: int) -> None:
+            if server.server_state.tasks and count == 1:
+                logger.warning("Stopping; what runs may take %s s more, a second signal ends it now", endpoint.settings.drain_seconds)
             server.should_exit = True
             server.force_exit = count > 1
 

@@ -93,6 +93,16 @@ class HttpSettings(Model):
     """`Origin` values accepted beside loopback, e.g. `https://app.example.com`."""
     max_request_bytes: int = Field(default=4_194_304, ge=1024)
     """Larger request bodies are refused with 413."""
+    max_connections: int = Field(default=1000, ge=1)
+    """Connections at once; one more is answered 503. A low limit of open files lowers it."""
+    head_seconds: float = Field(default=10, gt=0)
+    """How long the headers of a request may take to arrive; then 408."""
+    body_seconds: float = Field(default=60, gt=0)
+    """How long the body of a request may take to arrive; then 408."""
+    unread_seconds: float = Field(default=60, gt=0)
+    """How long an answer may wait for a client that does not read; then its connection is cut."""
+    drain_seconds: int = Field(default=10, ge=0)
+    """How long calls may go on after the gateway was told to stop; a second signal ends them at once."""
     agui: bool = True
     """Serve each agent at `/agui/<agent>` too, for applications that speak AG-UI."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
@@ -73,6 +73,12 @@ def security_settings(settings: HttpSettings, host: str, port: int) -> Transport
     )
 
 
+def has_two_lengths(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a request says twice where its body ends; a proxy before us may have cut it elsewhere (RFC 9112, 6.3)."""
+    names = [name for name, _ in headers]
+    return b"transfer-encoding" in names and b"content-length" in names
+
+
 class KeyGate:
     """ASGI middleware for every route: checks Host and Origin, verifies the API key, leaves the principal in the scope."""
 
@@ -85,6 +91,10 @@ class KeyGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, or answer 401."""
+        if scope["type"] == "http" and has_two_lengths(scope["headers"]):
+            ambiguous = JSONResponse({"error": "Send Content-Length or Transfer-Encoding, not both"}, 400, headers={"Connection": "close"})
+            await ambiguous(scope, receive, send)
+            return
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return

@@ -90,7 +90,7 @@ class ResultKeeper:
             return await self._store.work(lambda: _Shortening(self._store, self._ttl, result, max_bytes, source).run())
         except (StorageError, RecursionError) as error:
             logger.warning("A large result of %s could not be kept: %s", source.origin, error)
-            why = str(error) if isinstance(error, StorageError) else "It is nested too deeply."
+            why = "The gateway's log says why." if isinstance(error, StorageError) else "It is nested too deeply."
             return Reject(
                 "maxResultBytes",
                 f"The result is larger than the {max_bytes} bytes allowed here, and it could not be kept to be read in parts. {why}",

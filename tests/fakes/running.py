@@ -76,9 +76,11 @@ def upstream_stdio(*options: str, module: str = "tests.fakes.upstream") -> dict[
 
 
 def write_config(folder: Path, config: dict[str, Any], name: str = "gateway") -> Path:
-    """The configuration as a file, with its state beside it."""
+    """The configuration as a file, with its state beside it; unless told otherwise a stopped gateway waits a second for calls."""
     path = folder / f"{name}.json"
-    path.write_text(json.dumps({"storage": {"dir": str(folder / f"{name}-state")}, **config}))
+    server = config.get("server", {})
+    http = {"drainSeconds": 1, **server.get("http", {})}
+    path.write_text(json.dumps({"storage": {"dir": str(folder / f"{name}-state")}, **config, "server": {**server, "http": http}}))
     return path
 
 

@@ -17,7 +17,6 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 from mcp_types import PromptReference
 
-from gateway.app.serving import SHUTDOWN_SECONDS
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.upstream.listing import MAX_ENTRIES, MAX_LISTING_CHARS, MAX_PAGES, list_all
 from gateway.upstream.session import PLAIN, Envelope
@@ -163,7 +162,7 @@ async def test_clients_that_never_read_their_answers_delay_nobody(house: House) 
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stop_waits_for_no_call_no_listener_and_no_client(tmp_path: Path) -> None:
+async def test_a_stop_waits_a_set_time_for_calls_and_for_no_listener_and_no_client(tmp_path: Path) -> None:
     port = free_port()
     log = tmp_path / "gateway.log"
     config = write_config(tmp_path, {"mcpServers": {"good": upstream_stdio("--legacy")}})
@@ -189,7 +188,7 @@ async def test_a_stop_waits_for_no_call_no_listener_and_no_client(tmp_path: Path
                 answer: Any = await client.call_tool("good__echo", {"text": "still here"})
                 assert answer.content[0].text == "still here"
                 process.terminate()
-                with anyio.fail_after(SHUTDOWN_SECONDS + 8):
+                with anyio.fail_after(9):
                     while process.poll() is None:
                         await anyio.sleep(0.05)
                 tasks.cancel_scope.cancel()

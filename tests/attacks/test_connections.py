@@ -1,0 +1,161 @@
+"""A peer that is slow, or that opens many connections, costs itself only."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+
+from gateway.app.connections import connection_limit
+from gateway.config.models import HttpSettings
+from tests.fakes.running import child, free_port, gateway_http, upstream_stdio, wait_until_ready, write_config
+
+pytestmark = pytest.mark.timeout(60)
+QUICK = {"headSeconds": 1, "bodySeconds": 1, "unreadSeconds": 1, "maxConnections": 400}
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    settings = {"mcpServers": {"up": upstream_stdio()}, "server": {"http": QUICK}}
+    with gateway_http(tmp_path_factory.mktemp("slow"), settings) as url:
+        yield url.removesuffix("/mcp")
+
+
+@contextmanager
+def connected(origin: str, *, window: int | None = None) -> Generator[socket.socket]:
+    """A raw connection; `window` is its receive buffer in bytes."""
+    with socket.socket() as raw:
+        if window is not None:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        raw.settimeout(20)
+        raw.connect((urlsplit(origin).hostname, urlsplit(origin).port))
+        yield raw
+
+
+def health(raw: socket.socket) -> bytes:
+    """The answer to a request for `/health`, which may come in several pieces."""
+    told = b""
+    while not told.endswith(b"}"):
+        part = raw.recv(4096)
+        assert part, told
+        told += part
+    return told
+
+
+def rest(raw: socket.socket) -> bytes:
+    """All that comes until the other side ends the connection."""
+    told = b""
+    try:
+        while part := raw.recv(65536):
+            told += part
+    except ConnectionResetError:
+        pass
+    return told
+
+
+@pytest.mark.attack(22)
+@pytest.mark.fault(25)
+def test_three_hundred_half_requests_are_ended_while_honest_ones_are_answered(origin: str) -> None:
+    with ExitStack() as stack:
+        slow = [stack.enter_context(connected(origin)) for _ in range(300)]
+        for number, raw in enumerate(slow):
+            raw.sendall(b"POST /mcp HT" if number % 2 else b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+        assert all(httpx2.get(f"{origin}/health").status_code == 200 for _ in range(20))
+        ends = [rest(raw) for raw in slow]
+    assert all(end.startswith(b"HTTP/1.1 408 ") and b"connection: close" in end.lower() for end in ends)
+    assert httpx2.get(f"{origin}/ready").status_code == 200
+
+
+@pytest.mark.attack(22)
+def test_a_header_that_comes_byte_by_byte_gains_no_time(origin: str) -> None:
+    started = time.monotonic()
+    with connected(origin) as raw:
+        raw.settimeout(0.2)
+        told = b""
+        for byte in b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"a" * 200:
+            try:
+                raw.sendall(bytes([byte]))
+                told = raw.recv(100)
+                break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+    assert told == b"" or told.startswith(b"HTTP/1.1 408 ")
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.attack(22)
+@pytest.mark.parametrize("path", ["/mcp", "/agui/nobody"])
+def test_a_body_that_does_not_arrive_ends_its_request(origin: str, path: str) -> None:
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+    with connected(origin) as raw:
+        raw.sendall(head.encode() + b'Content-Length: 1000\r\n\r\n{"jsonrpc"')
+        answer = rest(raw)
+    assert answer.startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 404 "))
+
+
+@pytest.mark.attack(22)
+def test_a_later_request_on_a_kept_connection_has_the_same_deadline(origin: str) -> None:
+    whole = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with connected(origin) as raw:
+        raw.sendall(whole)
+        assert health(raw).startswith(b"HTTP/1.1 200 ")
+        time.sleep(1.5)  # longer than a header may take: an idle connection is not a slow one
+        raw.sendall(whole)
+        assert health(raw).startswith(b"HTTP/1.1 200 ")
+        raw.sendall(whole[:20])
+        assert rest(raw).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.fault(25)
+def test_answers_that_nobody_reads_are_cut(origin: str) -> None:
+    with connected(origin, window=4096) as raw:
+        raw.settimeout(0.5)
+        sent = 0
+        page = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 50
+        with pytest.raises(ConnectionError):
+            while sent < 2000:
+                try:
+                    raw.sendall(page)
+                    sent += 1
+                except TimeoutError:
+                    sent += 20
+    assert httpx2.get(f"{origin}/ready").status_code == 200
+
+
+@pytest.mark.attack(22)
+@pytest.mark.fault(27)
+@pytest.mark.faults
+def test_one_connection_too_many_is_told_so_and_the_next_is_served_again(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "gateway.log"
+    config = write_config(tmp_path, {"server": {"reload": False}})
+    limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80)); runpy.run_module('gateway', None, '__main__')"
+    with child("-c", limited, "run", "--http", f"127.0.0.1:{port}", "--config", str(config), log=log) as process:
+        origin = f"http://127.0.0.1:{port}"
+        wait_until_ready(process, f"{origin}/ready", log)
+        with ExitStack() as stack:
+            answers: list[bytes] = []
+            while len(answers) < 60 and (not answers or answers[-1] == b"HTTP/1.1 200"):
+                raw = stack.enter_context(connected(origin))
+                raw.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                answers.append(raw.recv(4096)[:12])
+            assert answers[-1] == b"HTTP/1.1 503"
+            assert len(answers) == connection_limit(HttpSettings(), 80)
+            for _ in range(100):  # more than there are descriptors
+                stack.enter_context(connected(origin))
+        wait_until_ready(process, f"{origin}/ready", log)
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize(("open_files", "expected"), [(1024, 512), (64, 32), (1_000_000, 1000), (1, 1)])
+def test_a_low_limit_of_open_files_lowers_the_bound_on_connections(open_files: int, expected: int) -> None:
+    assert connection_limit(HttpSettings(), open_files) == expected
+
+

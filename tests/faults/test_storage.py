@@ -1,0 +1,104 @@
+"""State that cannot be written: calls that need none go on, the others say why, and all is well again without a restart."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.fakes.running import ROOT, gateway_http, upstream_stdio
+from tests.interaction.ways import Way, connected
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+RULES = {"up": {"maxResultBytes": 4096, "arguments": {"echo": {"text": {"pattern": "^[a-z0-9 ]*$"}}}}}
+WAY = Way("http", "modern", "up")
+
+
+@contextmanager
+def small_disk(at: Path, size: str) -> Generator[Path]:
+    """A file system of `size` at `at`, or the test is skipped by name where this user may not mount one."""
+    at.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(at)], capture_output=True, check=False).returncode:
+        pytest.skip("needs to mount a small file system (root)")
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "-l", str(at)], check=True)
+
+
+def audited(config: Path, *words: str) -> Any:
+    argv = [sys.executable, "-m", "gateway", "audit", *words, "--config", str(config), "--json"]
+    return json.loads(subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout)
+
+
+async def refused(client: Any, count: int) -> None:
+    """Calls that a rule refuses, each of which is a line of the audit log."""
+    for _ in range(count):
+        assert (await client.call_tool("up__echo", {"text": "NO!"})).is_error
+
+
+async def echo(client: Any, words: str) -> str:
+    answer: Any = await client.call_tool("up__echo", {"text": words})
+    return str(answer.content[0].text)
+
+
+@pytest.mark.fault(12)
+async def test_a_full_disk_stops_no_call_and_is_over_when_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "2m") as disk:
+        settings = {"mcpServers": {"up": upstream_stdio()}, "storage": {"dir": str(disk / "state")}, "policies": RULES}
+        with gateway_http(tmp_path, settings) as url:
+            async with connected(WAY, url) as (client, _):
+                assert await echo(client, "before") == "before"
+                await anyio.sleep(1)  # the audit log is written behind the calls
+                filler = disk / "filler"
+                with filler.open("wb") as file, pytest.raises(OSError, match="No space"):
+                    while True:
+                        file.write(b"x" * 65536)
+                        file.flush()
+                await refused(client, 500)
+                for number in range(50):
+                    assert await echo(client, str(number)) == str(number)
+                big: Any = await client.call_tool("up__big", {"bytes": 100_000})
+                assert big.is_error
+                assert str(disk) not in big.content[0].text  # where the state lies is not the caller's business
+                await anyio.sleep(1)
+                filler.unlink()
+                await refused(client, 7)
+                await anyio.sleep(1)
+        log = (tmp_path / "gateway.log").read_text()
+        assert "full" in log or "No space" in log
+        assert "Traceback" not in log
+        assert len(audited(tmp_path / "gateway.json", "--limit", "5000")["entries"]) >= 7
+        assert audited(tmp_path / "gateway.json", "--verify")
+        database = sqlite3.connect(disk / "state" / "gateway.db")
+        assert database.execute("pragma integrity_check").fetchone() == ("ok",)
+        database.close()
+
+
+@pytest.mark.fault(13)
+async def test_a_database_locked_by_another_process_delays_no_call(tmp_path: Path) -> None:
+    with gateway_http(tmp_path, {"mcpServers": {"up": upstream_stdio()}, "policies": RULES}) as url:
+        async with connected(WAY, url) as (client, _):
+            assert await echo(client, "before") == "before"
+            await anyio.sleep(1)
+            holder = sqlite3.connect(tmp_path / "gateway-state" / "gateway.db", isolation_level=None)
+            holder.execute("begin exclusive")
+            with anyio.fail_after(20):
+                await refused(client, 20)
+                for number in range(50):
+                    assert await echo(client, str(number)) == str(number)
+            await anyio.sleep(12)  # longer than a writer waits
+            holder.execute("rollback")
+            holder.close()
+            await refused(client, 7)
+            await anyio.sleep(2)
+    assert len(audited(tmp_path / "gateway.json", "--limit", "5000")["entries"]) >= 7
+    assert audited(tmp_path / "gateway.json", "--verify")
