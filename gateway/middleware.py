@@ -26,6 +26,7 @@ __all__ = [
     "MiddlewareType",
     "SortedMiddleware",
     "compose",
+    "listed",
     "sort_middleware",
 ]
 
@@ -121,8 +122,7 @@ def sort_middleware(middleware: object) -> SortedMiddleware:
     agent: list[Middleware[Any]] = []
     chat: list[Middleware[Any]] = []
     function: list[Middleware[Any]] = []
-    given = cast("Sequence[object]", middleware if isinstance(middleware, list | tuple) else [] if middleware is None else [middleware])
-    for item in given:
+    for item in listed(middleware):
         kept = cast("Middleware[Any]", item)
         match _type_of(item):
             case MiddlewareType.AGENT:
@@ -132,6 +132,13 @@ def sort_middleware(middleware: object) -> SortedMiddleware:
             case MiddlewareType.FUNCTION:
                 function.append(kept)
     return SortedMiddleware(agent, chat, function)
+
+
+def listed(middleware: object) -> list[Any]:
+    """What a caller may give as middleware, one or several or none, as a list of its own."""
+    if isinstance(middleware, list | tuple):
+        return list(cast("Sequence[Any]", middleware))
+    return [] if middleware is None else [middleware]
 
 
 def mark(function: FunctionT, kind: MiddlewareType) -> FunctionT:

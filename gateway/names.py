@@ -29,6 +29,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "Agent",
         "BaseAgent",
     ),
+    "agents.client_run": ("FunctionInvocationLayer",),
     "agents.context": (
         "AgentContext",
         "AgentMiddleware",
@@ -87,7 +88,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "ModelTimeoutMiddleware",
         "ToolTimeoutMiddleware",
     ),
-    "agents.options": (
+    "chat.limits": (
         "FunctionInvocationConfiguration",
         "normalize_function_invocation_configuration",
     ),

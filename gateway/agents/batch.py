@@ -16,8 +16,8 @@ from typing import Any
 
 import anyio
 
-from gateway.agents.options import LoopOptions
 from gateway.agents.tracing import traced_tool
+from gateway.chat.limits import LoopOptions
 from gateway.errors import GatewayError, MiddlewareFailure, MiddlewareTermination, UserInputRequired
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.middleware import Middleware, compose

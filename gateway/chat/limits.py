@@ -1,4 +1,4 @@
-"""`LoopOptions`: the limits of an agent's run."""
+"""`LoopOptions`: the limits of the loop of model and tool calls, of an agent or of a client alone."""
 
 from __future__ import annotations
 
@@ -70,12 +70,15 @@ class LoopOptions:
 
 DEFAULT_LOOP = LoopOptions()
 
+_DEFAULTS: JsonMapping = {**dataclasses.asdict(DEFAULT_LOOP), "additional_tools": []}
+"""What a client has that nobody gave limits."""
+
 
 def loop_options(*layers: LoopOptions | JsonMapping | None) -> LoopOptions:
     """The limits that hold where several places set some: each over those before it."""
     made = DEFAULT_LOOP
     for layer in layers:
-        if layer:
+        if layer and layer != _DEFAULTS:
             made = made.with_overrides(layer)
     return made
 
