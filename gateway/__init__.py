@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         SupportsShellTool,
         SupportsWebSearchTool,
     )
+    from gateway.chat.layers import ChatMiddlewareLayer, ChatTelemetryLayer
     from gateway.chat.limits import FunctionInvocationConfiguration, normalize_function_invocation_configuration
     from gateway.chat.middleware import ChatContext, ChatMiddleware, chat_middleware
     from gateway.chat.responses import OpenAIChatClient
@@ -289,9 +290,11 @@ __all__ = [
     "ChatClientInvalidResponseException",
     "ChatContext",
     "ChatMiddleware",
+    "ChatMiddlewareLayer",
     "ChatOptions",
     "ChatResponse",
     "ChatResponseUpdate",
+    "ChatTelemetryLayer",
     "CheckpointStorage",
     "ClassSkill",
     "CompactionProvider",

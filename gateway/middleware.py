@@ -161,7 +161,7 @@ def _type_of(item: object) -> MiddlewareType:
     found = marked or annotated
     if found is None:
         raise MiddlewareException(
-            f"It is not clear what middleware {name!r} is around: mark it with @agent_middleware, @chat_middleware or "
+            f"Cannot determine middleware type of {name!r}: mark it with @agent_middleware, @chat_middleware or "
             "@function_middleware, or annotate its first parameter with AgentContext, ChatContext or FunctionInvocationContext."
         )
     return found
@@ -173,7 +173,7 @@ def _annotated(function: Callable[..., object], name: str) -> MiddlewareType | N
     except (TypeError, ValueError):
         return None
     if len(parameters) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        raise MiddlewareException(f"Middleware {name!r} must take two parameters, (context, call_next); it takes {len(parameters)}.")
+        raise MiddlewareException(f"Middleware {name!r} must have at least 2 parameters, (context, call_next); it has {len(parameters)}.")
     annotation: object = parameters[0].annotation
     written = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     return _CONTEXTS.get(written.strip("\"' ").rpartition(".")[2])

@@ -5,6 +5,10 @@ from __future__ import annotations
 HOMES: dict[str, tuple[str, ...]] = {
     "telemetry.instrumentation": ("OBSERVABILITY_SETTINGS", "disable_instrumentation", "enable_instrumentation"),
     "telemetry.providers": ("configure_otel_providers",),
+    "chat.layers": (
+        "ChatMiddlewareLayer",
+        "ChatTelemetryLayer",
+    ),
     "chat.retry": ("RetryPolicy",),
     "chat.hosted": (
         "SupportsCodeInterpreterTool",

@@ -37,7 +37,7 @@ from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 from gateway.types.structured import TypedFormat, response_format
 
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 
 
 class Agent:
@@ -226,7 +226,7 @@ class Agent:
         """
         chosen = _NOT_IN_NAMES.sub("_", name or self.name or "").strip("_")
         if not chosen:
-            raise ValueError("An agent becomes a tool only under a name: give it one, or pass name=.")
+            raise ValueError("Agent tool name cannot be None: give the agent a name, or pass name=.")
         argument: JsonObject = {"type": "string", "description": arg_description or f"Task for {chosen}"}
         schema: JsonObject = {"type": "object", "properties": {arg_name: argument}, "required": [arg_name], "additionalProperties": False}
 
@@ -399,6 +399,7 @@ class _Steps:
         client_side = sort_middleware(getattr(agent.client, "function_middleware", None))
         added = sort_middleware(around.get_middleware())
         strategy = context.compaction_strategy or getattr(agent.client, "compaction_strategy", None)
+        tokenizer = context.tokenizer or getattr(agent.client, "tokenizer", None)
         return RunPlan(
             client=agent.client,
             messages=own_copies(around.get_messages(include_input=True)),
@@ -417,7 +418,7 @@ class _Steps:
             session=context.session,
             function_invocation_kwargs=context.function_invocation_kwargs,
             client_kwargs=context.client_kwargs,
-            compaction=RunCompaction(strategy, context.tokenizer or getattr(agent.client, "tokenizer", None)) if strategy else None,
+            compaction=RunCompaction(strategy, tokenizer) if strategy or tokenizer else None,
             agent_name=agent.name,
             agent_id=agent.id,
             observer=self._observer,
@@ -442,7 +443,10 @@ class _Steps:
 
     def _options(self, around: SessionContext) -> ChatOptions:
         defaults, own = self._agent.default_options, self._context.options
-        merged = cast("ChatOptions", {**defaults, **own})
+        merged = cast("ChatOptions", {**defaults, **{key: value for key, value in own.items() if value is not None}})
+        for key in ("logit_bias", "metadata"):
+            if (first := defaults.get(key)) and (second := own.get(key)):
+                cast("JsonObject", merged)[key] = {**first, **second}
         instructions = (self._agent.instructions, defaults.get("instructions"), own.get("instructions"))
         parts = [*dict.fromkeys(instructions), *around.instructions]
         if text := "\n\n".join(part for part in parts if part):

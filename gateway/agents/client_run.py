@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from gateway.agents.run import RunPlan, answer_stream
+from gateway.chat.base import ClientRequest, OptionsT
 from gateway.chat.limits import loop_options
-from gateway.json_types import JsonMapping
 from gateway.middleware import sort_middleware
 from gateway.sessions.compacting import RunCompaction
 from gateway.sessions.session import AgentSession
@@ -24,11 +24,10 @@ from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream
 
 if TYPE_CHECKING:
-    from gateway.chat.base import ClientRequest
     from gateway.chat.middleware import ChatStream
 
 
-class FunctionInvocationLayer:
+class FunctionInvocationLayer(Generic[OptionsT]):
     """Runs the tools that a chat client's answers ask for.
 
     Every `BaseChatClient` has it. A class that names it among its bases, as agent-framework's clients do, gets nothing more.
@@ -47,7 +46,6 @@ class FunctionInvocationLayer:
 async def _answers(request: ClientRequest) -> AsyncGenerator[ChatResponseUpdate, None]:
     options = cast("dict[str, Any]", dict(request.options))
     tools, hosted = await tell_apart(normalize_tools(options.pop("tools", None)))
-    more = cast("JsonMapping", options.pop("additional_function_arguments", None) or {})
     session = request.client_kwargs.get("session")
     around = sort_middleware(list(request.middleware))
     strategy = request.compaction_strategy
@@ -63,9 +61,9 @@ async def _answers(request: ClientRequest) -> AsyncGenerator[ChatResponseUpdate,
         function_middleware=around.function,
         chat_middleware=around.chat,
         session=session if isinstance(session, AgentSession) else None,
-        function_invocation_kwargs={**request.function_invocation_kwargs, **more},
+        function_invocation_kwargs=request.function_invocation_kwargs,
         client_kwargs=request.client_kwargs,
-        compaction=RunCompaction(strategy, request.tokenizer) if strategy is not None else None,
+        compaction=RunCompaction(strategy, request.tokenizer) if strategy or request.tokenizer else None,
     )
     async with aclosing(answer_stream(plan)) as updates:
         async for update in updates:

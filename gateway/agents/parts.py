@@ -24,7 +24,7 @@ class Parts(Protocol[PartT_co]):
         ...
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> PartT_co:
-        """What a model said, or what of it is told (`contents`)."""
+        """What a model said, or what of it is told (`contents`), in the run's message `message_id`."""
         ...
 
     def own(self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None) -> PartT_co:
@@ -46,7 +46,7 @@ class AgentParts:
             contents,
             part.role or "assistant",
             part.author_name or self.agent_name,
-            message_id if part.message_id is None else f"{message_id}-{part.message_id}",
+            message_id,
             self.response_id,
             part.finish_reason,
             self.agent_id,
@@ -73,10 +73,10 @@ class ChatParts:
     response_id: str
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> ChatResponseUpdate:
-        """The part itself; ids of messages are told apart by the model call, because servers use the same ones again."""
+        """The part itself, in the run's message."""
         told = copy.copy(part)  # a client may give the same parts again
         told.contents = contents
-        told.message_id = message_id if part.message_id is None else f"{message_id}-{part.message_id}"
+        told.message_id = message_id
         return told
 
     def own(

@@ -37,6 +37,11 @@ NO_ANSWER = "I could not finish this within the limits of the run."
 LIMIT_KEY = "stopped"
 """In a response's `additional_properties`: the limit that ended its run, in words."""
 
+ARGUMENTS_OPTION = "additional_function_arguments"
+"""Among the options: more values for tools, over `function_invocation_kwargs`."""
+
+_NOT_SENT = ("tools", "loop", ARGUMENTS_OPTION)
+
 _INVISIBLE = frozenset({"function_call", "usage", "text_reasoning"})
 
 
@@ -103,15 +108,16 @@ class _Run(Generic[PartT]):
     def __init__(self, plan: RunPlan, parts: Parts[PartT]) -> None:
         self._plan = plan
         self._parts = parts
+        more = plan.options.get(ARGUMENTS_OPTION)
         self._batch = Batch(
             tools=plan.tools,
             ctx=plan.ctx,
             options=plan.loop,
             middleware=plan.function_middleware,
             session=plan.session,
-            kwargs=plan.function_invocation_kwargs,
+            kwargs={**plan.function_invocation_kwargs, **cast("JsonMapping", more)} if more else plan.function_invocation_kwargs,
         )
-        self._options = cast("ChatOptions", {key: value for key, value in plan.options.items() if key not in ("tools", "loop")})
+        self._options = cast("ChatOptions", {key: value for key, value in plan.options.items() if key not in _NOT_SENT})
         self._handed_back = _names(plan.loop.additional_tools) if plan.loop.additional_tools else frozenset[str]()
         self._executed = 0
         self._errors = 0
@@ -132,13 +138,16 @@ class _Run(Generic[PartT]):
             if plan.observer is not None:
                 await plan.observer.model_called(iteration)
             stream = await self._model_call(tools_off)
+            told_id = message_id
             try:
                 async for part in stream:
                     contents = [c for c in part.contents if c.type != "function_call"] if tools_off else part.contents
-                    yield self._parts.of_model(part, contents, message_id)
+                    if part.message_id is not None:  # told apart by the model call: servers use the same ids again
+                        told_id = f"{message_id}-{part.message_id}"
+                    yield self._parts.of_model(part, contents, told_id)
             finally:
                 await stream.aclose()
-            for update in await self._after(await stream.get_final_response(), message_id, tools_off):
+            for update in await self._after(await stream.get_final_response(), told_id, tools_off):
                 yield update
 
     # -- steps -------------------------------------------------------------------------------------------------

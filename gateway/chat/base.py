@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, cast, overloa
 
 from typing_extensions import TypeVar
 
-from gateway.chat.limits import normalize_function_invocation_configuration
+from gateway.chat.limits import loop_options, normalize_function_invocation_configuration
 from gateway.chat.middleware import ChatContext, ChatStream, around_model, ask_client, whole_of
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import Middleware, listed, sort_middleware
@@ -92,19 +92,15 @@ class BaseChatClient(ABC, Generic[OptionsT]):
             ValueError: A limit of the loop does not exist or is out of range.
         """
         given = sort_middleware(list(middleware or ()))
-        self._model = model
-        self._middleware: Sequence[Middleware[ChatContext]] = given.chat
-        self.function_middleware = given.function
+        self.model = model
+        """The model's name."""
+        self.chat_middleware: list[Any] = list(given.chat)
+        self.function_middleware: list[Any] = list(given.function)
         self.function_invocation_configuration: Any = normalize_function_invocation_configuration(function_invocation_configuration)
         self.compaction_strategy: Any = compaction_strategy
         self.tokenizer: Any = tokenizer
         self.additional_properties: JsonObject = dict(additional_properties or {})
         self.otel_provider_name = self.OTEL_PROVIDER_NAME
-
-    @property
-    def model(self) -> str:
-        """The model's name."""
-        return self._model
 
     def _updates(self, messages: Sequence[Message], *, stream: bool, options: ChatOptions) -> AsyncGenerator[ChatResponseUpdate, None]:
         """Send one request and yield what comes back; one part where `stream` is false.
@@ -166,10 +162,13 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         client's; `function_invocation_kwargs` reach tools, `client_kwargs` middleware and the client.
         """
         given = cast("ChatOptions", dict(options or {}))
+        own = dict(client_kwargs or {})
+        layers = [*listed(own.pop("middleware", None)), *listed(middleware)]
         strategy = compaction_strategy or self.compaction_strategy
-        enabled = self.function_invocation_configuration.get("enabled", True)
+        tokenizer = tokenizer or self.tokenizer
         limits = given.pop("loop", None)
-        if strategy is not None or (given.get("tools") and cast("JsonMapping", limits or {}).get("enabled", enabled)):
+        runs_tools = given.get("tools") and loop_options(self.function_invocation_configuration, limits).enabled
+        if runs_tools or strategy is not None or tokenizer is not None:
             from gateway import FunctionInvocationLayer  # the package's own public name: its room is above this one
 
             request = ClientRequest(
@@ -178,20 +177,20 @@ class BaseChatClient(ABC, Generic[OptionsT]):
                 options=given,
                 stream=stream,
                 limits=limits,
-                middleware=[*self.function_middleware, *listed(middleware)],
+                middleware=[*self.function_middleware, *layers],
                 compaction_strategy=strategy,
-                tokenizer=tokenizer or self.tokenizer,
-                client_kwargs=client_kwargs or {},
+                tokenizer=tokenizer,
+                client_kwargs=own,
                 function_invocation_kwargs=function_invocation_kwargs or {},
             )
             response = FunctionInvocationLayer.answers(request)
         else:
             context = ChatContext(self, to_messages(messages), given, stream)
-            if client_kwargs:
-                context.kwargs = dict(client_kwargs)
+            if own:
+                context.kwargs = own
             if function_invocation_kwargs:
                 context.function_invocation_kwargs = dict(function_invocation_kwargs)
-            response = self._call(context, sort_middleware(middleware).chat)
+            response = self._call(context, sort_middleware(layers).chat)
         return response if stream else response.get_final_response()
 
     def answer(
@@ -216,7 +215,7 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         return ResponseStream(around_model(context, middleware, lambda: ask_client(context)), partial(whole_of, context))
 
     def _call(self, context: ChatContext, middleware: Sequence[Middleware[ChatContext]]) -> ChatStream:
-        layers = [*self._middleware, *middleware] if self._middleware else middleware
+        layers = [*self.chat_middleware, *middleware] if self.chat_middleware else middleware
 
         def send() -> AsyncGenerator[ChatResponseUpdate, None]:
             if context.kwargs and type(self)._updates is BaseChatClient._updates:

@@ -48,9 +48,9 @@ class LoopOptions:
         if self.max_iterations < 1:
             raise ValueError("max_iterations must be at least 1")
         if self.max_function_calls is not None and self.max_function_calls < 1:
-            raise ValueError("max_function_calls must be at least 1, or None")
+            raise ValueError("max_function_calls must be at least 1 or None")
         if self.max_consecutive_errors_per_request < 0:
-            raise ValueError("max_consecutive_errors_per_request must not be negative")
+            raise ValueError("max_consecutive_errors_per_request must be 0 or more")
 
     def with_overrides(self, overrides: LoopOptions | JsonMapping | None) -> LoopOptions:
         """These limits with some of them replaced.

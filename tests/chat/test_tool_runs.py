@@ -104,7 +104,7 @@ async def test_a_call_that_needs_an_approval_comes_back_as_a_request_and_runs_wi
 @both_ways
 @pytest.mark.requirement("TL1", "TL11")
 async def test_calls_of_tools_without_code_come_back(stream: bool) -> None:
-    declared = FunctionTool[..., Any](name="double", description="Doubles.", schema={"type": "object", "properties": {"number": {"type": "integer"}}})
+    declared = FunctionTool[..., Any](name="double", description="Doubles.", schema={"type": "object", "properties": {"number": {}}})
     response = await answer(ScriptedChatClient([call()]), stream, options={"tools": [declared]})
     assert kinds(response) == [("assistant", ["function_call"])]
 
