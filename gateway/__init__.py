@@ -13,6 +13,7 @@ from gateway.names import HOMES
 
 if TYPE_CHECKING:
     from gateway.agents.agent import Agent, BaseAgent
+    from gateway.agents.client_run import FunctionInvocationLayer
     from gateway.agents.context import AgentContext, AgentMiddleware, AgentRunContext, agent_middleware, current_run_context
     from gateway.agents.files.disk import FileSystemAgentFileStore
     from gateway.agents.files.provider import DEFAULT_FILE_ACCESS_INSTRUCTIONS, DEFAULT_FILE_ACCESS_SOURCE_ID, FileAccessProvider
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from gateway.agents.middleware.repeated_calls import RepeatedCallMiddleware
     from gateway.agents.middleware.retry import ModelRetryMiddleware, ToolRetryMiddleware
     from gateway.agents.middleware.timeout import ModelTimeoutMiddleware, ToolTimeoutMiddleware
-    from gateway.agents.options import FunctionInvocationConfiguration, normalize_function_invocation_configuration
     from gateway.agents.providers.background import DEFAULT_BACKGROUND_AGENTS_SOURCE_ID, BackgroundAgentsProvider
     from gateway.agents.providers.background_state import BackgroundTaskInfo, BackgroundTaskStatus
     from gateway.agents.providers.mode import DEFAULT_MODE_SOURCE_ID, AgentModeProvider, get_agent_mode, set_agent_mode
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
         SupportsShellTool,
         SupportsWebSearchTool,
     )
+    from gateway.chat.layers import ChatMiddlewareLayer, ChatTelemetryLayer
+    from gateway.chat.limits import FunctionInvocationConfiguration, normalize_function_invocation_configuration
     from gateway.chat.middleware import ChatContext, ChatMiddleware, chat_middleware
     from gateway.chat.responses import OpenAIChatClient
     from gateway.chat.retry import RetryPolicy
@@ -288,9 +290,11 @@ __all__ = [
     "ChatClientInvalidResponseException",
     "ChatContext",
     "ChatMiddleware",
+    "ChatMiddlewareLayer",
     "ChatOptions",
     "ChatResponse",
     "ChatResponseUpdate",
+    "ChatTelemetryLayer",
     "CheckpointStorage",
     "ClassSkill",
     "CompactionProvider",
@@ -327,6 +331,7 @@ __all__ = [
     "FunctionExecutor",
     "FunctionInvocationConfiguration",
     "FunctionInvocationContext",
+    "FunctionInvocationLayer",
     "FunctionMiddleware",
     "FunctionTool",
     "FunctionalWorkflow",

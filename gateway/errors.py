@@ -236,7 +236,7 @@ class UnknownTool(AgentError, KeyError):
     """The model called tool `name`, which does not exist, and the run's limits say that this ends it."""
 
     def __init__(self, name: str | None) -> None:
-        super().__init__(f"The model called {name!r}, which is no tool of this agent.")
+        super().__init__(f'Error: Requested function "{name}" not found: the model called it, and it is no tool of this run.')
         self.name = name
 
     __str__ = Exception.__str__  # KeyError's shows the repr

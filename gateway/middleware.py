@@ -26,6 +26,7 @@ __all__ = [
     "MiddlewareType",
     "SortedMiddleware",
     "compose",
+    "listed",
     "sort_middleware",
 ]
 
@@ -121,8 +122,7 @@ def sort_middleware(middleware: object) -> SortedMiddleware:
     agent: list[Middleware[Any]] = []
     chat: list[Middleware[Any]] = []
     function: list[Middleware[Any]] = []
-    given = cast("Sequence[object]", middleware if isinstance(middleware, list | tuple) else [] if middleware is None else [middleware])
-    for item in given:
+    for item in listed(middleware):
         kept = cast("Middleware[Any]", item)
         match _type_of(item):
             case MiddlewareType.AGENT:
@@ -132,6 +132,13 @@ def sort_middleware(middleware: object) -> SortedMiddleware:
             case MiddlewareType.FUNCTION:
                 function.append(kept)
     return SortedMiddleware(agent, chat, function)
+
+
+def listed(middleware: object) -> list[Any]:
+    """What a caller may give as middleware, one or several or none, as a list of its own."""
+    if isinstance(middleware, list | tuple):
+        return list(cast("Sequence[Any]", middleware))
+    return [] if middleware is None else [middleware]
 
 
 def mark(function: FunctionT, kind: MiddlewareType) -> FunctionT:
@@ -154,7 +161,7 @@ def _type_of(item: object) -> MiddlewareType:
     found = marked or annotated
     if found is None:
         raise MiddlewareException(
-            f"It is not clear what middleware {name!r} is around: mark it with @agent_middleware, @chat_middleware or "
+            f"Cannot determine middleware type of {name!r}: mark it with @agent_middleware, @chat_middleware or "
             "@function_middleware, or annotate its first parameter with AgentContext, ChatContext or FunctionInvocationContext."
         )
     return found
@@ -166,7 +173,7 @@ def _annotated(function: Callable[..., object], name: str) -> MiddlewareType | N
     except (TypeError, ValueError):
         return None
     if len(parameters) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        raise MiddlewareException(f"Middleware {name!r} must take two parameters, (context, call_next); it takes {len(parameters)}.")
+        raise MiddlewareException(f"Middleware {name!r} must have at least 2 parameters, (context, call_next); it has {len(parameters)}.")
     annotation: object = parameters[0].annotation
     written = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     return _CONTEXTS.get(written.strip("\"' ").rpartition(".")[2])

@@ -5,6 +5,10 @@ from __future__ import annotations
 HOMES: dict[str, tuple[str, ...]] = {
     "telemetry.instrumentation": ("OBSERVABILITY_SETTINGS", "disable_instrumentation", "enable_instrumentation"),
     "telemetry.providers": ("configure_otel_providers",),
+    "chat.layers": (
+        "ChatMiddlewareLayer",
+        "ChatTelemetryLayer",
+    ),
     "chat.retry": ("RetryPolicy",),
     "chat.hosted": (
         "SupportsCodeInterpreterTool",
@@ -29,6 +33,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "Agent",
         "BaseAgent",
     ),
+    "agents.client_run": ("FunctionInvocationLayer",),
     "agents.context": (
         "AgentContext",
         "AgentMiddleware",
@@ -87,7 +92,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "ModelTimeoutMiddleware",
         "ToolTimeoutMiddleware",
     ),
-    "agents.options": (
+    "chat.limits": (
         "FunctionInvocationConfiguration",
         "normalize_function_invocation_configuration",
     ),

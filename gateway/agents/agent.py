@@ -14,13 +14,13 @@ from inspect import isawaitable
 from typing import Any, Literal, cast, overload
 
 from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, inside
-from gateway.agents.options import LoopOptions, loop_options
 from gateway.agents.run import RunObserver, RunPlan, run_stream
 from gateway.agents.tracing import traced_run
 from gateway.chat.base import SupportsChatGetResponse
+from gateway.chat.limits import LoopOptions, loop_options
 from gateway.errors import AgentError, UserInputRequired
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.middleware import MiddlewareTermination, SortedMiddleware, compose, sort_middleware
+from gateway.middleware import MiddlewareTermination, SortedMiddleware, compose, listed, sort_middleware
 from gateway.sessions.compacting import RunCompaction
 from gateway.sessions.compaction import CompactionStrategy
 from gateway.sessions.context import PRINCIPAL_KEY, ContextProvider, SessionContext
@@ -28,17 +28,16 @@ from gateway.sessions.grouping import TokenizerProtocol
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
-from gateway.tools.base import Tool, ToolSource
 from gateway.tools.context import CallContext
-from gateway.tools.function import ApprovalMode, FunctionTool, by_name, normalize_tools
+from gateway.tools.function import ApprovalMode, FunctionTool, normalize_tools, tell_apart
 from gateway.tools.invocation import FunctionInvocationContext
-from gateway.types.messages import AgentRunInputs, Message, to_messages
+from gateway.types.messages import AgentRunInputs, own_copies, to_messages
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 from gateway.types.structured import TypedFormat, response_format
 
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 
 
 class Agent:
@@ -77,7 +76,7 @@ class Agent:
         self.default_options = cast("ChatOptions", dict(default_options or {}))
         self.tools: list[Any] = normalize_tools(tools) + normalize_tools(self.default_options.pop("tools", None))
         self.context_providers = list(context_providers or ())
-        self.middleware: list[Any] = _listed(middleware)
+        self.middleware: list[Any] = listed(middleware)
         self.function_invocation_configuration = function_invocation_configuration
         loop_options(function_invocation_configuration)  # a wrong limit is told here, not in the first run
         self.compaction_strategy = compaction_strategy
@@ -179,7 +178,7 @@ class Agent:
             compaction_strategy=compaction_strategy or self.compaction_strategy,
             tokenizer=tokenizer or self.tokenizer,
         )
-        given = sort_middleware([*self.middleware, *_listed(middleware)])
+        given = sort_middleware([*self.middleware, *listed(middleware)])
         steps = _Steps(self, context, given, ctx or CallContext(), observer)
         current = AgentRunContext(self, session, tuple(context.messages), context.options)
         if not stream:
@@ -227,7 +226,7 @@ class Agent:
         """
         chosen = _NOT_IN_NAMES.sub("_", name or self.name or "").strip("_")
         if not chosen:
-            raise ValueError("An agent becomes a tool only under a name: give it one, or pass name=.")
+            raise ValueError("Agent tool name cannot be None: give the agent a name, or pass name=.")
         argument: JsonObject = {"type": "string", "description": arg_description or f"Task for {chosen}"}
         schema: JsonObject = {"type": "object", "properties": {arg_name: argument}, "required": [arg_name], "additionalProperties": False}
 
@@ -269,7 +268,7 @@ class BaseAgent:
         self.name = name
         self.description = description
         self.context_providers = list(context_providers or ())
-        self.middleware: list[Any] = _listed(middleware)
+        self.middleware: list[Any] = listed(middleware)
         self.additional_properties: JsonObject = additional_properties or {}
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:
@@ -330,12 +329,12 @@ class _Steps:
                 yield update
             self._final = result
         elif result is not None:
-            for transform in context.stream_transform_hooks:
-                result.with_transform_hook(transform)
-            for finish in context.stream_result_hooks:
-                result.with_result_hook(finish)
-            for clean_up in context.stream_cleanup_hooks:
-                result.with_cleanup_hook(clean_up)
+            result = result.with_context_hooks(
+                self.folded,
+                transform_hooks=context.stream_transform_hooks,
+                result_hooks=context.stream_result_hooks,
+                cleanup_hooks=context.stream_cleanup_hooks,
+            )
             try:
                 async for update in result:
                     yield update
@@ -385,7 +384,14 @@ class _Steps:
 
     async def _plan(self, around: SessionContext) -> RunPlan:
         agent, context = self._agent, self._context
-        tools, hosted = await self._tools(around)
+        tools, hosted = await tell_apart(
+            [
+                *agent.tools,
+                *normalize_tools(context.tools),
+                *normalize_tools(context.options.get("tools")),
+                *normalize_tools(around.tools or None),
+            ]
+        )
         options = self._options(around)
         conversation = options.get("conversation_id") or (context.session.service_session_id if context.session else None)
         if conversation:
@@ -393,9 +399,10 @@ class _Steps:
         client_side = sort_middleware(getattr(agent.client, "function_middleware", None))
         added = sort_middleware(around.get_middleware())
         strategy = context.compaction_strategy or getattr(agent.client, "compaction_strategy", None)
+        tokenizer = context.tokenizer or getattr(agent.client, "tokenizer", None)
         return RunPlan(
             client=agent.client,
-            messages=_own_copies(around.get_messages(include_input=True)),
+            messages=own_copies(around.get_messages(include_input=True)),
             tools=tools,
             hosted_tools=hosted,
             options=options,
@@ -410,29 +417,12 @@ class _Steps:
             chat_middleware=[*self._middleware.chat, *added.chat],
             session=context.session,
             function_invocation_kwargs=context.function_invocation_kwargs,
-            compaction=RunCompaction(strategy, context.tokenizer or getattr(agent.client, "tokenizer", None)) if strategy else None,
+            client_kwargs=context.client_kwargs,
+            compaction=RunCompaction(strategy, tokenizer) if strategy or tokenizer else None,
             agent_name=agent.name,
             agent_id=agent.id,
             observer=self._observer,
         )
-
-    async def _tools(self, around: SessionContext) -> tuple[list[Tool], list[Any]]:
-        """The run's own list of tools, each name once, and those that the provider runs.
-
-        Raises:
-            ValueError: Two different tools have one name (requirements AG4).
-        """
-        found: list[Tool] = []
-        hosted: list[Any] = []
-        given = [*self._agent.tools, *normalize_tools(self._context.tools), *normalize_tools(self._context.options.get("tools"))]
-        for item in [*given, *normalize_tools(around.tools or None)]:
-            if hasattr(item, "definition"):
-                found.append(cast("Tool", item))
-            elif isinstance(item, ToolSource):
-                found += await item.tools()
-            else:
-                hosted.append(item)
-        return list(by_name(found).values()), hosted
 
     def _providers(self) -> list[ContextProvider]:
         """The agent's providers. Where it has none, a session that nobody else keeps gets a history in itself: from then on the
@@ -453,7 +443,10 @@ class _Steps:
 
     def _options(self, around: SessionContext) -> ChatOptions:
         defaults, own = self._agent.default_options, self._context.options
-        merged = cast("ChatOptions", {**defaults, **own})
+        merged = cast("ChatOptions", {**defaults, **{key: value for key, value in own.items() if value is not None}})
+        for key in ("logit_bias", "metadata"):
+            if (first := defaults.get(key)) and (second := own.get(key)):
+                cast("JsonObject", merged)[key] = {**first, **second}
         instructions = (self._agent.instructions, defaults.get("instructions"), own.get("instructions"))
         parts = [*dict.fromkeys(instructions), *around.instructions]
         if text := "\n\n".join(part for part in parts if part):
@@ -462,20 +455,6 @@ class _Steps:
         if isinstance(wanted, TypedFormat):
             merged["response_format"] = wanted.schema
         return merged
-
-
-def _listed(given: Any) -> list[Any]:
-    return list(cast("Sequence[Any]", given)) if isinstance(given, list | tuple) else [] if given is None else [given]
-
-
-def _own_copies(messages: list[Message]) -> list[Message]:
-    """The messages, with those that the loop edits as copies: the caller keeps what it gave."""
-    return [
-        Message(m.role, list(m.contents), author_name=m.author_name, message_id=m.message_id, additional_properties=m.additional_properties)
-        if any(content.type in ("function_approval_request", "function_approval_response", "function_call") for content in m.contents)
-        else m
-        for m in messages
-    ]
 
 
 def _state_of(session: AgentSession, provider: ContextProvider) -> JsonObject:

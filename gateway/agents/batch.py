@@ -16,8 +16,8 @@ from typing import Any
 
 import anyio
 
-from gateway.agents.options import LoopOptions
 from gateway.agents.tracing import traced_tool
+from gateway.chat.limits import LoopOptions
 from gateway.errors import GatewayError, MiddlewareFailure, MiddlewareTermination, UserInputRequired
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.middleware import Middleware, compose
@@ -172,7 +172,8 @@ class Batch:
         detailed = self.options.include_detailed_errors
         cause = error.__cause__ if isinstance(error, FunctionFailed) and error.__cause__ is not None else error
         if isinstance(error, ArgumentsRefused):
-            text = f"{ARGUMENTS_FAILED} {str(error).removeprefix('Argument parsing failed. ')}"
+            told = str(error).removeprefix("Argument parsing failed. ")
+            text = f"{ARGUMENTS_FAILED} {'Exception: ' if detailed else ''}{told}"
         elif isinstance(error, GatewayError) and not isinstance(error, FunctionFailed):
             text = f"Error: {error}"
         else:

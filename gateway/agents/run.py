@@ -10,12 +10,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Generic, Protocol, cast
 
 from gateway.agents import approvals
 from gateway.agents.batch import Batch, BatchOutcome
-from gateway.agents.options import LoopOptions
+from gateway.agents.parts import AgentParts, ChatParts, Parts, PartT
 from gateway.chat.base import SupportsChatGetResponse
+from gateway.chat.limits import LoopOptions
 from gateway.chat.middleware import ChatContext, ChatStream, call_model
 from gateway.errors import UnknownTool
 from gateway.json_types import JsonMapping, JsonObject
@@ -23,6 +24,7 @@ from gateway.middleware import Middleware
 from gateway.sessions.compacting import RunCompaction
 from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
+from gateway.tools.function import normalize_tools
 from gateway.tools.invocation import FunctionInvocationContext, SessionData
 from gateway.types.content import Content
 from gateway.types.messages import Message
@@ -34,6 +36,11 @@ NO_ANSWER = "I could not finish this within the limits of the run."
 
 LIMIT_KEY = "stopped"
 """In a response's `additional_properties`: the limit that ended its run, in words."""
+
+ARGUMENTS_OPTION = "additional_function_arguments"
+"""Among the options: more values for tools, over `function_invocation_kwargs`."""
+
+_NOT_SENT = ("tools", "loop", ARGUMENTS_OPTION)
 
 _INVISIBLE = frozenset({"function_call", "usage", "text_reasoning"})
 
@@ -70,6 +77,8 @@ class RunPlan:
     chat_middleware: Sequence[Middleware[ChatContext]] = ()
     session: SessionData | None = None
     function_invocation_kwargs: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
+    client_kwargs: JsonMapping | None = None
+    """What the client gets beside messages and options."""
     compaction: RunCompaction | None = None
     """What the model is shown of a long conversation, where the conversation is ours."""
     agent_name: str | None = None
@@ -78,37 +87,43 @@ class RunPlan:
 
 
 def run_stream(plan: RunPlan) -> AsyncGenerator[AgentResponseUpdate, None]:
-    """One run.
+    """One run of an agent.
 
     Raises:
         ModelError: The model failed.
         UnknownTool: An unknown tool was called and the options forbid that.
         MiddlewareFailure: Middleware failed the run.
     """
-    return _Run(plan).updates()
+    return _Run(plan, AgentParts(f"run-{uuid.uuid4()}", plan.agent_name, plan.agent_id)).updates()
 
 
-class _Run:
+def answer_stream(plan: RunPlan) -> AsyncGenerator[ChatResponseUpdate, None]:
+    """The same loop for a chat client without an agent; raises the same."""
+    return _Run(plan, ChatParts(f"answer-{uuid.uuid4()}")).updates()
+
+
+class _Run(Generic[PartT]):
     """The state of one run."""
 
-    def __init__(self, plan: RunPlan) -> None:
+    def __init__(self, plan: RunPlan, parts: Parts[PartT]) -> None:
         self._plan = plan
+        self._parts = parts
+        more = plan.options.get(ARGUMENTS_OPTION)
         self._batch = Batch(
             tools=plan.tools,
             ctx=plan.ctx,
             options=plan.loop,
             middleware=plan.function_middleware,
             session=plan.session,
-            kwargs=plan.function_invocation_kwargs,
+            kwargs={**plan.function_invocation_kwargs, **cast("JsonMapping", more)} if more else plan.function_invocation_kwargs,
         )
-        self._response_id = f"run-{uuid.uuid4()}"
-        self._options = cast("ChatOptions", {key: value for key, value in plan.options.items() if key not in ("tools", "loop")})
-        self._handed_back = frozenset(tool.definition.name for tool in plan.loop.additional_tools)
+        self._options = cast("ChatOptions", {key: value for key, value in plan.options.items() if key not in _NOT_SENT})
+        self._handed_back = _names(plan.loop.additional_tools) if plan.loop.additional_tools else frozenset[str]()
         self._executed = 0
         self._errors = 0
         self._ended = False
 
-    async def updates(self) -> AsyncGenerator[AgentResponseUpdate, None]:
+    async def updates(self) -> AsyncGenerator[PartT, None]:
         plan = self._plan
         if approvals.answered(plan.messages):
             for update in await self._resumed():
@@ -118,22 +133,26 @@ class _Run:
         iteration = 0
         while not self._ended:
             iteration += 1
-            message_id = f"{self._response_id}-{iteration}"
+            message_id = f"{self._parts.response_id}-{iteration}"
             tools_off = iteration > plan.loop.max_iterations or self._is_over()
             if plan.observer is not None:
                 await plan.observer.model_called(iteration)
             stream = await self._model_call(tools_off)
+            told_id = message_id
             try:
                 async for part in stream:
-                    yield self._update(part, message_id, without_calls=tools_off)
+                    contents = [c for c in part.contents if c.type != "function_call"] if tools_off else part.contents
+                    if part.message_id is not None:  # told apart by the model call: servers use the same ids again
+                        told_id = f"{message_id}-{part.message_id}"
+                    yield self._parts.of_model(part, contents, told_id)
             finally:
                 await stream.aclose()
-            for update in await self._after(await stream.get_final_response(), message_id, tools_off):
+            for update in await self._after(await stream.get_final_response(), told_id, tools_off):
                 yield update
 
     # -- steps -------------------------------------------------------------------------------------------------
 
-    async def _resumed(self) -> list[AgentResponseUpdate]:
+    async def _resumed(self) -> list[PartT]:
         """Run what answers among the messages approved, before the model is asked."""
         plan = self._plan
         resumed = approvals.resume(plan.messages, plan.session)
@@ -148,7 +167,7 @@ class _Run:
         if not results:
             return []
         _put_results(plan.messages, results, [*resumed.calls])
-        return [AgentResponseUpdate(results, "tool", None, f"{self._response_id}-approved", self._response_id, agent_id=plan.agent_id)]
+        return [self._parts.own(results, "tool", f"{self._parts.response_id}-approved")]
 
     async def _model_call(self, tools_off: bool) -> ChatStream:
         plan = self._plan
@@ -162,9 +181,11 @@ class _Run:
         shown = plan.messages
         if plan.compaction is not None and not options.get("conversation_id"):
             shown = await plan.compaction.project(plan.messages)
-        return call_model(plan.client, shown, options, stream=plan.stream, middleware=plan.chat_middleware)
+        return call_model(
+            plan.client, shown, options, stream=plan.stream, middleware=plan.chat_middleware, client_kwargs=plan.client_kwargs
+        )
 
-    async def _after(self, answer: ChatResponse, message_id: str, tools_off: bool) -> list[AgentResponseUpdate]:
+    async def _after(self, answer: ChatResponse, message_id: str, tools_off: bool) -> list[PartT]:
         """What follows an answer: nothing more, what somebody else must answer, or the results of its calls."""
         plan, loop = self._plan, self._plan.loop
         plan.messages.extend(answer.messages)
@@ -176,31 +197,30 @@ class _Run:
         waiting = self._to_be_answered(calls)
         if waiting is not None:
             self._ended = True
-            return [self._own(waiting, message_id)]
+            return [self._parts.own(waiting, "assistant", message_id)]
         was_forced = _is_forced(self._options)
         await self._tell_tools(calls)
         outcome = await self._batch.run(calls)
-        updates: list[AgentResponseUpdate] = []
+        updates: list[PartT] = []
         results = [content for content in outcome.results if not content.user_input_request]
         if results:
             plan.messages.append(Message("tool", list(results)))
-            updates.append(AgentResponseUpdate(results, "tool", None, f"{message_id}-tools", self._response_id, agent_id=plan.agent_id))
+            updates.append(self._parts.own(results, "tool", f"{message_id}-tools"))
         if outcome.waits:
             asked = [content for content in (*outcome.results, *outcome.extra) if content.user_input_request]
             approvals.remember(asked, plan.session)
-            updates.append(self._own(asked, f"{message_id}-asks"))
+            updates.append(self._parts.own(asked, "assistant", f"{message_id}-asks"))
         self._ended = outcome.waits or outcome.terminated or (was_forced and loop.return_tool_results)
         self._count(outcome)
         if was_forced:
             del self._options["tool_choice"]  # it holds once, or the run could never end in text (requirements C9)
         return updates
 
-    def _last_word(self, answer: ChatResponse, message_id: str) -> AgentResponseUpdate:
+    def _last_word(self, answer: ChatResponse, message_id: str) -> PartT:
         """Which limit ended the run, with a sentence where the model said nothing."""
         says_nothing = all(content.type in _INVISIBLE for m in answer.messages for content in m.contents)
-        update = self._own([Content.from_text(NO_ANSWER)] if says_nothing else [], message_id)
-        update.additional_properties = {LIMIT_KEY: self._limit()}
-        return update
+        said = [Content.from_text(NO_ANSWER)] if says_nothing else []
+        return self._parts.own(said, "assistant", message_id, {LIMIT_KEY: self._limit()})
 
     def _limit(self) -> str:
         loop = self._plan.loop
@@ -252,28 +272,9 @@ class _Run:
         over = loop.max_function_calls is not None and self._executed >= loop.max_function_calls
         return over or (self._errors > 0 and self._errors >= loop.max_consecutive_errors_per_request)
 
-    def _update(self, part: ChatResponseUpdate, message_id: str, *, without_calls: bool) -> AgentResponseUpdate:
-        contents = part.contents
-        if without_calls:
-            contents = [content for content in contents if content.type != "function_call"]
-        return AgentResponseUpdate(
-            contents,
-            part.role or "assistant",
-            part.author_name or self._plan.agent_name,
-            message_id if part.message_id is None else f"{message_id}-{part.message_id}",
-            self._response_id,
-            part.finish_reason,
-            self._plan.agent_id,
-            part.created_at,
-            part.continuation_token,
-            part.additional_properties,
-            part.raw_representation,
-        )
 
-    def _own(self, contents: list[Content], message_id: str) -> AgentResponseUpdate:
-        """A part that the loop itself says."""
-        plan = self._plan
-        return AgentResponseUpdate(contents, "assistant", plan.agent_name, message_id, self._response_id, agent_id=plan.agent_id)
+def _names(tools: Sequence[Any]) -> frozenset[str]:
+    return frozenset(tool.definition.name for tool in normalize_tools(tools))
 
 
 def _is_forced(options: ChatOptions) -> bool:

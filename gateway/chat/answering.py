@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from gateway.chat.base import SupportsChatGetResponse
+from gateway.chat.middleware import call_model
 from gateway.chat.sampling import to_contents
 from gateway.errors import ModelError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
@@ -34,7 +35,7 @@ async def answer_sampling(client: SupportsChatGetResponse, params: JsonMapping) 
     Raises:
         ModelError: The model failed, or its answer has neither text nor image nor tool call.
     """
-    response = await client.get_response(_messages(params), stream=True, options=_options(params)).get_final_response()
+    response = await call_model(client, _messages(params), _options(params), stream=True).get_final_response()
     contents = [content for message in response.messages for content in message.contents]
     calls = [content for content in contents if content.type == "function_call"]
     shown = next((content for content in contents if _is_shown(content)), None)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, cast, overload, runtime_checkable
 
 from typing_extensions import TypeVar
 
-from gateway.chat.middleware import ChatContext, ChatStream, around_model
+from gateway.chat.limits import loop_options, normalize_function_invocation_configuration
+from gateway.chat.middleware import ChatContext, ChatStream, around_model, ask_client, whole_of
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.middleware import Middleware, sort_middleware
+from gateway.middleware import Middleware, listed, sort_middleware
 from gateway.types.messages import Message, to_messages
 from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
@@ -22,6 +25,9 @@ from gateway.types.streams import ResponseStream
 
 if TYPE_CHECKING:
     from gateway import Agent
+
+_ONE_CALL = {"enabled": False}
+"""The option `loop` of a call whose tools somebody else runs."""
 
 OptionsT = TypeVar("OptionsT", bound=Mapping[str, Any], default=ChatOptions)
 """What a client takes as options: `ChatOptions`, or a client's own extension of it."""
@@ -44,6 +50,23 @@ class SupportsChatGetResponse(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRequest:
+    """One call of `get_response` that takes more than a model call."""
+
+    client: BaseChatClient[Any]
+    messages: list[Message]
+    options: ChatOptions
+    stream: bool
+    limits: JsonMapping | None
+    """The call's own, over the client's."""
+    middleware: Sequence[object]
+    compaction_strategy: Any
+    tokenizer: Any
+    client_kwargs: JsonMapping
+    function_invocation_kwargs: JsonMapping
+
+
 class BaseChatClient(ABC, Generic[OptionsT]):
     """Base of the clients here. Subclasses implement `_updates`, or `_inner_get_response` as in agent-framework."""
 
@@ -61,23 +84,23 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         additional_properties: JsonMapping | None = None,
     ) -> None:
         """`middleware` is a mixed list, outermost first: chat middleware runs around every model call, function middleware
-        around the tool calls of agents over this client. `function_invocation_configuration` limits their loop, and
-        `compaction_strategy` with `tokenizer` shortens their conversations, where they have none of their own.
+        around every tool call. `function_invocation_configuration` limits the loop of both, and `compaction_strategy` with
+        `tokenizer` shortens what the model is shown of a conversation: in this client's own `get_response`, and in agents
+        over it that have none of their own.
+
+        Raises:
+            ValueError: A limit of the loop does not exist or is out of range.
         """
         given = sort_middleware(list(middleware or ()))
-        self._model = model
-        self._middleware: Sequence[Middleware[ChatContext]] = given.chat
-        self.function_middleware = given.function
-        self.function_invocation_configuration = dict(function_invocation_configuration or {})
-        self.compaction_strategy = compaction_strategy
-        self.tokenizer = tokenizer
+        self.model = model
+        """The model's name."""
+        self.chat_middleware: list[Any] = list(given.chat)
+        self.function_middleware: list[Any] = list(given.function)
+        self.function_invocation_configuration: Any = normalize_function_invocation_configuration(function_invocation_configuration)
+        self.compaction_strategy: Any = compaction_strategy
+        self.tokenizer: Any = tokenizer
         self.additional_properties: JsonObject = dict(additional_properties or {})
         self.otel_provider_name = self.OTEL_PROVIDER_NAME
-
-    @property
-    def model(self) -> str:
-        """The model's name."""
-        return self._model
 
     def _updates(self, messages: Sequence[Message], *, stream: bool, options: ChatOptions) -> AsyncGenerator[ChatResponseUpdate, None]:
         """Send one request and yield what comes back; one part where `stream` is false.
@@ -100,6 +123,9 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         *,
         stream: Literal[False] = False,
         options: OptionsT | ChatOptions | None = None,
+        middleware: Any = None,
+        compaction_strategy: Any = None,
+        tokenizer: Any = None,
         client_kwargs: JsonMapping | None = None,
         function_invocation_kwargs: JsonMapping | None = None,
     ) -> Awaitable[ChatResponse]: ...
@@ -110,6 +136,9 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         *,
         stream: Literal[True],
         options: OptionsT | ChatOptions | None = None,
+        middleware: Any = None,
+        compaction_strategy: Any = None,
+        tokenizer: Any = None,
         client_kwargs: JsonMapping | None = None,
         function_invocation_kwargs: JsonMapping | None = None,
     ) -> ChatStream: ...
@@ -119,33 +148,74 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         *,
         stream: bool = False,
         options: OptionsT | ChatOptions | None = None,
+        middleware: Any = None,
+        compaction_strategy: Any = None,
+        tokenizer: Any = None,
         client_kwargs: JsonMapping | None = None,
         function_invocation_kwargs: JsonMapping | None = None,
     ) -> Awaitable[ChatResponse] | ChatStream:
         """Answer `messages`: an awaitable of the whole response, or at once a stream of its parts.
 
-        One model call: tools among the options are offered, and calls of them are returned. An `Agent` runs them.
-        `client_kwargs` and `function_invocation_kwargs` are what middleware finds in its context.
+        Tools among the options are run as the model asks for them, until it has answered or a limit of the client's
+        `function_invocation_configuration` is reached; with `enabled` off, and for tools without code, their calls are
+        returned. `middleware` is this call's own, inside the client's; `compaction_strategy` and `tokenizer` go before the
+        client's; `function_invocation_kwargs` reach tools, `client_kwargs` middleware and the client.
         """
-        context = ChatContext(self, to_messages(messages), cast("ChatOptions", dict(options or {})), stream)
-        if client_kwargs:
-            context.kwargs = dict(client_kwargs)
-        if function_invocation_kwargs:
-            context.function_invocation_kwargs = dict(function_invocation_kwargs)
-        response = self._call(context, ())
+        given = cast("ChatOptions", dict(options or {}))
+        own = dict(client_kwargs or {})
+        layers = [*listed(own.pop("middleware", None)), *listed(middleware)]
+        strategy = compaction_strategy or self.compaction_strategy
+        tokenizer = tokenizer or self.tokenizer
+        limits = given.pop("loop", None)
+        runs_tools = given.get("tools") and loop_options(self.function_invocation_configuration, limits).enabled
+        if runs_tools or strategy is not None or tokenizer is not None:
+            from gateway import FunctionInvocationLayer  # the package's own public name: its room is above this one
+
+            request = ClientRequest(
+                client=self,
+                messages=to_messages(messages),
+                options=given,
+                stream=stream,
+                limits=limits,
+                middleware=[*self.function_middleware, *layers],
+                compaction_strategy=strategy,
+                tokenizer=tokenizer,
+                client_kwargs=own,
+                function_invocation_kwargs=function_invocation_kwargs or {},
+            )
+            response = FunctionInvocationLayer.answers(request)
+        else:
+            context = ChatContext(self, to_messages(messages), given, stream)
+            if own:
+                context.kwargs = own
+            if function_invocation_kwargs:
+                context.function_invocation_kwargs = dict(function_invocation_kwargs)
+            response = self._call(context, sort_middleware(layers).chat)
         return response if stream else response.get_final_response()
 
     def answer(
-        self, messages: Sequence[Message], *, stream: bool, options: ChatOptions, middleware: Sequence[Middleware[ChatContext]] = ()
+        self,
+        messages: Sequence[Message],
+        *,
+        stream: bool,
+        options: ChatOptions,
+        middleware: Sequence[Middleware[ChatContext]] = (),
+        client_kwargs: JsonMapping | None = None,
     ) -> ChatStream:
         """One model call as parts, also where it is asked for whole (`stream` off); what the run loop uses.
 
-        `middleware` runs inside the client's own.
+        `middleware` runs inside the client's own. A class with a `get_response` of its own is asked through that.
         """
-        return self._call(ChatContext(self, list(messages), cast("ChatOptions", dict(options)), stream), middleware)
+        context = ChatContext(self, list(messages), cast("ChatOptions", dict(options)), stream)
+        if client_kwargs:
+            context.kwargs = dict(client_kwargs)
+        if type(self).get_response is BaseChatClient.get_response:
+            return self._call(context, middleware)
+        context.options["loop"] = _ONE_CALL
+        return ResponseStream(around_model(context, middleware, lambda: ask_client(context)), partial(whole_of, context))
 
     def _call(self, context: ChatContext, middleware: Sequence[Middleware[ChatContext]]) -> ChatStream:
-        layers = [*self._middleware, *middleware] if self._middleware else middleware
+        layers = [*self.chat_middleware, *middleware] if self.chat_middleware else middleware
 
         def send() -> AsyncGenerator[ChatResponseUpdate, None]:
             if context.kwargs and type(self)._updates is BaseChatClient._updates:
@@ -153,7 +223,7 @@ class BaseChatClient(ABC, Generic[OptionsT]):
                 return _parts_of(inner(messages=context.messages, stream=context.stream, options=context.options, **context.kwargs))
             return self._updates(context.messages, stream=context.stream, options=context.options)
 
-        return ResponseStream(around_model(context, layers, send), _folded(context.options))
+        return ResponseStream(around_model(context, layers, send), partial(whole_of, context))
 
     async def cancel_response(self, continuation_token: JsonMapping) -> ChatResponse | None:
         """Stop work in the background and say how it ended; `None` where the provider has none (requirements LR3)."""
@@ -216,9 +286,3 @@ async def _parts_of(answer: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
     finally:
         if hasattr(found, "aclose"):
             await found.aclose()
-
-
-def _folded(options: ChatOptions) -> Callable[[Sequence[ChatResponseUpdate]], ChatResponse]:
-    wanted = options.get("response_format")
-    return lambda updates: ChatResponse.from_updates(updates, output_format_type=wanted)
-

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gateway.chat.tracing import traced_call
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import CallNext, Middleware, MiddlewareTermination, MiddlewareType, compose, mark
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.types.messages import Message
@@ -73,16 +73,20 @@ def call_model(
     *,
     stream: bool,
     middleware: Sequence[Middleware[ChatContext]] = (),
+    client_kwargs: JsonMapping | None = None,
 ) -> ChatStream:
     """One model call inside `middleware`, as parts; without `stream` the client answers whole, and that is one part per message.
 
-    The client's own middleware runs outside `middleware`, where it has any (`BaseChatClient` does that).
+    The client's own middleware runs outside `middleware`, where it has any (`BaseChatClient` does that). `client_kwargs` are
+    for the client alone.
     """
     direct = getattr(client, "answer", None)
     if direct is not None:
-        return cast("ChatStream", direct(messages, stream=stream, options=options, middleware=middleware))
+        return cast("ChatStream", direct(messages, stream=stream, options=options, middleware=middleware, client_kwargs=client_kwargs))
     context = ChatContext(client, list(messages), options, stream)
-    return ResponseStream(around_model(context, middleware, lambda: _ask(context)), ChatResponse.from_updates)
+    if client_kwargs:
+        context.kwargs = dict(client_kwargs)
+    return ResponseStream(around_model(context, middleware, lambda: ask_client(context)), partial(whole_of, context))
 
 
 def around_model(
@@ -101,8 +105,10 @@ async def _through(
     middleware: Sequence[Middleware[ChatContext]],
     send: Callable[[], AsyncGenerator[ChatResponseUpdate, None]],
 ) -> AsyncGenerator[ChatResponseUpdate, None]:
+    fold = partial(_fold, context)
+
     async def call() -> None:
-        answer = ResponseStream(send(), ChatResponse.from_updates)
+        answer = ResponseStream(send(), fold)
         context.result = answer if context.stream else await answer.get_final_response()
 
     try:
@@ -114,31 +120,43 @@ async def _through(
         for update in result.to_updates():
             yield update
     elif result is not None:
-        _add_hooks(context, result)
+        result = result.with_context_hooks(
+            fold,
+            transform_hooks=context.stream_transform_hooks,
+            result_hooks=context.stream_result_hooks,
+            cleanup_hooks=context.stream_cleanup_hooks,
+        )
         try:
             async for update in result:
                 yield update
+            context.result = await result.get_final_response()
         finally:
             await result.aclose()
 
 
-def _add_hooks(context: ChatContext, result: ChatStream) -> None:
-    for transform in context.stream_transform_hooks:
-        result.with_transform_hook(transform)
-    for finish in context.stream_result_hooks:
-        result.with_result_hook(finish)
-    for clean_up in context.stream_cleanup_hooks:
-        result.with_cleanup_hook(clean_up)
+def whole_of(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
+    """The whole of a call's parts: what middleware made of it, where there was any."""
+    result = context.result
+    if not isinstance(result, ChatResponse):
+        return _fold(context, updates)
+    if result.response_format is None and context.options.get("response_format") is not None:
+        return _fold(context, result.to_updates())
+    return result
 
 
-async def _ask(context: ChatContext) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """A client that is not one of ours, asked through the one method every client has."""
+def _fold(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
+    return ChatResponse.from_updates(updates, output_format_type=context.options.get("response_format"))
+
+
+async def ask_client(context: ChatContext) -> AsyncGenerator[ChatResponseUpdate, None]:
+    """The parts of what a client answers, asked through the one method every client has."""
+    given: JsonObject = {"options": context.options, **({"client_kwargs": context.kwargs} if context.kwargs else {})}
     if not context.stream:
-        response = await context.client.get_response(context.messages, stream=False, options=context.options)
+        response = await context.client.get_response(context.messages, stream=False, **given)
         for update in response.to_updates():
             yield update
         return
-    answer = context.client.get_response(context.messages, stream=True, options=context.options)
+    answer = context.client.get_response(context.messages, stream=True, **given)
     try:
         async for update in answer:
             yield update

@@ -24,13 +24,15 @@ COMPACTION_STATE_KEY = "_compaction_messages"
 async def apply_compaction(
     messages: list[Message], *, strategy: CompactionStrategy | None, tokenizer: TokenizerProtocol | None = None
 ) -> list[Message]:
-    """Let a strategy mark `messages`; what a model is to see of them.
+    """Let a strategy mark `messages`; what a model is to see of them. With a tokenizer alone they are only counted.
 
     The newest group stays in any case: a model that is shown nothing has nothing to answer.
     """
-    if strategy is None:
+    if strategy is None and tokenizer is None:
         return messages
     annotate_message_groups(messages, tokenizer=tokenizer)
+    if strategy is None:
+        return messages
     await strategy(messages)
     shown = included_messages(messages)
     if messages and not any(message.role != "system" for message in shown):
@@ -44,7 +46,7 @@ async def apply_compaction(
 class RunCompaction:
     """Compaction inside one run. Made for the run; what was taken out once stays out, and each message is counted once."""
 
-    def __init__(self, strategy: CompactionStrategy, tokenizer: TokenizerProtocol | None = None) -> None:
+    def __init__(self, strategy: CompactionStrategy | None, tokenizer: TokenizerProtocol | None = None) -> None:
         self._strategy = strategy
         self._tokenizer = tokenizer
         self._taken: list[Message] = []

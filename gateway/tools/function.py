@@ -383,6 +383,24 @@ def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
     return found
 
 
+async def tell_apart(given: Iterable[Any]) -> tuple[list[Tool], list[Any]]:
+    """What `normalize_tools` made, as the tools a run can call, each name once, and those that the model's provider runs.
+
+    Raises:
+        ValueError: Two different tools have one name (requirements AG4).
+    """
+    found: list[Tool] = []
+    hosted: list[Any] = []
+    for item in given:
+        if hasattr(item, "definition"):
+            found.append(cast("Tool", item))
+        elif isinstance(item, ToolSource):
+            found += await item.tools()
+        else:
+            hosted.append(item)
+    return list(by_name(found).values()), hosted
+
+
 async def run_function(func: Callable[..., Any], positional: list[Any], keyword: dict[str, Any]) -> object:
     """Call any function: an async one is awaited, a sync one runs in a worker thread.
 

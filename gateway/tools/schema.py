@@ -220,8 +220,10 @@ def _signature_model(
     for name, item in signature.parameters.items():
         if name == skip:
             continue
-        if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD):
+        if item.kind is item.VAR_POSITIONAL:
             raise TypeError(f"{_label(func)} takes {item}, which has no schema: name every parameter.")
+        if item.kind is item.VAR_KEYWORD:
+            continue  # not the model's to fill, and never filled
         attribute = f"p{len(parameters)}"
         annotation: Any = hints.get(name, Any)
         notes = [note for note in getattr(annotation, "__metadata__", ()) if isinstance(note, str)]

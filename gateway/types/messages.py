@@ -101,3 +101,13 @@ def to_messages(messages: AgentRunInputs | None) -> list[Message]:
 
 normalize_messages = to_messages
 """Agent-framework's name."""
+
+
+def own_copies(messages: list[Message]) -> list[Message]:
+    """The messages, with those that the loop edits as copies: the caller keeps what it gave."""
+    return [
+        Message(m.role, list(m.contents), author_name=m.author_name, message_id=m.message_id, additional_properties=m.additional_properties)
+        if any(content.type in ("function_approval_request", "function_approval_response", "function_call") for content in m.contents)
+        else m
+        for m in messages
+    ]

@@ -171,7 +171,7 @@ class ChatResponse(_Response):
     @property
     def text(self) -> str:
         """The text of all messages, a line for each."""
-        return "\n".join(message.text for message in self.messages)
+        return "\n".join(message.text for message in self.messages).strip()
 
     @classmethod
     def from_updates(cls, updates: Iterable[ChatResponseUpdate], *, output_format_type: ResponseFormat | None = None) -> ChatResponse:

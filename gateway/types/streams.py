@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Sequence
+from functools import partial
 from inspect import isawaitable
 from typing import Any, Generic, TypeVar, cast
 
@@ -92,6 +93,27 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         """A context entered around the wait for each part, such as an active trace span. Returns itself."""
         self._pull_contexts.append(cm_factory)
         return self
+
+    def with_context_hooks(
+        self,
+        fold: Callable[[Sequence[UpdateT]], FinalT],
+        *,
+        transform_hooks: Sequence[Callable[[UpdateT], Any]],
+        result_hooks: Sequence[Callable[[FinalT], Any]],
+        cleanup_hooks: Sequence[Callable[[], Any]],
+    ) -> ResponseStream[UpdateT, FinalT]:
+        """This stream, not read yet, with more hooks; where parts are changed, the whole is `fold` of what they were changed to.
+
+        What middleware does to a response: nobody outside it may find in the whole what was taken out of the parts.
+        """
+        transforms = [*self._transform_hooks, *transform_hooks]
+        stream = self
+        if transforms:
+            stream = self.map(partial(_changed, transforms), fold)
+            stream._result_hooks, self._result_hooks, self._transform_hooks = self._result_hooks, [], []
+        stream._result_hooks += result_hooks
+        stream._cleanup_hooks += cleanup_hooks
+        return stream
 
     @property
     def updates(self) -> Sequence[UpdateT]:
@@ -197,6 +219,13 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         hooks, self._cleanup_hooks = self._cleanup_hooks, []
         for hook in hooks:
             await _settled(hook())
+
+
+async def _changed(hooks: Sequence[Callable[[UpdateT], Any]], update: UpdateT) -> UpdateT:
+    for hook in hooks:
+        hooked = await _settled(hook(update))
+        update = update if hooked is None else hooked
+    return update
 
 
 async def _settled(value: Any) -> Any:

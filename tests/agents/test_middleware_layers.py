@@ -102,7 +102,7 @@ async def test_a_clients_own_middleware_is_outside_the_agents() -> None:
         return around
 
     client = ScriptedChatClient(["ok"])
-    client._middleware = [layer("client")]  # pyright: ignore[reportPrivateUsage]  # a scripted client takes none
+    client.chat_middleware = [layer("client")]
     agent, _ = agent_of([], middleware=[layer("agent")])
     agent.client = client
     await run(agent, False)

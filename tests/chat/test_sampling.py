@@ -81,7 +81,7 @@ async def test_a_client_without_tool_support_is_told_that_there_are_none() -> No
 async def test_a_client_with_tool_support_gets_tools_and_its_calls_come_back() -> None:
     content = [{"type": "text", "text": "looking"}, {"type": "tool_use", "id": "t1", "name": "look", "input": {"place": "attic"}}]
     client = Client({**ANSWER, "content": content, "stopReason": "toolUse"})
-    response = await chat(client, tools=True).get_response("hi", options=OPTIONS)
+    response = await chat(client, tools=True).get_response("hi", options={**OPTIONS, "loop": {"enabled": False}})
     [params] = client.asked
     assert [tool["name"] for tool in params["tools"]] == ["look"]
     [call] = [content for content in response.messages[0].contents if content.type == "function_call"]

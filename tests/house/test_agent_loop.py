@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import re
 
-from gateway.agents.options import FunctionInvocationConfiguration, LoopOptions
+from gateway.chat.limits import FunctionInvocationConfiguration, LoopOptions
 from tests.house.documents import read
 from tests.house.sources import parsed, python_files
 

@@ -374,6 +374,15 @@ async def test_a_schema_may_be_given_as_a_model_or_as_json_schema() -> None:
     assert (await run(raw, a=[1])).as_text() == '{"a": [1]}'
 
 
+async def test_keyword_rest_of_a_function_is_neither_published_nor_filled() -> None:
+    def place(item: str, **rest: Any) -> str:
+        return f"{item} {rest}"
+
+    placed = FunctionTool[..., str](place)
+    assert list(placed.definition.input_schema["properties"]) == ["item"]
+    assert (await run(placed, item="tea")).as_text() == "tea {}"
+
+
 async def test_a_signature_that_cannot_be_described_is_a_type_error_naming_the_function_and_the_reason() -> None:
     def many(*things: str) -> str:
         return ""

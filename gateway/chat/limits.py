@@ -1,4 +1,4 @@
-"""`LoopOptions`: the limits of an agent's run."""
+"""`LoopOptions`: the limits of the loop of model and tool calls, of an agent or of a client alone."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class LoopOptions:
         if self.max_iterations < 1:
             raise ValueError("max_iterations must be at least 1")
         if self.max_function_calls is not None and self.max_function_calls < 1:
-            raise ValueError("max_function_calls must be at least 1, or None")
+            raise ValueError("max_function_calls must be at least 1 or None")
         if self.max_consecutive_errors_per_request < 0:
-            raise ValueError("max_consecutive_errors_per_request must not be negative")
+            raise ValueError("max_consecutive_errors_per_request must be 0 or more")
 
     def with_overrides(self, overrides: LoopOptions | JsonMapping | None) -> LoopOptions:
         """These limits with some of them replaced.
@@ -70,12 +70,15 @@ class LoopOptions:
 
 DEFAULT_LOOP = LoopOptions()
 
+_DEFAULTS: JsonMapping = {**dataclasses.asdict(DEFAULT_LOOP), "additional_tools": []}
+"""What a client has that nobody gave limits."""
+
 
 def loop_options(*layers: LoopOptions | JsonMapping | None) -> LoopOptions:
     """The limits that hold where several places set some: each over those before it."""
     made = DEFAULT_LOOP
     for layer in layers:
-        if layer:
+        if layer and layer != _DEFAULTS:
             made = made.with_overrides(layer)
     return made
 

@@ -1,0 +1,86 @@
+"""The form in which a run tells its parts: an agent's updates, or those of a chat client asked without an agent."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from gateway.json_types import JsonObject
+from gateway.types.content import Content
+from gateway.types.messages import Role
+from gateway.types.responses import AgentResponseUpdate, ChatResponseUpdate
+
+PartT = TypeVar("PartT")
+PartT_co = TypeVar("PartT_co", covariant=True)
+
+
+class Parts(Protocol[PartT_co]):
+    """Makes the parts of one run."""
+
+    @property
+    def response_id(self) -> str:
+        """The run's own id; ids of its messages start with it."""
+        ...
+
+    def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> PartT_co:
+        """What a model said, or what of it is told (`contents`), in the run's message `message_id`."""
+        ...
+
+    def own(self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None) -> PartT_co:
+        """What the loop itself says."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AgentParts:
+    """Parts of an agent's run."""
+
+    response_id: str
+    agent_name: str | None
+    agent_id: str | None
+
+    def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> AgentResponseUpdate:
+        """The part as the agent's."""
+        return AgentResponseUpdate(
+            contents,
+            part.role or "assistant",
+            part.author_name or self.agent_name,
+            message_id,
+            self.response_id,
+            part.finish_reason,
+            self.agent_id,
+            part.created_at,
+            part.continuation_token,
+            part.additional_properties,
+            part.raw_representation,
+        )
+
+    def own(
+        self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None
+    ) -> AgentResponseUpdate:
+        """A part under the agent's name, where it is the agent that speaks."""
+        author = None if role == "tool" else self.agent_name
+        return AgentResponseUpdate(
+            contents, role, author, message_id, self.response_id, agent_id=self.agent_id, additional_properties=additional_properties
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChatParts:
+    """Parts of a client's answer; the ids of responses and conversations stay the provider's."""
+
+    response_id: str
+
+    def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> ChatResponseUpdate:
+        """The part itself, in the run's message."""
+        told = copy.copy(part)  # a client may give the same parts again
+        told.contents = contents
+        told.message_id = message_id
+        return told
+
+    def own(
+        self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None
+    ) -> ChatResponseUpdate:
+        """A part that no model call gave."""
+        return ChatResponseUpdate(contents, role, message_id=message_id, additional_properties=additional_properties)
