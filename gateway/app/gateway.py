@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-AUDITED = frozenset({"ask.judged", "approval.waiting", "approval.decided", "call.refused"})
+AUDITED = frozenset({"ask.judged", "approval.waiting", "approval.decided", "approval.rule", "call.refused"})
 """Events that go into the audit log: decisions, not traffic."""
 
 _DEFAULT_PREFIX = {"skill": "", "function": "function", "agent": "agent", "workflow": "workflow"}
@@ -178,7 +178,8 @@ class Gateway:
         """What judging asks needs: the records, opened on first use, and a model of ours where policy lets one answer."""
         config = self.loaded.config
         self._stack.callback(self.events.subscribe(lambda event: records.note(_to_audit(event)), kinds=AUDITED))
-        return AskServices(self.events, records, Approvals(records, self.events), self._wanted_models(config))
+        approvals = Approvals(records, self.events, standing_days=config.server.standing_approval_days)
+        return AskServices(self.events, records, approvals, self._wanted_models(config))
 
     def _wanted_models(self, config: GatewayConfig) -> ModelResolver | None:
         """Our models, where a policy lets one answer."""

@@ -114,6 +114,8 @@ class ServerSettings(Model):
     """How long the first listing waits for servers that are still starting."""
     ask_timeout_seconds: float = Field(default=3600, gt=0)
     """How long a question waits for its answer; then the call that asked ends."""
+    standing_approval_days: float = Field(default=30, ge=0)
+    """How long a call that a person approved for good needs no further question; 0 offers no such choice."""
     max_child_processes: int = Field(default=64, ge=1)
     """Server processes at once; the one unused longest makes room."""
     status_tool: bool = True
