@@ -46,7 +46,8 @@ from gateway.storage.state import StateFolder, default_state_dir
 from gateway.telemetry.events import Event, EventStream
 from gateway.telemetry.logging import SecretMask
 from gateway.tools.approvals import Approvals
-from gateway.tools.base import Source, SourceStatus, Tool, ToolSource
+from gateway.tools.base import ReadOutcome, Source, SourceStatus, Tool, ToolSource
+from gateway.tools.context import CallContext
 from gateway.tools.results import ResultKeeper
 from gateway.tools.slot import Usage
 from gateway.tools.wrappers import RenamedTool
@@ -298,6 +299,10 @@ class Gateway:
         """The guarded tools matching `<source>/<glob>` patterns, under exposed names (`ToolBox` of agents and workflows)."""
         await self.catalog.ready()
         return [RenamedTool(tool, tool.exposed_name) for tool in await self.catalog.tools(patterns)]
+
+    async def read_resource(self, uri: str, ctx: CallContext) -> ReadOutcome:
+        """As a client reads it (`ResourceBox` of agents). Raises `NotFound`."""
+        return await self.catalog.read(uri, ctx)
 
     async def ready(self, timeout_seconds: float) -> None:
         """Wait until every source is ready or has failed once, at most this long."""

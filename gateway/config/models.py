@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from gateway.config.agents import AgentSettings
 from gateway.config.base import Model
 from gateway.config.policies import SourcePolicy
 from gateway.config.skills import SkillSettings
@@ -181,6 +182,8 @@ class GatewayConfig(Model):
     """Our rules beside the entries, keyed by source name."""
     expose: Expose = Field(default_factory=Expose)
     """Your agents, skills, workflows and functions."""
+    agents: AgentSettings = Field(default_factory=AgentSettings)
+    """What holds for every agent."""
     skills: SkillSettings = Field(default_factory=SkillSettings)
     """How skills are read, and which of their scripts may run."""
     server: ServerSettings = Field(default_factory=ServerSettings)
