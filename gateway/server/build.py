@@ -60,6 +60,8 @@ from gateway.server.skills import bind_skills, declare_skills
 from gateway.server.tasks import TaskHandler
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
+from gateway.telemetry.operations import SERVER_DURATION, measured
 from gateway.tools.base import ChangeKind
 
 if TYPE_CHECKING:
@@ -68,7 +70,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-    """Outermost middleware: what an unexpected exception says stays here; the SDK would send it to legacy clients as it is."""
+    """Outermost middleware: what an unexpected exception says stays here; the SDK would send it to legacy clients as it is.
+
+    Where metrics are made, it measures too.
+    """
+    if OBSERVABILITY_SETTINGS.enable_instrumentation:
+        transport = "pipe" if ctx.request is None else "tcp"
+        return await measured(
+            SERVER_DURATION,
+            ctx.method,
+            ctx.params,
+            lambda: _without_internals(ctx, call_next),
+            protocol_version=ctx.protocol_version,
+            transport=transport,
+            code_of=lambda error: error.error.code if isinstance(error, MCPError) else None,
+        )
+    return await _without_internals(ctx, call_next)
+
+
+async def _without_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
     try:
         return await call_next(ctx)
     except (MCPError, ValidationError):
