@@ -116,8 +116,7 @@ class AgentTool:
         self._agent = definition
         self._shared = shared
         self._remote = remote or Remote()
-        has_sessions = definition.file.history != "none" and self._remote.agent is None
-        self._conversations = shared.conversations if has_sessions else None
+        self._conversations = shared.conversations if definition.file.history != "none" else None
         self._context_providers = tuple(context_providers)
         self._middleware = list(middleware)
         self._toolbox = shared.toolbox
@@ -169,6 +168,10 @@ class AgentTool:
             return await self.converse(messages, (), ctx, options)
         progress, inner = self._inside(ctx)
         async with self._conversations.open(self._agent.file, session_id, ctx.principal.id) as conversation:
+            if self._remote.agent is not None:
+                response = await run_remote(self._remote.agent, messages, ctx, conversation.session)
+                await conversation.history.save_messages(conversation.id, [*messages, *response.messages])
+                return await in_session(conversation, self._to_complete(None, response, ctx))
             agent = await self._build(inner, [conversation.history, *self._context_providers], progress)
             run = _Run(agent, messages, options, (), conversation.session)
             return await in_session(conversation, self._to_complete(model_of(agent), await run.followed(ctx, inner, progress), ctx))

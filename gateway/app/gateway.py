@@ -162,7 +162,7 @@ class Gateway:
             ask_timeout_seconds=config.server.ask_timeout_seconds,
             state_key=state_key,
         )
-        self._server.keep_tasks_in(services.records)
+        self._server.keep_tasks_in(services.records, self.keys.may_call)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(self.catalog.run)
