@@ -15,7 +15,7 @@ from typing import Protocol, cast
 from gateway.agents.agent import Agent
 from gateway.agents.answers import to_complete
 from gateway.agents.attachments import ATTACHMENTS, read_attachments
-from gateway.agents.compaction import to_strategy
+from gateway.agents.compaction import KeepSummary, to_strategy
 from gateway.agents.context import AgentMiddleware
 from gateway.agents.conversations import NEW_SESSION, Conversations, in_session
 from gateway.agents.definition import OPTION_PARAMETERS, AgentDefinition
@@ -172,7 +172,8 @@ class AgentTool:
                 response = await run_remote(self._remote.agent, messages, ctx, conversation.session)
                 await conversation.history.save_messages(conversation.id, [*messages, *response.messages])
                 return await in_session(conversation, self._to_complete(None, response, ctx))
-            agent = await self._build(inner, [conversation.history, *self._context_providers], progress)
+            providers = [conversation.history, *self._context_providers]
+            agent = await self._build(inner, providers, progress, conversation.keep_summary)
             run = _Run(agent, messages, options, (), conversation.session)
             return await in_session(conversation, self._to_complete(model_of(agent), await run.followed(ctx, inner, progress), ctx))
 
@@ -209,7 +210,9 @@ class AgentTool:
         hands_back = isinstance(ctx.caller, RunFollower)
         return to_complete(response, model=model, output=self._agent.file.output, hands_back=hands_back)
 
-    async def _build(self, ctx: CallContext, providers: Sequence[ContextProvider], progress: RunProgress) -> Agent:
+    async def _build(
+        self, ctx: CallContext, providers: Sequence[ContextProvider], progress: RunProgress, keep_summary: KeepSummary | None = None
+    ) -> Agent:
         file = self._agent.file
         own: list[ContextProvider] = []
         settings = self._shared.settings
@@ -245,7 +248,7 @@ class AgentTool:
             middleware=[*middleware, *self._middleware, *recorded],
             function_invocation_configuration={**file.loop.to_limits(), "max_iterations": max(1, file.max_turns - 1)},
             context_providers=[*providers, *own],
-            compaction_strategy=to_strategy(file.compaction, client),
+            compaction_strategy=to_strategy(file.compaction, client, keep_summary),
         )
 
     async def _tools(self) -> Sequence[Tool]:
