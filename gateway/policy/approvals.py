@@ -79,7 +79,7 @@ def read_decision(answer: JsonMapping, *, standing: bool = False) -> Decision:
     content = cast("JsonMapping", answer.get("content") or {})
     chosen: JsonValue = content.get(_FIELD) if answer.get("action") == "accept" else None
     offered = _STANDING if standing else _ONCE
-    return cast("Decision", chosen) if chosen in offered else "decline"
+    return chosen if chosen in offered else "decline"
 
 
 def is_approved(answer: JsonMapping) -> bool:
