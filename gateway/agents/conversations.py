@@ -26,6 +26,7 @@ from gateway.tools.base import Complete
 from gateway.types.messages import Message
 
 if TYPE_CHECKING:
+    from gateway.storage.engine import Database
     from gateway.storage.sessions import HeldSession, Sessions
 
 logger = logging.getLogger(__name__)
@@ -128,8 +129,12 @@ class Conversations:
         self._records = records
         self._limits = limits
 
+    async def open(self) -> Database:
+        """The database they are in. Raises `StorageError`."""
+        return await self._records.database()
+
     @asynccontextmanager
-    async def open(self, file: AgentFile, session_id: str, principal: str) -> AsyncGenerator[Conversation]:
+    async def hold(self, file: AgentFile, session_id: str, principal: str) -> AsyncGenerator[Conversation]:
         """Hold a session of this caller with this agent, or a new one for `new`, while the block runs.
 
         Raises:

@@ -35,7 +35,6 @@ FOREIGN_KEYS = frozenset(
         "kind",
         "mcp-servers",
         "mcpServers",
-        "memory",
         "mode",
         "permission",
         "permissionMode",
@@ -144,6 +143,21 @@ class Security(FlowSecurity):
     model_config = ConfigDict(alias_generator=_dashed)
 
 
+class MemoryKey(_Part):
+    """What is said is remembered beyond its session, and what fits a later task is put before it."""
+
+    embedding: str = "openai:text-embedding-3-small"
+    """Model that says what texts mean, at the endpoint of the agents' models: `openai:NAME`."""
+    top: int = Field(default=5, ge=1, le=50)
+    """Memories put before a task at most."""
+    min_similarity: float = Field(default=0.3, ge=-1, le=1, alias="min-similarity")
+    """How near a memory must be, as a cosine."""
+    shared: bool = False
+    """One memory for all callers, instead of one for each."""
+    answers: bool = False
+    """Remember the agent's answers too, beside what it was told."""
+
+
 class LoopLimits(_Part):
     """Limits of the loop of model and tool calls (`docs/agent-loop.md`); what is left out is as there."""
 
@@ -213,6 +227,8 @@ class AgentFile(BaseModel):
     """Seconds after the last turn until a session is forgotten; left out: `sessions.ttlSeconds` of the configuration."""
     compaction: Compaction | None = None
     """What the model no longer sees of a conversation that grew long; left out: it sees everything."""
+    memory: MemoryKey | None = None
+    """What it remembers beyond a session."""
     context_providers: list[str] = Field(default_factory=list, alias="context-providers")
     """Context providers of your own, as `module:name` of an object or of what makes one; in the order they run."""
     task: TaskSupport = "optional"
@@ -305,7 +321,9 @@ def _own_keys(header: JsonObject, path: Path, notes: list[str]) -> JsonObject:
     values: JsonObject = {}
     for key, value in header.items():
         name = _ALIASES.get(key, key)
-        if name in known:
+        if name == "memory" and not isinstance(value, dict):
+            notes.append(f"{path}: key {key!r} as text belongs to another host and is ignored")
+        elif name in known:
             values[name] = _plain(name, value)
         elif key in FOREIGN_KEYS:
             notes.append(f"{path}: key {key!r} belongs to another host and is ignored")

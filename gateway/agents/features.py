@@ -1,4 +1,4 @@
-"""What the keys `files`, `security` and `loop-until` put around an agent's runs. Called by `AgentTool` for each call."""
+"""What the keys `files`, `security`, `memory` and `loop-until` put around an agent's runs. Called by `AgentTool` for each call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from gateway.sessions.context import ContextProvider
 
 if TYPE_CHECKING:
     from gateway.agents.context import AgentMiddleware
-    from gateway.agents.definition import LoopUntil
+    from gateway.agents.conversations import Conversations
+    from gateway.agents.definition import LoopUntil, MemoryKey
+    from gateway.chat.resolve import ModelResolver
     from gateway.config.agents import FileAccess, FlowSecurity
 
 Tell = Callable[[str], Awaitable[None]]
@@ -52,6 +54,25 @@ def security_provider(security: FlowSecurity) -> ContextProvider:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # the documentation of the key says it
         return SecureAgentConfig(rules=rules, approval_on_violation=security.on_violation == "ask", may_end_run=False)
+
+
+def memory_provider(memory: MemoryKey, agent: str, models: ModelResolver, conversations: Conversations | None) -> ContextProvider:
+    """What was said to this agent, found again by meaning. Another embedding model has memories of its own.
+
+    Raises:
+        ModelError: There is no endpoint for the embedding model.
+    """
+    from gateway.sessions.memory import SemanticMemoryProvider
+
+    return SemanticMemoryProvider(
+        models.embeddings(memory.embedding),
+        conversations,
+        owner=f"agent:{agent}" if memory.shared else None,
+        collection=f"{agent} {memory.embedding}",
+        top_k=memory.top,
+        min_similarity=memory.min_similarity,
+        store_outputs=memory.answers,
+    )
 
 
 def loop_middleware(until: LoopUntil, judge: SupportsChatGetResponse, tell: Tell) -> AgentMiddleware:

@@ -19,7 +19,7 @@ from gateway.agents.compaction import KeepSummary, to_strategy
 from gateway.agents.context import AgentMiddleware
 from gateway.agents.conversations import NEW_SESSION, Conversations, in_session
 from gateway.agents.definition import OPTION_PARAMETERS, AgentDefinition
-from gateway.agents.features import file_provider, loop_middleware, security_provider
+from gateway.agents.features import file_provider, loop_middleware, memory_provider, security_provider
 from gateway.agents.following import RunFollower, followed
 from gateway.agents.progress import RunProgress
 from gateway.agents.recorded import RecordModelCalls
@@ -167,7 +167,7 @@ class AgentTool:
         if not session_id or self._conversations is None:
             return await self.converse(messages, (), ctx, options)
         progress, inner = self._inside(ctx)
-        async with self._conversations.open(self._agent.file, session_id, ctx.principal.id) as conversation:
+        async with self._conversations.hold(self._agent.file, session_id, ctx.principal.id) as conversation:
             if self._remote.agent is not None:
                 response = await run_remote(self._remote.agent, messages, ctx, conversation.session)
                 await conversation.history.save_messages(conversation.id, [*messages, *response.messages])
@@ -220,6 +220,8 @@ class AgentTool:
             own.append(await file_provider(file.files, self._agent.path.parent))
         elif settings.files is not None:
             own.append(await file_provider(settings.files, self._shared.base_dir))
+        if file.memory is not None:
+            own.append(memory_provider(file.memory, file.name, self._models, self._shared.conversations))
         security = file.security or settings.security
         if security is not None:
             own.append(security_provider(security))

@@ -246,3 +246,20 @@ async def test_a_summary_is_written_once_and_the_next_turns_go_on_from_it(tmp_pa
     with closing(sqlite3.connect(tmp_path / "state" / "gateway.db")) as database:
         [(rows,)] = database.execute("SELECT group_concat(messages) FROM history").fetchall()
     assert all(f'"{word}"' in rows for word in ("one", "two", "three", "four", "five")), "what is stored stays whole"
+
+
+@pytest.mark.requirement("NM1")
+async def test_an_agent_with_a_memory_is_told_what_its_caller_said_in_another_session(tmp_path: Path, server: ScriptedServer) -> None:
+    await server.play(ECHO)
+    async with house(tmp_path, server, memory="{embedding: openai:embed, min-similarity: -1}") as here:
+        await here.say("I like figs.")
+        await here.say("Somebody else's.", caller="bob")
+        await here.say("What do I like?", "new")
+        [*_, told] = [request["body"]["messages"] for request in await server.requests() if "messages" in request["body"]]
+        [_, memory, question] = [f"{message['role']}: {message['content']}" for message in told]
+        assert "- I like figs." in memory and "else" not in memory and question == "user: What do I like?"
+        embedded = [request["body"]["model"] for request in await server.requests() if request["path"].endswith("/embeddings")]
+        assert set(embedded) == {"embed"}
+    with closing(sqlite3.connect(tmp_path / "state" / "gateway.db")) as database:
+        owners = database.execute("SELECT DISTINCT owner FROM memories ORDER BY owner").fetchall()
+    assert owners == [("ada",), ("bob",)]
