@@ -29,6 +29,12 @@ Decision = Literal["approve", "approve_always_with_arguments", "approve_always",
 """What a person may choose: this call, every call with these arguments, every call of the tool, none."""
 
 _FIELD = "decision"
+_NAMES: dict[Decision, str] = {
+    "approve": "Approve this call",
+    "approve_always_with_arguments": "Approve every call with these arguments, until revoked",
+    "approve_always": "Approve every call of this tool, until revoked",
+    "decline": "Decline",
+}
 _ONCE: tuple[Decision, ...] = ("approve", "decline")
 _STANDING: tuple[Decision, ...] = ("approve", "approve_always_with_arguments", "approve_always", "decline")
 
@@ -69,7 +75,9 @@ def approval_form(text: str, *, standing: bool = False) -> JsonObject:
 
     Accepting it is not enough: a client may accept forms by itself.
     """
-    choice: JsonObject = {"type": "string", "title": "Decision", "enum": list(_STANDING if standing else _ONCE)}
+    offered = _STANDING if standing else _ONCE
+    names = [_NAMES[decision] for decision in offered]
+    choice: JsonObject = {"type": "string", "title": "Decision", "enum": list(offered), "enumNames": names}
     schema: JsonObject = {"type": "object", "properties": {_FIELD: choice}, "required": [_FIELD]}
     return {"method": "elicitation/create", "params": {"mode": "form", "message": text, "requestedSchema": schema}}
 
