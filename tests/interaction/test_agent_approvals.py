@@ -24,7 +24,7 @@ from tests.interaction.ways import MODERN, Era
 from tests.interaction.wire import over_http
 
 pytestmark = [pytest.mark.timeout(60)]
-AGENT = "---\nname: clerk\ndescription: Echoes.\nmodel: openai-chat:scripted\ntools: [guarded/echo]\n---\nEcho what you are told.\n"
+AGENT = "---\nname: clerk\ndescription: Echoes.\nmodel: openai-chat:scripted\ntools: [guarded/echo, guarded/add]\n---\nEcho.\n"
 ECHO: dict[str, Any] = {"when": {"last_role": "tool"}, "text": "The tool said: {last_tool}", "repeat": True}
 WORK_SECONDS = 0.5
 """Of the tool: shorter than it takes to start a program that answers."""
@@ -63,7 +63,7 @@ class Place:
 def config(folder: Path) -> dict[str, Any]:
     (folder / "own").mkdir()
     (folder / "own" / "clerk.agent.md").write_text(AGENT)
-    policies = {"guarded": {"approval": "always", "timeoutSeconds": WORK_SECONDS}}
+    policies = {"guarded": {"approval": {"always": ["e*"], "never": ["extra*"]}, "timeoutSeconds": WORK_SECONDS}}
     return {"mcpServers": {"guarded": upstream_stdio()}, "policies": policies, "expose": {"agents": ["own"]}}
 
 
@@ -134,6 +134,34 @@ async def test_a_modern_client_gets_input_required_and_its_answer_counts_for_tha
         assert again["resultType"] == "input_required", "an answer to nothing that was asked approves nothing"
         done = (await wire.send("tools/call", name="agent__clerk", arguments={"task": "Go on."}, **answer))["result"]
     assert (done["resultType"], done["content"][0]["text"]) == ("complete", "The tool said: bound")
+
+
+@pytest.mark.requirement("AP4", "AP8", "AP11")
+async def test_of_calls_made_together_those_that_need_nobody_run_once_and_the_others_are_asked_about(place: Place) -> None:
+    added = {"name": "guarded__add", "arguments": {"a": 2, "b": 3}, "id": "c-add"}
+    await place.model.play({**calling("one", "two"), "tool_calls": [added, *calling("one", "two")["tool_calls"]]}, ECHO)
+    arguments: dict[str, Any] = {"name": "agent__clerk", "arguments": {"task": "All of it."}}
+    async with over_http(place.url, "modern", tasks=False) as wire:
+        before = (await wire.send("tools/call", name="guarded__stats", arguments={}))["result"]["structuredContent"]["calls"]
+        first = (await wire.send("tools/call", **arguments))["result"]
+        asked = {key: request["params"]["message"] for key, request in first["inputRequests"].items()}
+        assert sorted("text: one" in message for message in asked.values()) == [False, True]
+        answers: dict[str, Any] = {
+            key: {"action": "accept", "content": {"decision": "approve" if "text: one" in message else "decline"}}
+            for key, message in asked.items()
+        }
+        state = {"requestState": first["requestState"]}
+        [open_key, *_] = [key for key, message in asked.items() if "text: two" in message]
+        partly = {key: answer for key, answer in answers.items() if key != open_key}
+        second = (await wire.send("tools/call", **arguments, **state, inputResponses=partly))["result"]
+        assert set(second["inputRequests"]) == {open_key}, "what is answered is not asked again"
+        rest = {"requestState": second["requestState"], "inputResponses": {open_key: answers[open_key]}}
+        done = (await wire.send("tools/call", **arguments, **rest))["result"]
+        after = (await wire.send("tools/call", name="guarded__stats", arguments={}))["result"]["structuredContent"]["calls"]
+    assert done["resultType"] == "complete"
+    said = {message["tool_call_id"]: message["content"] for message in await place.ended()}
+    assert (said["c-add"], said["c-one"]) == ("5", "one") and "did not approve" in said["c-two"]
+    assert [after.get(name, 0) - before.get(name, 0) for name in ("add", "echo")] == [1, 1]
 
 
 @pytest.mark.requirement("AP9", "AP10")
