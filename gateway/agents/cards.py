@@ -23,6 +23,7 @@ def to_card(definition: AgentDefinition) -> JsonObject:
         "limits": {"max-turns": file.max_turns, **file.loop.to_limits(by_alias=True)},
         "sessions": file.history != "none",
         "parameters": list(file.parameters),
+        "attachments": file.attachments,
     }
     if file.output is not None:
         card["output"] = file.output

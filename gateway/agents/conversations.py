@@ -11,13 +11,14 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import anyio
 
+from gateway.agents.compaction import STORED_KEY
 from gateway.agents.definition import AgentFile
 from gateway.errors import AgentError, StorageError, only_cause
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.sessions.history import HistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.storage.records import Records
@@ -25,6 +26,7 @@ from gateway.tools.base import Complete
 from gateway.types.messages import Message
 
 if TYPE_CHECKING:
+    from gateway.storage.engine import Database
     from gateway.storage.sessions import HeldSession, Sessions
 
 logger = logging.getLogger(__name__)
@@ -34,6 +36,9 @@ NEW_SESSION = "new"
 
 SESSION_META_KEY = "dev.moongate/sessionId"
 """Result `_meta`: the session that the call was a turn of."""
+
+SUMMARY_KEY = "summary"
+"""In a session's state: what its first messages come to, where they were summed up."""
 
 RENEW_SECONDS = 2.0
 """How often a running call says that it still holds its session; a third of what it may keep silent."""
@@ -57,13 +62,21 @@ class ConversationLimits:
 
 
 class TurnHistory(HistoryProvider):
-    """What was said in one session, for one call: loaded before it, and kept aside after it until the turn is stored."""
+    """What was said in one session, for one call: loaded before it, and kept aside after it until the turn is stored.
+
+    Where the first part was summed up in an earlier turn, its summary is loaded in its place; stored it stays whole.
+    """
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "database"
 
-    def __init__(self, stored: Sequence[JsonObject]) -> None:
+    def __init__(self, stored: Sequence[JsonObject], summary: JsonMapping | None = None) -> None:
+        """`summary` is what `Conversation.keep_summary` put into the session's state."""
         super().__init__(self.DEFAULT_SOURCE_ID)
-        self._stored = [Message.from_dict(message) for message in stored]
+        count = int(summary["count"]) if summary else 0
+        self._stored = [Message("assistant", [str(summary["text"])])] if summary else []
+        self._stored += [Message.from_dict(message) for message in stored[count:]]
+        for number, message in enumerate(self._stored, count if summary else 1):
+            message.additional_properties[STORED_KEY] = number
         self.added: list[Message] = []
 
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
@@ -98,6 +111,10 @@ class Conversation:
         """Whether this would be its first turn."""
         return self._held.is_new
 
+    def keep_summary(self, text: str, count: int) -> None:
+        """From the next turn on, `text` is loaded in place of the first `count` messages that are stored."""
+        self.session.state[SUMMARY_KEY] = {"text": text, "count": count}
+
     async def keep(self) -> None:
         """Store the turn. Raises `StorageError`."""
         added = [message.to_dict() for message in self.history.added]
@@ -112,8 +129,12 @@ class Conversations:
         self._records = records
         self._limits = limits
 
+    async def open(self) -> Database:
+        """The database they are in. Raises `StorageError`."""
+        return await self._records.database()
+
     @asynccontextmanager
-    async def open(self, file: AgentFile, session_id: str, principal: str) -> AsyncGenerator[Conversation]:
+    async def hold(self, file: AgentFile, session_id: str, principal: str) -> AsyncGenerator[Conversation]:
         """Hold a session of this caller with this agent, or a new one for `new`, while the block runs.
 
         Raises:
@@ -155,7 +176,7 @@ class Conversations:
 def _conversation(store: Sessions, held: HeldSession, ttl_seconds: float) -> Conversation:
     stored = {"session_id": held.id, "state": held.state}
     try:
-        history = TurnHistory(held.messages)
+        history = TurnHistory(held.messages, cast("JsonMapping | None", held.state.get(SUMMARY_KEY)))
         session = AgentSession.from_dict(stored)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise StorageError(f"Session {held.id!r} is damaged in the database; start a new one. Nothing was changed.") from None

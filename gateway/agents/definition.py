@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from gateway.config.agents import FileAccess as AgentFiles
+from gateway.config.agents import FlowSecurity, checked_reference
 from gateway.config.documents import DocumentError, load_mapping, split_frontmatter
 from gateway.config.suggest import did_you_mean
 from gateway.errors import AgentError
@@ -33,7 +35,6 @@ FOREIGN_KEYS = frozenset(
         "kind",
         "mcp-servers",
         "mcpServers",
-        "memory",
         "mode",
         "permission",
         "permissionMode",
@@ -126,32 +127,35 @@ class LoopUntil(_Part):
     """Runs at most."""
 
 
-class FileAccess(_Part):
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class FileAccess(AgentFiles):
     """Tools for the files of a folder."""
 
-    root: str = Field(min_length=1)
-    """The folder, relative to the agent file; made where it is missing. No link in it is followed."""
-    access: Literal["read", "write", "delete"] = "read"
-    """`read`: look and search; `write`: also save; `delete`: also delete."""
+    model_config = ConfigDict(alias_generator=_dashed)
 
 
-class Security(_Part):
+class Security(FlowSecurity):
     """What may be called after content that somebody outside may have written; globs over `<source>/<tool>`. Experimental."""
 
-    trusted: list[str] = Field(default_factory=list)
-    """Tools whose results nobody outside can have written. All others' results count as untrusted."""
-    untrusted: list[str] = Field(default_factory=list)
-    """Tools whose results somebody outside may have written; wins over `trusted`."""
-    private: list[str] = Field(default_factory=list)
-    """Tools whose results are confidential."""
-    sinks: list[str] | None = None
-    """Tools that act on the world; left out: all but those in `accepts-untrusted`."""
-    accepts_untrusted: list[str] = Field(default_factory=list, alias="accepts-untrusted")
-    """Tools that may be called after untrusted content all the same."""
-    public_sinks: list[str] = Field(default_factory=list, alias="public-sinks")
-    """Tools through which only public content may leave."""
-    on_violation: Literal["ask", "refuse"] = Field(default="ask", alias="on-violation")
-    """`ask` the person of the call, where that is possible, or `refuse`."""
+    model_config = ConfigDict(alias_generator=_dashed)
+
+
+class MemoryKey(_Part):
+    """What is said is remembered beyond its session, and what fits a later task is put before it."""
+
+    embedding: str = "openai:text-embedding-3-small"
+    """Model that says what texts mean, at the endpoint of the agents' models: `openai:NAME`."""
+    top: int = Field(default=5, ge=1, le=50)
+    """Memories put before a task at most."""
+    min_similarity: float = Field(default=0.3, ge=-1, le=1, alias="min-similarity")
+    """How near a memory must be, as a cosine."""
+    shared: bool = False
+    """One memory for all callers, instead of one for each."""
+    answers: bool = False
+    """Remember the agent's answers too, beside what it was told."""
 
 
 class LoopLimits(_Part):
@@ -208,11 +212,13 @@ class AgentFile(BaseModel):
     loop: LoopLimits = Field(default_factory=LoopLimits)
     """Further limits of a run."""
     middleware: list[str] = Field(default_factory=list)
-    """Middleware of your own, as `module:name` of a class, a function or an object; the first is the outermost."""
+    """Middleware and lifecycle hooks of your own, as `module:name` of a class, a function or an object; the first is the outermost."""
     options: JsonObject = Field(default_factory=lambda: cast("JsonObject", {}))
     """Options for the model, such as `temperature`."""
     parameters: list[Literal["temperature", "top_p", "max_tokens", "seed", "stop"]] = Field(default_factory=lambda: cast("list[Any]", []))
     """Options that callers may set, as arguments of the agent's tool."""
+    attachments: bool = True
+    """Whether callers may give images, audio, files and links with a task."""
     output: JsonObject | None = None
     """JSON Schema of an object the answer must be; the tool then has structured output."""
     history: Literal["database", "none"] = "database"
@@ -221,6 +227,8 @@ class AgentFile(BaseModel):
     """Seconds after the last turn until a session is forgotten; left out: `sessions.ttlSeconds` of the configuration."""
     compaction: Compaction | None = None
     """What the model no longer sees of a conversation that grew long; left out: it sees everything."""
+    memory: MemoryKey | None = None
+    """What it remembers beyond a session."""
     context_providers: list[str] = Field(default_factory=list, alias="context-providers")
     """Context providers of your own, as `module:name` of an object or of what makes one; in the order they run."""
     task: TaskSupport = "optional"
@@ -265,11 +273,7 @@ class AgentFile(BaseModel):
     @field_validator("context_providers", "middleware")
     @classmethod
     def _check_context(cls, value: list[str]) -> list[str]:
-        for reference in value:
-            module, _, name = reference.partition(":")
-            if not module or not name:
-                raise ValueError(f"{reference!r} names no object; write `package.module:name`")
-        return value
+        return [checked_reference(reference) for reference in value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +321,9 @@ def _own_keys(header: JsonObject, path: Path, notes: list[str]) -> JsonObject:
     values: JsonObject = {}
     for key, value in header.items():
         name = _ALIASES.get(key, key)
-        if name in known:
+        if name == "memory" and not isinstance(value, dict):
+            notes.append(f"{path}: key {key!r} as text belongs to another host and is ignored")
+        elif name in known:
             values[name] = _plain(name, value)
         elif key in FOREIGN_KEYS:
             notes.append(f"{path}: key {key!r} belongs to another host and is ignored")

@@ -1,4 +1,4 @@
-"""What the keys `files`, `security` and `loop-until` of an agent file put around its runs. Called by `AgentTool` for each call."""
+"""What the keys `files`, `security`, `memory` and `loop-until` put around an agent's runs. Called by `AgentTool` for each call."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from gateway.sessions.context import ContextProvider
 
 if TYPE_CHECKING:
     from gateway.agents.context import AgentMiddleware
-    from gateway.agents.definition import FileAccess, LoopUntil, Security
+    from gateway.agents.conversations import Conversations
+    from gateway.agents.definition import LoopUntil, MemoryKey
+    from gateway.chat.resolve import ModelResolver
+    from gateway.config.agents import FileAccess, FlowSecurity
 
 Tell = Callable[[str], Awaitable[None]]
 """Tells the caller of the agent how far it is."""
 
 
-async def file_provider(files: FileAccess, agent_file: Path) -> ContextProvider:
-    """The tools for the files of a folder, which is relative to the agent file.
+async def file_provider(files: FileAccess, folder: Path) -> ContextProvider:
+    """The tools for the files of a folder, which is relative to `folder`.
 
     Raises:
         StorageError: The folder cannot be made.
@@ -29,12 +32,12 @@ async def file_provider(files: FileAccess, agent_file: Path) -> ContextProvider:
     from gateway.agents.files.disk import FileSystemAgentFileStore
     from gateway.agents.files.provider import FileAccessProvider
 
-    store = await anyio.to_thread.run_sync(FileSystemAgentFileStore, agent_file.parent / files.root)
+    store = await anyio.to_thread.run_sync(FileSystemAgentFileStore, folder / files.root)
     # Whoever wrote `access: delete` into the file has approved it.
     return FileAccessProvider(store, access=files.access, require_delete_approval=False)
 
 
-def security_provider(security: Security) -> ContextProvider:
+def security_provider(security: FlowSecurity) -> ContextProvider:
     """The guard after untrusted content. A person who cannot be asked at once says no: a run in the gateway has no second part."""
     from gateway.agents.middleware.information_flow import SecureAgentConfig
     from gateway.policy.labels import FlowRules
@@ -51,6 +54,25 @@ def security_provider(security: Security) -> ContextProvider:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # the documentation of the key says it
         return SecureAgentConfig(rules=rules, approval_on_violation=security.on_violation == "ask", may_end_run=False)
+
+
+def memory_provider(memory: MemoryKey, agent: str, models: ModelResolver, conversations: Conversations | None) -> ContextProvider:
+    """What was said to this agent, found again by meaning. Another embedding model has memories of its own.
+
+    Raises:
+        ModelError: There is no endpoint for the embedding model.
+    """
+    from gateway.sessions.memory import SemanticMemoryProvider
+
+    return SemanticMemoryProvider(
+        models.embeddings(memory.embedding),
+        conversations,
+        owner=f"agent:{agent}" if memory.shared else None,
+        collection=f"{agent} {memory.embedding}",
+        top_k=memory.top,
+        min_similarity=memory.min_similarity,
+        store_outputs=memory.answers,
+    )
 
 
 def loop_middleware(until: LoopUntil, judge: SupportsChatGetResponse, tell: Tell) -> AgentMiddleware:

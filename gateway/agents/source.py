@@ -6,6 +6,7 @@ Reads once, when entered; a broken file is noted in `problems` and the others lo
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -16,19 +17,22 @@ from gateway.agents.cards import SCHEME, to_contents, to_resource
 from gateway.agents.conversations import Conversations
 from gateway.agents.definition import AgentDefinition, read_agent
 from gateway.agents.following import GivenConversation
+from gateway.agents.lifecycle.hooks import LifecycleHooks
 from gateway.agents.remote.run import Remote
-from gateway.agents.tool import AgentTool, SkillTexts
+from gateway.agents.tool import AgentTool, Shared, SkillTexts
 from gateway.chat.resolve import ModelResolver
+from gateway.config.agents import AgentSettings
 from gateway.config.expand import Expander
 from gateway.config.references import References
 from gateway.errors import AgentError, ConfigError, GatewayError, NotFound
 from gateway.json_types import JsonObject
 from gateway.middleware import sort_middleware
 from gateway.sessions.context import ContextProvider
+from gateway.staging import ExperimentalWarning
 from gateway.tools.base import Finished, Kind, OnChange, Tool
 from gateway.tools.context import CallContext
 from gateway.tools.functions_source import SourceProblem, import_object
-from gateway.tools.toolbox import ToolBox
+from gateway.tools.toolbox import ResourceBox, ToolBox
 from gateway.types.messages import Message
 
 logger = logging.getLogger(__name__)
@@ -47,16 +51,23 @@ class AgentSource:
         skills: SkillTexts | None = None,
         conversations: Conversations | None = None,
         base_dir: Path | None = None,
+        settings: AgentSettings | None = None,
     ) -> None:
         """`models` stays the caller's; `environ` is what remote agents' secrets may refer to; `base_dir` is where modules of
-        context providers are looked for first. Without `conversations` no agent has sessions. No side effects before it is entered.
+        context providers are looked for first. `settings` hold for every agent; links are read where `toolbox` is a
+        `ResourceBox` too. Without `conversations` no agent has sessions. No side effects before it is entered.
         """
         self._paths = list(paths)
-        self._toolbox = toolbox
-        self._skills = skills
-        self._conversations = conversations
         self._base_dir = base_dir or Path.cwd()
-        self._models = models
+        self._shared = Shared(
+            toolbox=toolbox,
+            models=models,
+            skills=skills,
+            conversations=conversations,
+            settings=settings or AgentSettings(),
+            base_dir=self._base_dir,
+            resources=toolbox if isinstance(toolbox, ResourceBox) else None,
+        )
         self._environ = environ
         self._remotes: dict[str, Remote] = {}
         self._tools: dict[str, AgentTool] = {}
@@ -77,6 +88,12 @@ class AgentSource:
         found: dict[str, AgentDefinition] = {}
         providers: dict[str, list[ContextProvider]] = {}
         layers: dict[str, list[object]] = {}
+        try:
+            around = await self._made(self._shared.settings.middleware, "agents.middleware")
+        except AgentError as error:
+            self.problems.append(SourceProblem("agents.middleware", str(error).removeprefix("agents.middleware: ")))
+            logger.warning("%s; no agent is served without it", error)
+            return self
         for path in await anyio.to_thread.run_sync(find_files, self._paths):
             try:
                 definition = await anyio.to_thread.run_sync(read_agent, path)
@@ -84,7 +101,8 @@ class AgentSource:
                 first = found.setdefault(definition.file.name, definition)
                 if first is not definition:
                     raise AgentError(f"{path}: agent {definition.file.name!r} is already defined in {first.path}; rename one.")
-                layers[definition.file.name] = await self._middleware_of(definition)
+                own = await self._made(definition.file.middleware, f"{definition.path}: middleware")
+                layers[definition.file.name] = [*around, *own]
                 providers[definition.file.name] = await self._providers_of(definition)
             except AgentError as error:
                 self.problems.append(SourceProblem(str(path), str(error).removeprefix(f"{path}: ")))
@@ -101,36 +119,40 @@ class AgentSource:
     @property
     def has_sessions(self) -> bool:
         """Whether callers may have sessions with one of the agents."""
-        return self._conversations is not None and any(definition.file.history != "none" for definition in self.definitions)
+        return self._shared.conversations is not None and any(definition.file.history != "none" for definition in self.definitions)
 
     def _tool(self, definition: AgentDefinition, providers: Sequence[ContextProvider], middleware: Sequence[object]) -> AgentTool:
         return AgentTool(
             definition,
-            toolbox=self._toolbox,
-            models=self._models,
-            skills=self._skills,
-            conversations=self._conversations,
+            self._shared,
             context_providers=providers,
             remote=self._remotes.get(definition.file.name),
             middleware=middleware,
         )
 
-    async def _middleware_of(self, definition: AgentDefinition) -> list[object]:
-        """The middleware that a file names: objects and functions as they are, classes made without arguments.
+    async def _made(self, references: Sequence[str], where: str) -> list[object]:
+        """The middleware that a list names: objects and functions as they are, classes made without arguments. Lifecycle hooks
+        are together where the first of them stands, because their order is among themselves.
 
         Raises:
             AgentError: One cannot be imported, made, or does not say what it is around.
         """
         made: list[object] = []
-        for reference in definition.file.middleware:
+        hooks: list[LifecycleHooks] = []
+        place = 0
+        for reference in references:
             try:
                 value = await import_object(reference, base_dir=self._base_dir)
                 value = cast("type[object]", value)() if isinstance(value, type) else value
+                if isinstance(value, LifecycleHooks):
+                    place = place if hooks else len(made)
+                    hooks.append(value)
+                    continue
                 sort_middleware([value])
             except (TypeError, ValueError, GatewayError) as error:
-                raise AgentError(f"{definition.path}: middleware: {reference!r}: {error}") from None
+                raise AgentError(f"{where}: {reference!r}: {error}") from None
             made.append(value)
-        return made
+        return [*made[:place], *_layers(hooks), *made[place:]] if hooks else made
 
     async def _providers_of(self, definition: AgentDefinition) -> list[ContextProvider]:
         """The context providers that a file names: objects, or what makes one when called.
@@ -222,6 +244,14 @@ class AgentSource:
 
     def subscribe(self, on_change: OnChange) -> None:
         """Agents do not change while the gateway runs."""
+
+
+def _layers(hooks: Sequence[LifecycleHooks]) -> list[object]:
+    from gateway.agents.lifecycle.layers import lifecycle_middleware
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # the documentation of the key says it
+        return lifecycle_middleware(*hooks)
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:

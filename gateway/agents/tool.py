@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, cast
 
 from gateway.agents.agent import Agent
 from gateway.agents.answers import to_complete
-from gateway.agents.compaction import to_strategy
+from gateway.agents.attachments import ATTACHMENTS, read_attachments
+from gateway.agents.compaction import KeepSummary, to_strategy
 from gateway.agents.context import AgentMiddleware
 from gateway.agents.conversations import NEW_SESSION, Conversations, in_session
 from gateway.agents.definition import OPTION_PARAMETERS, AgentDefinition
-from gateway.agents.features import file_provider, loop_middleware, security_provider
+from gateway.agents.features import file_provider, loop_middleware, memory_provider, security_provider
 from gateway.agents.following import RunFollower, followed
 from gateway.agents.progress import RunProgress
 from gateway.agents.recorded import RecordModelCalls
 from gateway.agents.remote.run import Remote, run_remote
 from gateway.chat.resolve import ModelResolver
+from gateway.config.agents import AgentSettings
 from gateway.errors import AgentError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.skill_tools import narrow_tools
@@ -30,7 +33,7 @@ from gateway.sessions.context import ContextProvider
 from gateway.sessions.session import AgentSession
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
-from gateway.tools.toolbox import ToolBox
+from gateway.tools.toolbox import ResourceBox, ToolBox
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse
@@ -76,6 +79,24 @@ class SkillTexts(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What the agents of a gateway have in common."""
+
+    toolbox: ToolBox
+    models: ModelResolver
+    skills: SkillTexts | None = None
+    """`None` where none are served."""
+    conversations: Conversations | None = None
+    """Without them every call stands alone."""
+    settings: AgentSettings = field(default_factory=AgentSettings)
+    """What holds where a file says nothing else."""
+    base_dir: Path = field(default_factory=Path)
+    """What folders of `settings` are relative to."""
+    resources: ResourceBox | None = None
+    """Where links among attachments lead."""
+
+
 class AgentTool:
     """Implements `Tool` over one agent file."""
 
@@ -85,27 +106,22 @@ class AgentTool:
     def __init__(
         self,
         definition: AgentDefinition,
+        shared: Shared,
         *,
-        toolbox: ToolBox,
-        models: ModelResolver,
-        skills: SkillTexts | None,
-        conversations: Conversations | None = None,
         context_providers: Sequence[ContextProvider] = (),
         remote: Remote | None = None,
         middleware: Sequence[object] = (),
     ) -> None:
-        """`skills` is `None` where none are served. Without `conversations` every call stands alone. `remote` is where an agent
-        runs that does not run here; whoever made it closes it.
-        """
+        """`remote` is where an agent runs that does not run here; whoever made it closes it."""
         self._agent = definition
+        self._shared = shared
         self._remote = remote or Remote()
-        has_sessions = definition.file.history != "none" and self._remote.agent is None
-        self._conversations = conversations if has_sessions else None
+        self._conversations = shared.conversations if definition.file.history != "none" else None
         self._context_providers = tuple(context_providers)
         self._middleware = list(middleware)
-        self._toolbox = toolbox
-        self._models = models
-        self._skills = skills
+        self._toolbox = shared.toolbox
+        self._models = shared.models
+        self._skills = shared.skills
         file = definition.file
         self._definition = ToolDefinition(
             name=file.name,
@@ -115,6 +131,7 @@ class AgentTool:
                 "properties": {
                     "task": _TASK,
                     **({"session_id": _SESSION_ID} if self._conversations is not None else {}),
+                    **({"attachments": ATTACHMENTS} if file.attachments else {}),
                     **{name: OPTION_PARAMETERS[name] for name in file.parameters},
                 },
                 "required": ["task"],
@@ -129,7 +146,7 @@ class AgentTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """The string argument `task`, `session_id` where sessions are kept, and the options that the file lets callers set."""
+        """The argument `task`, `session_id` where sessions are kept, `attachments`, and the options that the file lets callers set."""
         return self._definition
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
@@ -137,18 +154,26 @@ class AgentTool:
 
         Raises:
             ModelError: No model, or it failed; the text says what to set or do.
-            AgentError: Agents call each other too deeply, a skill it names does not exist, or the session is busy.
+            AgentError: Agents call each other too deeply, a skill it names does not exist, the session is busy, or an attachment
+                is none.
             NotFound: The session is unknown to this caller (`kind` is `session`).
             PolicyDenied: The caller has too many sessions.
             StorageError: The session cannot be read.
         """
-        messages, session_id = [Message("user", [str(arguments["task"])])], str(arguments.get("session_id") or "")
+        attached = await read_attachments(arguments.get("attachments"), self._shared.resources, ctx)
+        messages = [Message("user", [str(arguments["task"]), *attached])]
+        session_id = str(arguments.get("session_id") or "")
         options = cast("ChatOptions", {name: arguments[name] for name in self._agent.file.parameters if name in arguments})
         if not session_id or self._conversations is None:
             return await self.converse(messages, (), ctx, options)
         progress, inner = self._inside(ctx)
-        async with self._conversations.open(self._agent.file, session_id, ctx.principal.id) as conversation:
-            agent = await self._build(inner, [conversation.history, *self._context_providers], progress)
+        async with self._conversations.hold(self._agent.file, session_id, ctx.principal.id) as conversation:
+            if self._remote.agent is not None:
+                response = await run_remote(self._remote.agent, messages, ctx, conversation.session)
+                await conversation.history.save_messages(conversation.id, [*messages, *response.messages])
+                return await in_session(conversation, self._to_complete(None, response, ctx))
+            providers = [conversation.history, *self._context_providers]
+            agent = await self._build(inner, providers, progress, conversation.keep_summary)
             run = _Run(agent, messages, options, (), conversation.session)
             return await in_session(conversation, self._to_complete(model_of(agent), await run.followed(ctx, inner, progress), ctx))
 
@@ -185,13 +210,21 @@ class AgentTool:
         hands_back = isinstance(ctx.caller, RunFollower)
         return to_complete(response, model=model, output=self._agent.file.output, hands_back=hands_back)
 
-    async def _build(self, ctx: CallContext, providers: Sequence[ContextProvider], progress: RunProgress) -> Agent:
+    async def _build(
+        self, ctx: CallContext, providers: Sequence[ContextProvider], progress: RunProgress, keep_summary: KeepSummary | None = None
+    ) -> Agent:
         file = self._agent.file
         own: list[ContextProvider] = []
+        settings = self._shared.settings
         if file.files is not None:
-            own.append(await file_provider(file.files, self._agent.path))
-        if file.security is not None:
-            own.append(security_provider(file.security))
+            own.append(await file_provider(file.files, self._agent.path.parent))
+        elif settings.files is not None:
+            own.append(await file_provider(settings.files, self._shared.base_dir))
+        if file.memory is not None:
+            own.append(memory_provider(file.memory, file.name, self._models, self._shared.conversations))
+        security = file.security or settings.security
+        if security is not None:
+            own.append(security_provider(security))
         middleware: list[AgentMiddleware] = []
         if file.loop_until is not None:
             judge = self._models.resolve(file.loop_until.judge or file.model, ctx)
@@ -217,7 +250,7 @@ class AgentTool:
             middleware=[*middleware, *self._middleware, *recorded],
             function_invocation_configuration={**file.loop.to_limits(), "max_iterations": max(1, file.max_turns - 1)},
             context_providers=[*providers, *own],
-            compaction_strategy=to_strategy(file.compaction, client),
+            compaction_strategy=to_strategy(file.compaction, client, keep_summary),
         )
 
     async def _tools(self) -> Sequence[Tool]:

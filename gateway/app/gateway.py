@@ -46,7 +46,8 @@ from gateway.storage.state import StateFolder, default_state_dir
 from gateway.telemetry.events import Event, EventStream
 from gateway.telemetry.logging import SecretMask
 from gateway.tools.approvals import Approvals
-from gateway.tools.base import Source, SourceStatus, Tool, ToolSource
+from gateway.tools.base import ReadOutcome, Source, SourceStatus, Tool, ToolSource
+from gateway.tools.context import CallContext
 from gateway.tools.results import ResultKeeper
 from gateway.tools.slot import Usage
 from gateway.tools.wrappers import RenamedTool
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-AUDITED = frozenset({"ask.judged", "approval.waiting", "approval.decided", "call.refused"})
+AUDITED = frozenset({"ask.judged", "approval.waiting", "approval.decided", "approval.rule", "call.refused"})
 """Events that go into the audit log: decisions, not traffic."""
 
 _DEFAULT_PREFIX = {"skill": "", "function": "function", "agent": "agent", "workflow": "workflow"}
@@ -161,7 +162,7 @@ class Gateway:
             ask_timeout_seconds=config.server.ask_timeout_seconds,
             state_key=state_key,
         )
-        self._server.keep_tasks_in(services.records)
+        self._server.keep_tasks_in(services.records, self.keys.may_call)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(self.catalog.run)
@@ -178,7 +179,8 @@ class Gateway:
         """What judging asks needs: the records, opened on first use, and a model of ours where policy lets one answer."""
         config = self.loaded.config
         self._stack.callback(self.events.subscribe(lambda event: records.note(_to_audit(event)), kinds=AUDITED))
-        return AskServices(self.events, records, Approvals(records, self.events), self._wanted_models(config))
+        approvals = Approvals(records, self.events, standing_days=config.server.standing_approval_days)
+        return AskServices(self.events, records, approvals, self._wanted_models(config))
 
     def _wanted_models(self, config: GatewayConfig) -> ModelResolver | None:
         """Our models, where a policy lets one answer."""
@@ -297,6 +299,10 @@ class Gateway:
         """The guarded tools matching `<source>/<glob>` patterns, under exposed names (`ToolBox` of agents and workflows)."""
         await self.catalog.ready()
         return [RenamedTool(tool, tool.exposed_name) for tool in await self.catalog.tools(patterns)]
+
+    async def read_resource(self, uri: str, ctx: CallContext) -> ReadOutcome:
+        """As a client reads it (`ResourceBox` of agents). Raises `NotFound`."""
+        return await self.catalog.read(uri, ctx)
 
     async def ready(self, timeout_seconds: float) -> None:
         """Wait until every source is ready or has failed once, at most this long."""

@@ -156,6 +156,7 @@ class LocalSources:
             environ=os.environ,
             conversations=Conversations(self._records, limits),
             base_dir=base,
+            settings=loaded.config.agents,
         )
 
 
@@ -168,5 +169,5 @@ def _wanted(config: GatewayConfig) -> list[tuple[str, tuple[object, ...]]]:
     if expose.functions:
         wanted.append(("function", (expose.functions,)))
     if expose.agents:
-        wanted += [("agent", (expose.agents, expose.skills, skills)), ("workflow", (expose.agents,))]
+        wanted += [("agent", (expose.agents, expose.skills, skills, config.agents)), ("workflow", (expose.agents,))]
     return wanted

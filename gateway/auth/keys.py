@@ -147,6 +147,19 @@ class KeyStore:
             return None
         return stored.info.principal
 
+    def may_call(self, principal: str) -> bool:
+        """Whether the caller with this `Principal.id` still may: of a key, that it is neither revoked nor expired.
+
+        Raises:
+            StorageError: The file is there but cannot be used.
+        """
+        kind, _, key_id = principal.partition(":")
+        if kind != "key":
+            return True
+        self._reload()
+        stored = self._stored.get(key_id)
+        return stored is not None and not stored.info.is_expired(time.time())
+
     def _make_folder(self) -> None:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

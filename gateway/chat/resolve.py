@@ -7,6 +7,7 @@ else fails with what to set. `openai:NAME` and `openai-chat:NAME` pin the API. O
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from gateway.chat.base import BaseChatClient
 from gateway.chat.completions import OpenAIChatCompletionClient
@@ -16,6 +17,9 @@ from gateway.chat.responses import OpenAIChatClient
 from gateway.chat.sampling import SamplingChatClient
 from gateway.errors import ModelError
 from gateway.tools.context import CallContext
+
+if TYPE_CHECKING:
+    from gateway.chat.embeddings import OpenAIEmbeddingClient
 
 DEFAULT_MODEL = "gpt-5-mini"
 """Model at OpenAI's own endpoint where neither the agent, nor `OPENAI_MODEL`, nor `defaults.model` names one."""
@@ -34,6 +38,7 @@ class ModelResolver:
         self._environ = environ
         self._default_model = default_model
         self._clients: dict[tuple[str, str], OpenAIClientBase] = {}
+        self._embedders: dict[str, OpenAIEmbeddingClient] = {}
 
     def resolve(self, spec: str, ctx: CallContext) -> BaseChatClient:
         """The chat client for a model spec, for one run.
@@ -57,6 +62,25 @@ class ModelResolver:
             return self._has_endpoint() and bool(name) and kind in ("openai", "openai-chat")
         named = self._environ.get("OPENAI_MODEL") or self._default_model
         return self._has_endpoint() and bool(named or not self._environ.get("OPENAI_BASE_URL"))
+
+    def embeddings(self, spec: str) -> OpenAIEmbeddingClient:
+        """The embedding client for `openai:NAME`; the resolver closes it.
+
+        Raises:
+            ModelError: The spec is unknown, or there is no endpoint.
+        """
+        from gateway.chat.embeddings import OpenAIEmbeddingClient
+
+        kind, _, name = spec.partition(":")
+        if kind != "openai" or not name:
+            raise ModelError(f"Embedding model {spec!r} is not known; write `openai:NAME`.")
+        if not self._has_endpoint():
+            raise ModelError(f"Embedding model {spec!r} needs an endpoint. {HOW_TO_SET}")
+        if name not in self._embedders:
+            base_url = self._environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
+            api_key = self._environ.get("OPENAI_API_KEY") or PLACEHOLDER_KEY
+            self._embedders[name] = OpenAIEmbeddingClient(name, api_key=api_key, base_url=base_url)
+        return self._embedders[name]
 
     def _has_endpoint(self) -> bool:
         return bool(self._environ.get("OPENAI_API_KEY") or self._environ.get("OPENAI_BASE_URL"))
@@ -85,6 +109,7 @@ class ModelResolver:
 
     async def aclose(self) -> None:
         """Close every client made."""
-        clients, self._clients = list(self._clients.values()), {}
+        clients = [*self._clients.values(), *self._embedders.values()]
+        self._clients, self._embedders = {}, {}
         for client in clients:
             await client.aclose()

@@ -18,6 +18,7 @@ from gateway.errors import AskUnavailable, ModelError, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_text
 from gateway.policy.decision import Reject, Rewrite
 from gateway.policy.inputs import judge_input
+from gateway.tools.contents import to_block
 from gateway.tools.context import CallContext
 from gateway.types.content import Content
 from gateway.types.messages import Message
@@ -92,8 +93,11 @@ def _to_wire(message: Message, *, with_tools: bool) -> list[JsonObject]:
             case "function_call" if with_tools:
                 blocks.append({"type": "tool_use", "id": content.call_id, "name": content.name, "input": content.parse_arguments()})
             case "function_result" if with_tools:
-                text = {"type": "text", "text": as_text(content.result)}
-                blocks.append({"type": "tool_result", "toolUseId": content.call_id, "content": [text]})
+                blocks.append({"type": "tool_result", "toolUseId": content.call_id, "content": _result_blocks(content)})
+            case "data" if content.has_top_level_media_type("image") or content.has_top_level_media_type("audio"):
+                blocks.append(to_block(content))
+            case "data" | "uri":
+                blocks.append({"type": "text", "text": content.uri if content.type == "uri" and content.uri else content.label})
             case _:
                 continue
     if not blocks:
@@ -102,8 +106,14 @@ def _to_wire(message: Message, *, with_tools: bool) -> list[JsonObject]:
     return [{"role": role, "content": blocks[0] if len(blocks) == 1 else blocks}]
 
 
+def _result_blocks(content: Content) -> list[JsonObject]:
+    """A tool's result: its text, and what of it is no text."""
+    text: JsonObject = {"type": "text", "text": as_text(content.result)}
+    return [text, *(to_block(item) for item in content.items or () if item.type in ("data", "uri"))]
+
+
 def to_contents(content: JsonValue) -> list[Content]:
-    """The contents of a sampling result: text, images and tool calls; anything else is left out."""
+    """The contents of a sampling result: text, images, audio and tool calls; anything else is left out."""
     blocks = cast("list[JsonValue]", content) if isinstance(content, list) else [content]
     contents: list[Content] = []
     for block in blocks:
@@ -111,7 +121,7 @@ def to_contents(content: JsonValue) -> list[Content]:
         match wire.get("type"):
             case "text":
                 contents.append(Content.from_text(str(wire.get("text") or "")))
-            case "image":
+            case "image" | "audio":
                 contents.append(Content.from_data(str(wire.get("data")), str(wire.get("mimeType"))))
             case "tool_use":
                 contents.append(Content.from_function_call(str(wire.get("id")), str(wire.get("name")), wire.get("input") or {}))

@@ -136,7 +136,10 @@ async def _definition_checks(loaded: LoadedConfig, own: OwnHub) -> list[Check]:
 
         paths = [Path(folder) for folder in expose.agents]
         models = ModelResolver(os.environ, loaded.config.defaults.model)
-        async with AgentSource(paths, toolbox=own.gateway, models=models, environ=os.environ) as agents:
+        source = AgentSource(
+            paths, toolbox=own.gateway, models=models, environ=os.environ, base_dir=loaded.base_dir, settings=loaded.config.agents
+        )
+        async with source as agents:
             found += [Check("fail", f"agent {p.where}", p.message, "") for p in agents.problems]
         async with WorkflowSource(paths, toolbox=own.gateway, base_dir=loaded.base_dir) as workflows:
             found += [Check("fail", f"workflow {p.where}", p.message, "") for p in workflows.problems]

@@ -13,7 +13,7 @@ import click
 from gateway.cli.common import Group, config_option, json_option, load, run_async
 
 if TYPE_CHECKING:
-    from gateway.storage.entries import AskState, PendingAsk
+    from gateway.storage.entries import ApprovalRule, AskState, PendingAsk
     from gateway.storage.records import Records
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class _Approvals(Group):
 
 @click.group(cls=_Approvals, context_settings={"help_option_names": ["-h", "--help"]})
 def approvals() -> None:
-    """Calls and requests that wait for a person whose client cannot ask."""
+    """Calls and requests that wait for a person whose client cannot ask, and what was approved for good."""
 
 
 @approvals.command("list")
@@ -70,11 +70,16 @@ def show_approval(ask_id: str, config_path: str | None, as_json: bool) -> None:
 
 @approvals.command("approve")
 @click.argument("ask_id", metavar="ID")
+@click.option("--always", is_flag=True, help="Also every later call of this tool by this caller.")
+@click.option("--always-with-arguments", "exactly", is_flag=True, help="Also every later call with the same arguments by this caller.")
 @config_option
 @json_option
-def approve(ask_id: str, config_path: str | None, as_json: bool) -> None:
+def approve(ask_id: str, always: bool, exactly: bool, config_path: str | None, as_json: bool) -> None:
     """Let it go on."""
-    _decide(ask_id, "approved", config_path, as_json=as_json)
+    if always and exactly:
+        raise click.UsageError("`--always` and `--always-with-arguments` exclude each other.")
+    decision: AskState = "approved_always" if always else "approved_always_with_arguments" if exactly else "approved"
+    _decide(ask_id, decision, config_path, as_json=as_json)
 
 
 @approvals.command("deny")
@@ -84,6 +89,57 @@ def approve(ask_id: str, config_path: str | None, as_json: bool) -> None:
 def deny(ask_id: str, config_path: str | None, as_json: bool) -> None:
     """Refuse it."""
     _decide(ask_id, "denied", config_path, as_json=as_json)
+
+
+@approvals.command("rules")
+@config_option
+@json_option
+def list_rules(config_path: str | None, as_json: bool) -> None:
+    """Show what was approved for good."""
+    from gateway.cli.output import print_json, print_table
+
+    found = with_records(config_path, _rules)
+    if as_json:
+        print_json({"rules": [rule.to_json() for rule in found]})
+        return
+    rows = [[r.id, r.source, r.name, r.to_json()["arguments"], r.principal, moment(r.expires_at)] for r in found]
+    print_table(("id", "source", "name", "arguments", "caller", "until"), rows)
+
+
+@approvals.command("revoke")
+@click.argument("rule_id", metavar="ID")
+@config_option
+@json_option
+def revoke(rule_id: str, config_path: str | None, as_json: bool) -> None:
+    """Ask again for what was approved for good."""
+    from gateway.cli.output import print_json
+
+    async def work(records: Records) -> ApprovalRule:
+        rule = _one([rule for rule in await _rules(records) if rule_id and rule.id.startswith(rule_id)], rule_id)
+        await (await records.rules()).revoke(rule.id)
+        records.note(AuditEntry(time.time(), "approval.revoked", rule.source, rule.name, rule.principal, {"id": rule.id}))
+        return rule
+
+    from gateway.storage.entries import AuditEntry
+
+    rule = with_records(config_path, work)
+    if as_json:
+        print_json({"revoked": rule.id})
+        return
+    click.echo(f"revoked {rule.id}: {rule.name} of {rule.source} asks again")
+
+
+async def _rules(records: Records) -> list[ApprovalRule]:
+    return await (await records.rules()).list()
+
+
+def _one(found: list[ApprovalRule], rule_id: str) -> ApprovalRule:
+    from gateway.errors import NotFound
+
+    if len(found) != 1:
+        hint = "Several begin so; write more of it." if found else "`moongate approvals rules` shows them."
+        raise NotFound("approval", rule_id, f"There is no rule {rule_id!r}. {hint}")
+    return found[0]
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -149,10 +205,10 @@ def _decide(ask_id: str, decision: AskState, config_path: str | None, *, as_json
         print_json({"id": ask.id, "decision": decision, "taken": taken})
         return
     what = f"{ask.name} of {ask.source}"
-    if decision == "approved" and not taken:
+    if decision != "denied" and not taken:
         click.echo(f"approved {ask.id}, but nobody waits for {what} any more; the gateway that asked may have stopped")
         return
-    click.echo(f"{decision} {ask.id}: {what}" + (" goes on" if taken else ""))
+    click.echo(f"{decision.replace('_', ' ')} {ask.id}: {what}" + (" goes on" if taken else ""))
 
 
 async def _move(records: Records, ask_id: str, decision: AskState) -> tuple[PendingAsk, bool]:
@@ -165,7 +221,7 @@ async def _move(records: Records, ask_id: str, decision: AskState) -> tuple[Pend
     found = await _get(records, ask_id)
     if not await asks.move(found.id, "open", decision):
         raise CommandFailed(f"{found.id} is {await asks.state(found.id)} and cannot be answered any more.", code="not-found")
-    if decision != "approved":
+    if decision == "denied":
         return found, False
     with anyio.move_on_after(TAKEN_SECONDS):
         state = await asks.state(found.id)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from gateway.config.agents import AgentSettings
 from gateway.config.base import Model
 from gateway.config.policies import SourcePolicy
 from gateway.config.skills import SkillSettings
@@ -124,6 +125,8 @@ class ServerSettings(Model):
     """How long the first listing waits for servers that are still starting."""
     ask_timeout_seconds: float = Field(default=3600, gt=0)
     """How long a question waits for its answer; then the call that asked ends."""
+    standing_approval_days: float = Field(default=30, ge=0)
+    """How long a call that a person approved for good needs no further question; 0 offers no such choice."""
     max_child_processes: int = Field(default=64, ge=1)
     """Server processes at once; the one unused longest makes room."""
     status_tool: bool = True
@@ -189,6 +192,8 @@ class GatewayConfig(Model):
     """Our rules beside the entries, keyed by source name."""
     expose: Expose = Field(default_factory=Expose)
     """Your agents, skills, workflows and functions."""
+    agents: AgentSettings = Field(default_factory=AgentSettings)
+    """What holds for every agent."""
     skills: SkillSettings = Field(default_factory=SkillSettings)
     """How skills are read, and which of their scripts may run."""
     server: ServerSettings = Field(default_factory=ServerSettings)

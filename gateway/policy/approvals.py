@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -24,8 +25,18 @@ MAX_SHOWN = 4000
 SCRIPT_TOOL = "run_skill_script"
 """Native name of the tool that runs scripts of skills."""
 
+Decision = Literal["approve", "approve_always_with_arguments", "approve_always", "decline"]
+"""What a person may choose: this call, every call with these arguments, every call of the tool, none."""
+
 _FIELD = "decision"
-_APPROVE = "approve"
+_NAMES: dict[Decision, str] = {
+    "approve": "Approve this call",
+    "approve_always_with_arguments": "Approve every call with these arguments, until revoked",
+    "approve_always": "Approve every call of this tool, until revoked",
+    "decline": "Decline",
+}
+_ONCE: tuple[Decision, ...] = ("approve", "decline")
+_STANDING: tuple[Decision, ...] = ("approve", "approve_always_with_arguments", "approve_always", "decline")
 
 
 def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLists, *, by_author: bool = False) -> bool:
@@ -48,17 +59,40 @@ def with_script_approval(policy: SourcePolicy, scripts: ScriptSettings) -> Sourc
     return policy.model_copy(update={"approval": ApprovalLists(always=[*lists.always, SCRIPT_TOOL], never=lists.never)})
 
 
-def approval_form(text: str) -> JsonObject:
-    """The elicitation that asks for an approval. Accepting it is not enough: a client may accept forms by itself."""
-    choice: JsonObject = {"type": "string", "title": "Decision", "enum": [_APPROVE, "decline"]}
+def may_stand(source: str, name: str) -> bool:
+    """Whether a tool may be approved for good. A script's content is not among the arguments that a person sees."""
+    return (source, name) != ("skill", SCRIPT_TOOL)
+
+
+def canonical_arguments(arguments: JsonMapping) -> str:
+    """A digest that is equal where the values are; never empty."""
+    text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def approval_form(text: str, *, standing: bool = False) -> JsonObject:
+    """The elicitation that asks for an approval, with `standing` also for good.
+
+    Accepting it is not enough: a client may accept forms by itself.
+    """
+    offered = _STANDING if standing else _ONCE
+    names = [_NAMES[decision] for decision in offered]
+    choice: JsonObject = {"type": "string", "title": "Decision", "enum": list(offered), "enumNames": names}
     schema: JsonObject = {"type": "object", "properties": {_FIELD: choice}, "required": [_FIELD]}
     return {"method": "elicitation/create", "params": {"mode": "form", "message": text, "requestedSchema": schema}}
 
 
-def is_approved(answer: JsonMapping) -> bool:
-    """Whether the answer to `approval_form` approves."""
+def read_decision(answer: JsonMapping, *, standing: bool = False) -> Decision:
+    """What the answer to the same `approval_form` says; anything that was no choice there is a no."""
     content = cast("JsonMapping", answer.get("content") or {})
-    return answer.get("action") == "accept" and content.get(_FIELD) == _APPROVE
+    chosen: JsonValue = content.get(_FIELD) if answer.get("action") == "accept" else None
+    offered = _STANDING if standing else _ONCE
+    return chosen if chosen in offered else "decline"
+
+
+def is_approved(answer: JsonMapping) -> bool:
+    """Whether the answer to an `approval_form` without `standing` approves."""
+    return read_decision(answer) == "approve"
 
 
 def describe_call(source: str, tool: str, arguments: JsonMapping) -> str:

@@ -48,6 +48,7 @@ from starlette.routing import Route
 from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
 from gateway.catalog.skills import SkillFace
+from gateway.errors import StorageError
 from gateway.server.caller import WireCaller
 from gateway.server.calls import CallHandler
 from gateway.server.changes import Changes
@@ -60,6 +61,8 @@ from gateway.server.skills import bind_skills, declare_skills
 from gateway.server.tasks import TaskHandler
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
+from gateway.telemetry.operations import SERVER_DURATION, measured
 from gateway.tools.base import ChangeKind
 
 if TYPE_CHECKING:
@@ -67,8 +70,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+REVOKED_SECONDS = 2.0
+"""How long a task may go on after its caller's API key was revoked; its results are refused at once."""
+
 async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-    """Outermost middleware: what an unexpected exception says stays here; the SDK would send it to legacy clients as it is."""
+    """Outermost middleware: what an unexpected exception says stays here; the SDK would send it to legacy clients as it is.
+
+    Where metrics are made, it measures too.
+    """
+    if OBSERVABILITY_SETTINGS.enable_instrumentation:
+        transport = "pipe" if ctx.request is None else "tcp"
+        return await measured(
+            SERVER_DURATION,
+            ctx.method,
+            ctx.params,
+            lambda: _without_internals(ctx, call_next),
+            protocol_version=ctx.protocol_version,
+            transport=transport,
+            code_of=lambda error: error.error.code if isinstance(error, MCPError) else None,
+        )
+    return await _without_internals(ctx, call_next)
+
+
+async def _without_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
     try:
         return await call_next(ctx)
     except (MCPError, ValidationError):
@@ -128,6 +152,7 @@ class GatewayServer:
         seals request state; gateways that share it take each other's. No side effects."""
         self._ask_timeout_seconds = ask_timeout_seconds
         self._records: Records | None = None
+        self._may_call: Callable[[str], bool] | None = None
         self._catalog = catalog
         self._task_key = hmac.digest(state_key, b"task-handles", "sha256")
         self._instructions = instructions
@@ -168,9 +193,13 @@ class GatewayServer:
         bind_skills(self.mcp, self._skills, lambda ctx: self._clients.context(ctx, WireCaller(ctx)))
         declare_skills(self.mcp, self._skills)
 
-    def keep_tasks_in(self, records: Records) -> None:
-        """Where tasks of this gateway are kept; before it is entered. Without it only tasks of servers are relayed."""
+    def keep_tasks_in(self, records: Records, may_call: Callable[[str], bool] | None = None) -> None:
+        """Where tasks of this gateway are kept; before it is entered. Without it only tasks of servers are relayed.
+
+        Tasks of a principal that `may_call` no longer lets are stopped.
+        """
         self._records = records
+        self._may_call = may_call
 
     async def __aenter__(self) -> GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
@@ -182,6 +211,7 @@ class GatewayServer:
             runner = TaskRunner(tasks, self._records, handler.call, ask_timeout_seconds=self._ask_timeout_seconds)
             handler.run_with(runner)
             tasks.start_soon(runner.run)
+            tasks.start_soon(self._stop_tasks, runner)
         handler.bind(self.mcp)
         calls = CallHandler(self._catalog, self._clients, parked, handler)
         self.mcp.add_request_handler("tools/call", CallToolRequestParams, calls)
@@ -191,6 +221,15 @@ class GatewayServer:
     async def __aexit__(self, *exc: object) -> None:
         self._changes.close()
         await self._stack.aclose()
+
+    async def _stop_tasks(self, runner: TaskRunner) -> None:
+        """Of callers that may no longer call, until cancelled."""
+        while self._may_call is not None:
+            await anyio.sleep(REVOKED_SECONDS)
+            try:
+                await runner.stop_all_but(self._may_call)
+            except StorageError as error:
+                logger.warning("It is not known whose API keys are revoked: %s", error)
 
     async def _arrived(self, ctx: RequestContext, params: NotificationParams) -> None:
         """A 2025 client is here, and hears of changes from now on, whatever it asks for."""

@@ -19,6 +19,7 @@ from gateway.sessions.sql import LazyDatabase
 from gateway.types.messages import Message
 
 if TYPE_CHECKING:
+    from gateway.storage.engine import Database
     from gateway.storage.memories import Memories, Memory
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,14 @@ class Embeds(Protocol):
         ...
 
 
+class OpensDatabase(Protocol):
+    """Whose the database is, closes it."""
+
+    async def open(self) -> Database:
+        """The database. Raises `StorageError`."""
+        ...
+
+
 class SemanticMemoryProvider(ContextProvider):
     """Before a run the memories nearest to its input, after it the input (and with `store_outputs` the answer) as new ones."""
 
@@ -45,7 +54,7 @@ class SemanticMemoryProvider(ContextProvider):
     def __init__(
         self,
         embedding_client: Embeds,
-        url: str | Path | None = None,
+        url: str | Path | OpensDatabase | None = None,
         *,
         owner: str | None = None,
         collection: str = "memory",
@@ -54,8 +63,8 @@ class SemanticMemoryProvider(ContextProvider):
         store_outputs: bool = False,
         source_id: str = DEFAULT_SOURCE_ID,
     ) -> None:
-        """`url` as for `SqlHistoryProvider`. Without an `owner` memories are of whoever the agent runs for; one that is given
-        has them all in common. Another embedding model needs another `collection`.
+        """`url` as for `SqlHistoryProvider`, or what opens a database. Without an `owner` memories are of whoever the agent runs
+        for; one that is given has them all in common. Another embedding model needs another `collection`.
         """
         super().__init__(source_id)
         if top_k < 1 or not -1.0 <= min_similarity <= 1.0:
@@ -66,7 +75,7 @@ class SemanticMemoryProvider(ContextProvider):
         self.top_k = top_k
         self.min_similarity = min_similarity
         self.store_outputs = store_outputs
-        self._database = LazyDatabase(url)
+        self._database: OpensDatabase = LazyDatabase(url) if url is None or isinstance(url, str | Path) else url
 
     async def remember(self, texts: Sequence[str], *, owner: str | None = None, fields: Mapping[str, object] | None = None) -> None:
         """Keep texts; each is known again by what it means. Raises `ModelError`, `StorageError`."""

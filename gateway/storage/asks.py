@@ -88,6 +88,6 @@ def _to_row(ask: PendingAsk) -> dict[str, Any]:
 
 def _to_ask(row: Mapping[Any, Any]) -> PendingAsk:
     values: dict[str, Any] = dict(row)
-    if values["state"] in ("open", "approved") and values["expires_at"] <= time.time():
+    if (values["state"] == "open" or values["state"].startswith("approved")) and values["expires_at"] <= time.time():
         values["state"] = "expired"
     return PendingAsk(**values)

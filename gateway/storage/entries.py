@@ -8,7 +8,9 @@ from typing import Literal, cast
 
 from gateway.json_types import JsonObject
 
-AskState = Literal["open", "approved", "denied", "expired", "withdrawn", "delivered"]
+AskState = Literal[
+    "open", "approved", "approved_always", "approved_always_with_arguments", "denied", "expired", "withdrawn", "delivered"
+]
 """`delivered`: an approval that the waiting call took. `withdrawn`: the call ended before anybody answered."""
 
 
@@ -62,6 +64,31 @@ class PendingAsk:
         return {
             "id": self.id, "kind": self.kind, "source": self.source, "name": self.name, "principal": self.principal,
             "shown": self.shown, "state": self.state, "createdAt": self.created_at, "expiresAt": self.expires_at,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRule:
+    """Calls of one caller that need no question any more."""
+
+    id: str
+    principal: str
+    source: str
+    name: str
+    """Native name of the tool."""
+    arguments: str
+    """Digest of the arguments that a call must have; empty: any."""
+    shown: str
+    """What the person was shown who made it."""
+    created_at: float
+    expires_at: float
+
+    def to_json(self) -> JsonObject:
+        """As `moongate approvals rules --json` prints it."""
+        return {
+            "id": self.id, "principal": self.principal, "source": self.source, "name": self.name,
+            "arguments": "these" if self.arguments else "any", "shown": self.shown,
+            "createdAt": self.created_at, "expiresAt": self.expires_at,
         }  # fmt: skip
 
 

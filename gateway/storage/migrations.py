@@ -51,7 +51,13 @@ CREATE TABLE task_steps (task TEXT NOT NULL, key TEXT NOT NULL, is_done INTEGER 
 INSERT INTO locks (name) VALUES ('tasks');
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS)
+_RULES = """
+CREATE TABLE approval_rules (id TEXT PRIMARY KEY, principal TEXT NOT NULL, source TEXT NOT NULL, name TEXT NOT NULL,
+    arguments TEXT NOT NULL, shown TEXT NOT NULL, created_at {float} NOT NULL, expires_at {float} NOT NULL);
+CREATE INDEX approval_rules_tool ON approval_rules (principal, source, name);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES)
 """Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
 
 _WORDS = {

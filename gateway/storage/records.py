@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gateway.storage.audit import AuditLog
     from gateway.storage.budget import SamplingUse
     from gateway.storage.engine import Database
+    from gateway.storage.rules import ApprovalRules
     from gateway.storage.sessions import Sessions
     from gateway.storage.tasks import TaskRows
 
@@ -55,6 +56,7 @@ class _Opened:
     budget: SamplingUse
     sessions: Sessions
     tasks: TaskRows
+    rules: ApprovalRules
 
 
 class Records:
@@ -86,6 +88,10 @@ class Records:
     async def asks(self) -> Asks:
         """The pending questions. Raises `StorageError`."""
         return (await self._open()).asks
+
+    async def rules(self) -> ApprovalRules:
+        """The standing approvals. Raises `StorageError`."""
+        return (await self._open()).rules
 
     async def budget(self) -> SamplingUse:
         """The sampling requests counted. Raises `StorageError`."""
@@ -147,13 +153,15 @@ class Records:
         from gateway.storage.audit import AuditLog
         from gateway.storage.budget import SamplingUse
         from gateway.storage.engine import open_database, open_url
+        from gateway.storage.rules import ApprovalRules
         from gateway.storage.sessions import Sessions
         from gateway.storage.tasks import TaskRows
 
         folder = self._state.ensure()
         database = open_url(self._url) if self._url is not None else open_database(folder)
         audit = AuditLog(database, self._state.key("audit"))
-        return _Opened(database, audit, Asks(database), SamplingUse(database), Sessions(database), TaskRows(database))
+        rows = Asks(database), SamplingUse(database), Sessions(database), TaskRows(database), ApprovalRules(database)
+        return _Opened(database, audit, *rows)
 
     # -- the audit log's writing side --------------------------------------------------------------------------
 

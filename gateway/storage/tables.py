@@ -63,6 +63,21 @@ asks = sa.Table(
 )
 """Questions for a person whose client cannot ask them."""
 
+approval_rules = sa.Table(
+    "approval_rules",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("arguments", sa.Text, nullable=False),
+    sa.Column("shown", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("expires_at", sa.Float, nullable=False),
+    sa.Index("approval_rules_tool", "principal", "source", "name"),
+)
+"""Calls that a person approved for good. `arguments` is a digest, or empty for every call of the tool."""
+
 sessions = sa.Table(
     "sessions",
     METADATA,

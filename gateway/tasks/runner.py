@@ -145,6 +145,16 @@ class TaskRunner:
             task = await self.moved(task)
         return task
 
+    async def stop_all_but(self, may_call: Callable[[str], bool]) -> None:
+        """Cancel what runs here for callers that `may_call` no longer lets; it may block."""
+        running = {task.principal for task in self._here.values() if not task.is_over}
+        if not running:
+            return
+        gone = await anyio.to_thread.run_sync(lambda: {principal for principal in running if not may_call(principal)})
+        for task in [task for task in self._here.values() if task.principal in gone]:
+            logger.warning("task of %s is stopped: the API key of %s is revoked or expired", task.tool, task.principal)
+            await self.cancel(task)
+
     async def run(self) -> None:
         """Renew leases, hear what came in elsewhere and take over orphans, until cancelled."""
         looked_at = float("-inf")

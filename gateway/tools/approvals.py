@@ -21,9 +21,17 @@ import anyio
 
 from gateway.errors import AskExpired, AskUnavailable, GatewayError, PolicyDenied, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.policy.approvals import RULE, approval_form, describe_call, is_approved
+from gateway.policy.approvals import (
+    RULE,
+    Decision,
+    approval_form,
+    canonical_arguments,
+    describe_call,
+    may_stand,
+    read_decision,
+)
 from gateway.policy.decision import Reject
-from gateway.storage.entries import PendingAsk
+from gateway.storage.entries import ApprovalRule, AskState, PendingAsk
 from gateway.storage.records import Records
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import InputRequired, ToolOutcome
@@ -33,6 +41,15 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.25
 """How often a waiting call looks for its answer: it goes on within a second of it."""
+
+_DECISIONS: dict[AskState, Decision] = {
+    "approved": "approve",
+    "approved_always": "approve_always",
+    "approved_always_with_arguments": "approve_always_with_arguments",
+}
+"""What answers from the list mean."""
+
+_DAY_SECONDS = 86_400.0
 
 MARK_PREFIX = "approved:"
 """Before the request state of a call that was approved in an earlier leg."""
@@ -48,6 +65,8 @@ class Question:
     """Native name of the tool, or the method."""
     shown: str
     """What the person reads."""
+    arguments: str = ""
+    """Digest of the call's arguments, where it may be approved for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +99,12 @@ def approved_in_run(ctx: CallContext) -> bool:
 class Approvals:
     """One per gateway; safe for concurrent calls."""
 
-    def __init__(self, records: Records | None, events: EventStream) -> None:
-        """Without `records` there is no list: who cannot be asked in its client is refused."""
+    def __init__(self, records: Records | None, events: EventStream, *, standing_days: float = 0) -> None:
+        """Without `records` there is no list: who cannot be asked in its client is refused. `standing_days` is how long a call
+        that is approved for good needs no further question; 0 offers no such choice.
+        """
         self._records = records
+        self._standing_days = standing_days if records is not None else 0.0
         self._own_key = secrets.token_bytes(32)
         self._events = events
 
@@ -92,7 +114,10 @@ class Approvals:
             mark = await self._mark(source, name, arguments, ctx)
             if ctx.request_state is not None and ctx.request_state.startswith(mark):
                 return Grant(mark)
-            refused = await self.ask(Question("call", source, name, describe_call(source, name, arguments)), ctx)
+            digest = canonical_arguments(arguments) if self._standing_days and may_stand(source, name) else ""
+            if digest and await self._stands(source, name, digest, ctx.principal.id):
+                return Grant(mark)
+            refused = await self.ask(Question("call", source, name, describe_call(source, name, arguments), digest), ctx)
         except AskUnavailable:
             raise
         except GatewayError as error:
@@ -110,15 +135,10 @@ class Approvals:
         outcome: Literal["approved", "denied", "expired", "unavailable"] = "unavailable"
         started = time.perf_counter()
         try:
-            if channel == "client":
-                try:
-                    outcome = "approved" if is_approved(await ctx.ask(approval_form(question.shown))) else "denied"
-                except ToolFailed:
-                    outcome = "denied"
-                except AskExpired:
-                    outcome = "expired"
-            else:
-                outcome = await self._by_list(question, ctx)
+            decision = await (self._by_form if channel == "client" else self._by_list)(question, ctx)
+            if decision in ("approve_always", "approve_always_with_arguments"):
+                await self._keep_rule(question, ctx, with_arguments=decision == "approve_always_with_arguments")
+            outcome = "denied" if decision == "decline" else "expired" if decision == "expired" else "approved"
         finally:
             waited = round((time.perf_counter() - started) * 1000)
             fields: JsonObject = {"what": question.kind, "outcome": outcome, "channel": channel, "milliseconds": waited}
@@ -133,7 +153,42 @@ class Approvals:
             return Reject(f"{RULE}.expired", f"Nobody approved it within {ctx.ask_timeout_seconds:g} s.")
         return Reject(RULE, "The person did not approve it. Do not try it again unless they ask for it.")
 
-    async def _by_list(self, question: Question, ctx: CallContext) -> Literal["approved", "denied", "expired"]:
+    async def _by_form(self, question: Question, ctx: CallContext) -> Decision | Literal["expired"]:
+        standing = bool(question.arguments)
+        try:
+            return read_decision(await ctx.ask(approval_form(question.shown, standing=standing)), standing=standing)
+        except ToolFailed:
+            return "decline"
+        except AskExpired:
+            return "expired"
+
+    async def _stands(self, source: str, name: str, digest: str, principal: str) -> bool:
+        """Whether this caller's person approved the call for good."""
+        assert self._records is not None
+        rule = await (await self._records.rules()).find(principal, source, name, digest)
+        if rule is not None:
+            fields: JsonObject = {"what": "call", "outcome": "approved", "channel": "rule", "rule": rule.id}
+            self._events.emit("approval.decided", source=source, name=name, principal=principal, fields=fields)
+        return rule is not None
+
+    async def _keep_rule(self, question: Question, ctx: CallContext, *, with_arguments: bool) -> None:
+        assert self._records is not None
+        now = time.time()
+        rule = ApprovalRule(
+            id=secrets.token_hex(5),
+            principal=ctx.principal.id,
+            source=question.source,
+            name=question.name,
+            arguments=question.arguments if with_arguments else "",
+            shown=question.shown,
+            created_at=now,
+            expires_at=now + self._standing_days * _DAY_SECONDS,
+        )
+        await (await self._records.rules()).add(rule)
+        fields: JsonObject = {"id": rule.id, "arguments": "these" if with_arguments else "any"}
+        self._events.emit("approval.rule", source=rule.source, name=rule.name, principal=rule.principal, fields=fields)
+
+    async def _by_list(self, question: Question, ctx: CallContext) -> Decision | Literal["expired"]:
         if self._records is None:
             raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)
         asks = await self._records.asks()
@@ -160,9 +215,10 @@ class Approvals:
                 while state == "open":  # another process answers; it can only be looked for
                     await anyio.sleep(POLL_SECONDS)
                     state = await asks.state(entry.id)
-            if state == "approved" and await asks.move(entry.id, "approved", "delivered"):
-                return "approved"
-            return "expired" if state == "expired" else "denied"
+            decision = _DECISIONS.get(state)
+            if decision is not None and await asks.move(entry.id, state, "delivered"):
+                return decision if question.arguments else "approve"
+            return "expired" if state == "expired" else "decline"
         finally:
             with anyio.CancelScope(shield=True):
                 try:

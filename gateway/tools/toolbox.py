@@ -7,9 +7,10 @@ them passes the same policy as any client.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from gateway.tools.base import Tool
+from gateway.tools.base import ReadOutcome, Tool
+from gateway.tools.context import CallContext
 
 
 class ToolBox(Protocol):
@@ -20,5 +21,19 @@ class ToolBox(Protocol):
 
         In catalog order, each once; `definition.name` is the exposed, model-safe name. A pattern that matches
         nothing is no error.
+        """
+        ...
+
+
+@runtime_checkable
+class ResourceBox(Protocol):
+    """Reads resources as clients do, through the gate."""
+
+    async def read_resource(self, uri: str, ctx: CallContext) -> ReadOutcome:
+        """An exposed resource.
+
+        Raises:
+            NotFound: There is none with this URI (`kind` is `resource`).
+            GatewayError: It cannot be read.
         """
         ...

@@ -65,6 +65,8 @@ from gateway.errors import (
 )
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import strip_text, strip_value
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
+from gateway.telemetry.operations import CLIENT_DURATION, measured
 from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
 from gateway.upstream.http import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED
 
@@ -260,6 +262,15 @@ class Session:
         if self.closed.is_set():
             raise SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
         try:
+            if OBSERVABILITY_SETTINGS.enable_instrumentation:
+                return await measured(
+                    CLIENT_DURATION,
+                    method,
+                    wire,
+                    lambda: self._dispatcher.send_raw_request(method, wire, options),
+                    protocol_version=self.negotiated.protocol_version,
+                    code_of=lambda error: error.error.code if isinstance(error, MCPError) else None,
+                )
             return await self._dispatcher.send_raw_request(method, wire, options)
         except MCPError as error:
             raise self._translate(method, error) from None

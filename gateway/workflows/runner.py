@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from gateway.errors import WorkflowConvergenceException, WorkflowError, only_cause
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.workflows.checkpoints import CheckpointID, CheckpointStorage
 from gateway.workflows.context import Board, WorkflowContext, copied
@@ -23,6 +24,7 @@ from gateway.workflows.events import WorkflowErrorDetails, WorkflowEvent, Workfl
 from gateway.workflows.executor import Executor
 from gateway.workflows.messages import MessageType, State, WorkflowMessage
 from gateway.workflows.snapshots import take
+from gateway.workflows.tracing import traced_step
 
 if TYPE_CHECKING:
     from gateway.workflows.workflow import Workflow
@@ -247,7 +249,8 @@ class Runner:
             ctx = WorkflowContext[Any, Any](target, delivery.source_ids, self._board, label=label, request_id=request_id)
             await self._emit(WorkflowEvent[Any].executor_invoked(target.id, copied(message.data)))
             try:
-                await target.find(message)(message.data, ctx)
+                step = target.find(message)(message.data, ctx)
+                await (traced_step(target.id, type(target).__name__, step) if OBSERVABILITY_SETTINGS.enable_instrumentation else step)
             except Exception as error:  # the boundary to an executor's code
                 details = WorkflowErrorDetails.from_exception(error, executor_id=target.id)
                 await self._emit(WorkflowEvent[Any].executor_failed(target.id, details))

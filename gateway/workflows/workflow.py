@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import anyio
 
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.types.responses import ResponseStream
 from gateway.workflows.annotations import coerced, is_instance_of, name_of
@@ -28,6 +29,7 @@ from gateway.workflows.request import RunRequest
 from gateway.workflows.runner import MAX_ITERATIONS, OnEvent, Runner, RunState
 from gateway.workflows.snapshots import give_back
 from gateway.workflows.stream import live
+from gateway.workflows.tracing import traced_run
 from gateway.workflows.workflow_agent import WorkflowAgent
 
 if TYPE_CHECKING:
@@ -258,7 +260,8 @@ class Workflow:
                     await runner.repeat_requests()
 
             try:
-                await runner.run(begin)
+                run = runner.run(begin)
+                await (traced_run(self.name or self.id, self.id, run) if OBSERVABILITY_SETTINGS.enable_instrumentation else run)
             except anyio.get_cancelled_exc_class():
                 self.note_status(WorkflowRunState.CANCELLED)
                 self.run_state.shared.discard()

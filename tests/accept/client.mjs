@@ -1,7 +1,8 @@
 // A client that is not ours: the TypeScript SDKs, driven once per era and transport.
 //   node client.mjs ERA TARGET_JSON STEPS_JSON
 // TARGET is {"url": …} or {"command": …, "args": […], "env": {…}}; each step is ["list"] or ["call", name, arguments]
-// or ["read", uri]. Prints one JSON array with the results, in order. `sampling` and `elicitation` are answered.
+// or ["read", uri], or ["watch", name, arguments, answer]: a call whose progress is listened to, and whose questions are
+// answered with `answer`; gives {result, progress, asked}. Prints one JSON array with the results, in order.
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 
@@ -32,11 +33,31 @@ async function open() {
 }
 
 const [client, transport] = await open();
+const asked = [];
+let answer = null;
+const elicit = async (request) => {
+  asked.push(request.params.message);
+  return answer ? { action: 'accept', content: answer } : { action: 'decline' };
+};
+if (era === 'modern') client.setRequestHandler('elicitation/create', elicit);
+else client.setRequestHandler((await load('@modelcontextprotocol/sdk/types.js')).ElicitRequestSchema, elicit);
+
+async function watch(name, args, content) {
+  answer = content;
+  asked.length = 0;
+  const progress = [];
+  const options = { onprogress: (heard) => progress.push(heard.message ?? '') };
+  const call = { name, arguments: args };
+  const result = await (era === 'modern' ? client.callTool(call, options) : client.callTool(call, undefined, options));
+  return { result, progress, asked: [...asked] };
+}
+
 await client.connect(transport);
 const results = [];
-for (const [verb, first, second] of steps) {
+for (const [verb, first, second, third] of steps) {
   if (verb === 'list') results.push((await client.listTools()).tools.map((tool) => tool.name));
   else if (verb === 'call') results.push(await client.callTool({ name: first, arguments: second }));
+  else if (verb === 'watch') results.push(await watch(first, second, third));
   else if (verb === 'read') results.push(await client.readResource({ uri: first }));
 }
 await client.close();

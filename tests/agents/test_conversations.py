@@ -223,3 +223,43 @@ async def test_a_compaction_that_makes_no_sense_is_a_problem_of_its_file(
     async with house(tmp_path, server, compaction=written) as place:
         [problem] = place.source.problems
     assert said in problem.message
+
+
+@pytest.mark.requirement("SE22", "CP1")
+async def test_a_summary_is_written_once_and_the_next_turns_go_on_from_it(tmp_path: Path, server: ScriptedServer) -> None:
+    summary = {"when": {"contains": "[assistant]"}, "text": "They said one and two.", "repeat": True}
+    await server.play(summary, ECHO)
+    keys = {"compaction": "{strategy: summarization, keep: 2, threshold: 3}"}
+    async with house(tmp_path, server, **keys) as here:
+        session = id_of(await here.say("one", "new"))
+        for task in ("two", "three", "four"):
+            await here.say(task, session)
+    async with house(tmp_path, server, **keys) as again:
+        await again.say("five", session)
+        assert await again.heard() == [
+            "system: Help.", "assistant: They said one and two.", "assistant: ok three", "user: four", "assistant: ok four", "user: five",
+        ], "the fifth turn goes on from the summary of the fourth, also in another process"  # fmt: skip
+        assert sum("[assistant]" in str(r["body"]["messages"]) for r in await server.requests()) == 1
+        await again.say("six", session)
+        assert sum("[assistant]" in str(r["body"]["messages"]) for r in await server.requests()) == 2
+        assert "1. [assistant] They said one and two." in str((await server.requests())[-2]["body"]), "a summary is summed up in turn"
+    with closing(sqlite3.connect(tmp_path / "state" / "gateway.db")) as database:
+        [(rows,)] = database.execute("SELECT group_concat(messages) FROM history").fetchall()
+    assert all(f'"{word}"' in rows for word in ("one", "two", "three", "four", "five")), "what is stored stays whole"
+
+
+@pytest.mark.requirement("NM1")
+async def test_an_agent_with_a_memory_is_told_what_its_caller_said_in_another_session(tmp_path: Path, server: ScriptedServer) -> None:
+    await server.play(ECHO)
+    async with house(tmp_path, server, memory="{embedding: openai:embed, min-similarity: -1}") as here:
+        await here.say("I like figs.")
+        await here.say("Somebody else's.", caller="bob")
+        await here.say("What do I like?", "new")
+        [*_, told] = [request["body"]["messages"] for request in await server.requests() if "messages" in request["body"]]
+        [_, memory, question] = [f"{message['role']}: {message['content']}" for message in told]
+        assert "- I like figs." in memory and "else" not in memory and question == "user: What do I like?"
+        embedded = [request["body"]["model"] for request in await server.requests() if request["path"].endswith("/embeddings")]
+        assert set(embedded) == {"embed"}
+    with closing(sqlite3.connect(tmp_path / "state" / "gateway.db")) as database:
+        owners = database.execute("SELECT DISTINCT owner FROM memories ORDER BY owner").fetchall()
+    assert owners == [("ada",), ("bob",)]

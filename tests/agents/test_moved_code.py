@@ -95,6 +95,16 @@ async def test_the_value_is_read_from_the_last_answer_not_from_what_was_said_on_
     assert response.value == {"ok": True}
 
 
+@both_ways
+@pytest.mark.requirement("SO1")
+async def test_a_schema_of_the_callers_own_is_sent_as_it_is_also_where_it_is_no_object(stream: bool) -> None:
+    schema = {"type": "array", "items": {"type": "integer"}}
+    agent, client = agent_of(["[1, 2]"])
+    response = await run(agent, stream, options={"response_format": schema})
+    assert client.requests[0][1].get("response_format") == schema
+    assert response.value == [1, 2]
+
+
 @dataclass
 class Point:
     x: int

@@ -112,3 +112,20 @@ async def test_an_empty_answer_is_an_error_and_a_missing_model_name_is_unknown()
 async def test_a_client_that_cannot_be_asked_is_an_error_that_says_so() -> None:
     with pytest.raises(ModelError, match="client's model"):
         await SamplingChatClient(CallContext()).get_response("hi")
+
+
+@pytest.mark.requirement(41)
+async def test_images_and_audio_cross_both_ways_and_other_files_by_their_names() -> None:
+    audio: dict[str, Any] = {"type": "audio", "data": "UklGRg==", "mimeType": "audio/wav"}
+    client = Client({**ANSWER, "content": [{"type": "text", "text": "Listen:"}, audio]})
+    seen = Message("user", ["Look:", Content.from_data(b"png", "image/png"), Content.from_data(b"%PDF", "application/pdf")])
+    shot = Content.from_function_result("c1", [Content.from_text("shot"), Content.from_data(b"jpg", "image/jpeg")])
+    call = Message("assistant", [Content.from_function_call("c1", "look", {"place": "attic"})])
+    response = await chat(client, tools=True).get_response([seen, call, Message("tool", [shot])], options=OPTIONS)
+    [params] = client.asked
+    blocks = params["messages"][0]["content"]
+    assert [block["type"] for block in blocks] == ["text", "image", "text"]
+    assert blocks[1] == {"type": "image", "data": "cG5n", "mimeType": "image/png"} and "pdf" in blocks[2]["text"]
+    result = params["messages"][2]["content"]
+    assert [block["type"] for block in result["content"]] == ["text", "image"]
+    assert [content.media_type for content in response.messages[0].contents] == [None, "audio/wav"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, get_args
 
+import httpx2
 import mcp_types as t
 import pytest
 from mcp.client.client import Client
@@ -24,8 +26,14 @@ def remote(line: str, key: str = "REMOTE_KEY") -> str:
     return f"---\ndescription: Runs elsewhere. Use it in tests.\nremote:\n  {line}\n{headers}---\n"
 
 
+class Front(str):
+    """The gateway's URL, and where its remote A2A agent is."""
+
+    a2a = ""
+
+
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+def front(tmp_path_factory: pytest.TempPathFactory) -> Generator[Front]:
     folder = tmp_path_factory.mktemp("remote")
     (folder / "there").mkdir()
     (folder / "there" / "near.agent.md").write_text(LOCAL)
@@ -38,7 +46,9 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
             (folder / "here" / "far.agent.md").write_text(remote(f"ag-ui: {there.removesuffix('/mcp')}/agui/near"))
             (folder / "here" / "keyless.agent.md").write_text(remote(f"a2a: {a2a}", "NOT_SET"))
             with gateway_http(folder, {"expose": {"agents": ["here"]}}, "here", env=env) as here:
-                yield here
+                found = Front(here)
+                found.a2a = a2a
+                yield found
 
 
 async def call(url: str, era: Era, name: str, task: str, answer: str | None = None) -> tuple[Any, list[str]]:
@@ -88,3 +98,20 @@ async def test_a_file_whose_key_is_not_set_is_left_out_and_named(front: str, tmp
             "agent__far",
             "agent__obedient",
         ]
+
+
+@pytest.mark.requirement("SE2")
+async def test_a_session_with_a_remote_agent_is_one_conversation_there_too(front: Front) -> None:
+    async with Client(front, mode=MODERN, cache=None) as client:
+        session = "new"
+        for said in ("one", "two", "three"):
+            result: Any = await client.call_tool("agent__obedient", {"task": f"say {said}", "session_id": session})
+            assert (result.is_error, result.content[0].text) == (False, said)
+            session = result.meta["dev.moongate/sessionId"]
+        alone: Any = await client.call_tool("agent__obedient", {"task": "say alone"})
+        stored: Any = await client.read_resource(f"session://{session}")
+    assert alone.content[0].text == "alone"
+    received = httpx2.get(f"{front.a2a}/log", headers={"Authorization": "Bearer s3cret"}).json()["messages"]
+    contexts = [message["context"] for message in received if message["text"].startswith("say ")]
+    assert len(set(contexts[:3])) == 1 and contexts[3] not in contexts[:3]
+    assert len(json.loads(stored.contents[0].text)["messages"]) == 6

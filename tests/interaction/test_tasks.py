@@ -121,8 +121,29 @@ async def test_an_id_of_another_principal_reads_as_one_that_never_was(tmp_path: 
                     assert (await other.send(method, taskId=promoted))["error"] == UNKNOWN
                 assert (await other.send("tasks/list"))["result"]["tasks"] == []
             async with over_http(front, "modern", token=ada) as owner:
-                for task_id in (relayed, promoted):
-                    await owner.send("tasks/cancel", taskId=task_id)
+                await owner.send("tasks/cancel", taskId=relayed)
+
+
+@pytest.mark.requirement(90)
+async def test_the_task_of_a_revoked_key_is_refused_at_once_and_stops(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "gateway-state" / "keys.json")
+    ada, bob = (store.add(name) for name in ("ada", "bob"))
+    with upstream_http() as plain:
+        policies = {"slow": {"tasks": {"promote": ["hang"]}}}
+        with gateway_http(tmp_path, {"mcpServers": {"slow": {"type": "http", "url": plain}}, "policies": policies}) as front:
+            async with over_http(front, "modern", token=ada.token) as owner, over_http(front, "modern", token=bob.token) as other:
+                begun = [(await start(caller, "modern", "slow__hang"))["taskId"] for caller in (owner, other)]
+                store.revoke(ada.id)
+                assert (await owner.send("tasks/get", taskId=begun[0]))["error"] == "unauthorized"
+                ended: dict[str, int] = {}
+                with anyio.fail_after(20):
+                    while not ended:  # it stops within seconds
+                        await anyio.sleep(0.1)
+                        seen = await other.send("tools/call", name="slow__stats", arguments={})
+                        ended = seen["result"]["structuredContent"]["cancelled"]
+                assert ended == {"hang": 1}
+                assert (await other.send("tasks/get", taskId=begun[1]))["result"]["status"] == "working"
+                await other.send("tasks/cancel", taskId=begun[1])
 
 
 @pytest.mark.requirement(90)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from gateway.agents.following import followed
 from gateway.errors import AgentError, AskUnavailable
 from gateway.json_types import JsonObject
+from gateway.sessions.session import AgentSession
 from gateway.tools.context import CallContext
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse
@@ -30,13 +31,15 @@ class Remote:
     """A remote agent that takes the place of the model."""
 
 
-async def run_remote(agent: A2AAgent, messages: Sequence[Message], ctx: CallContext) -> AgentResponse:
-    """Run a remote agent to its answer.
+async def run_remote(
+    agent: A2AAgent, messages: Sequence[Message], ctx: CallContext, session: AgentSession | None = None
+) -> AgentResponse:
+    """Run a remote agent to its answer. A `session` remembers the conversation that the remote side has.
 
     Raises:
         AgentError: It cannot be used, failed, or asks what nobody answers.
     """
-    session = agent.create_session()
+    session = session or agent.create_session()
     for _ in range(MAX_QUESTIONS):
         response = await followed(agent.run(messages, stream=True, session=session), ctx)
         if not response.user_input_requests:

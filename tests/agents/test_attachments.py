@@ -1,0 +1,201 @@
+"""What callers give an agent beside the words of its task, and what holds for every agent of a gateway."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import CallContext, FunctionTool
+from gateway.agents.attachments import MAX_ATTACHED_BYTES, MAX_ATTACHMENTS
+from gateway.agents.source import AgentSource
+from gateway.chat.resolve import ModelResolver
+from gateway.config.agents import AgentSettings
+from gateway.errors import AgentError, NotFound
+from gateway.tools.base import Complete, Finished, ReadOutcome, Tool
+from tests.agents.test_served_agents import call
+from tests.agents.test_tool import Tools, agent_file, endpoint
+from tests.fakes.openai_server import ScriptedServer, openai_server
+
+PIXEL = "iVBORw0KGgo="
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[ScriptedServer]:
+    with openai_server() as running:
+        yield running
+
+
+class House(Tools):
+    """A tool box with resources; `read` is what was read, and for whom."""
+
+    def __init__(self, *tools: Tool, **resources: Any) -> None:
+        super().__init__(*tools)
+        self.resources = resources
+        self.read: list[tuple[str, str]] = []
+
+    async def read_resource(self, uri: str, ctx: CallContext) -> ReadOutcome:
+        self.read.append((uri, ctx.principal.id))
+        if uri not in self.resources:
+            raise NotFound("resource", uri)
+        return Finished({"contents": [{"uri": uri, **self.resources[uri]}]})
+
+
+@asynccontextmanager
+async def source_of(folder: Path, server: ScriptedServer, house: House, **settings: Any) -> AsyncGenerator[AgentSource]:
+    models = ModelResolver(endpoint(server), None)
+    given = AgentSettings.model_validate(settings)
+    async with AgentSource([folder], toolbox=house, models=models, environ={}, base_dir=folder, settings=given) as source:
+        yield source
+    await models.aclose()
+
+
+async def seen(server: ScriptedServer) -> list[Any]:
+    """Of the user's message that the model was sent last, what each part is."""
+    [*_, last] = [m for m in (await server.requests())[-1]["body"]["messages"] if m["role"] == "user"]
+    return last["content"] if isinstance(last["content"], list) else [{"type": "text", "text": last["content"]}]
+
+
+@pytest.mark.requirement("TY10")
+async def test_images_audio_files_and_links_go_to_the_model_beside_the_task(tmp_path: Path, server: ScriptedServer) -> None:
+    agent_file(tmp_path)
+    await server.play({"text": "seen"})
+    attachments: list[Any] = [
+        {"type": "text", "text": "beside"},
+        {"type": "image", "mimeType": "image/png", "data": PIXEL},
+        {"type": "audio", "mimeType": "audio/wav", "data": PIXEL},
+        {"type": "resource", "resource": {"uri": "file:///a.csv", "mimeType": "text/csv", "text": "a,b"}},
+        {"type": "resource", "resource": {"uri": "file:///a.pdf", "mimeType": "application/pdf", "blob": PIXEL}},
+        {"type": "resource_link", "uri": "notes+note://7", "name": "seven"},
+        {"type": "resource_link", "uri": "https://example.com/x.png", "mimeType": "image/png", "name": "x"},
+    ]
+    house = House(**{"notes+note://7": {"mimeType": "text/plain", "text": "the seventh"}})
+    async with source_of(tmp_path, server, house) as source:
+        assert (await call(source, attachments=attachments)).as_text() == "seen"
+    parts = await seen(server)
+    assert [part.get("text") for part in parts if part["type"] == "text"] == [
+        "go", "beside", "File file:///a.csv:\na,b", "File notes+note://7:\nthe seventh",
+    ]  # fmt: skip
+    assert [p["image_url"]["url"] for p in parts if p["type"] == "image_url"] == [f"data:image/png;base64,{PIXEL}", "https://example.com/x.png"]
+    assert [part["type"] for part in parts if part["type"] not in ("text", "image_url")] == ["input_audio", "file"]
+    assert house.read == [("notes+note://7", "local"), ("https://example.com/x.png", "local")]
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ({"type": "image", "data": PIXEL}, "needs `data` (base64) and `mimeType`"),
+        ({"type": "image", "mimeType": "image/png", "data": "no base64!"}, "no base64"),
+        ({"type": "film", "data": PIXEL}, "'film' is no type"),
+        ({"type": "resource", "resource": {"uri": "file:///x"}}, "`text` or `blob`"),
+        ({"type": "resource_link"}, "needs `uri`"),
+        ({"type": "resource_link", "uri": "file:///etc/passwd"}, "resources/list"),
+        ({"type": "text", "text": "x" * (MAX_ATTACHED_BYTES + 1)}, "larger than"),
+    ],
+)
+async def test_an_attachment_that_is_none_is_named_and_no_model_is_asked(
+    tmp_path: Path, server: ScriptedServer, block: Any, told: str
+) -> None:
+    agent_file(tmp_path)
+    await server.play()
+    async with source_of(tmp_path, server, House()) as source:
+        with pytest.raises(AgentError) as caught:
+            await call(source, attachments=[{"type": "text", "text": "fine"}, block])
+        with pytest.raises(AgentError, match="too many"):
+            await call(source, attachments=[{"type": "text", "text": "x"}] * (MAX_ATTACHMENTS + 1))
+    assert "attachments[1]" in str(caught.value) and told in str(caught.value)
+    assert await server.requests() == []
+
+
+async def test_an_agent_may_take_no_attachments(tmp_path: Path, server: ScriptedServer) -> None:
+    agent_file(tmp_path, "plain", attachments="false")
+    agent_file(tmp_path, "rich")
+    async with source_of(tmp_path, server, House()) as source:
+        found = {tool.definition.name: set(tool.definition.input_schema["properties"]) for tool in await source.tools()}
+    assert found == {"plain": {"task"}, "rich": {"task", "attachments"}}
+
+
+async def test_an_image_that_a_tool_gives_reaches_the_model(tmp_path: Path, server: ScriptedServer) -> None:
+    class Camera(FunctionTool[..., Any]):
+        async def call(self, arguments: Any, ctx: CallContext) -> Complete:
+            return Complete({"content": [{"type": "image", "data": PIXEL, "mimeType": "image/png"}]})
+
+    def look() -> str:
+        """Takes a picture."""
+        return ""
+
+    agent_file(tmp_path, tools="[function/look]")
+    await server.play({"tool_calls": [{"name": "look", "arguments": {}}]}, {"text": "a pixel"})
+    async with source_of(tmp_path, server, House(Camera(look))) as source:
+        assert (await call(source)).as_text() == "a pixel"
+    assert f"data:image/png;base64,{PIXEL}" in json.dumps((await server.requests())[-1]["body"])
+
+
+@pytest.mark.requirement("MW6", "HK1", "FA1")
+async def test_what_the_gateway_says_for_all_agents_goes_around_what_a_file_says(tmp_path: Path, server: ScriptedServer) -> None:
+    (tmp_path / "around_all_agents.py").write_text(
+        textwrap.dedent("""
+            from gateway import LifecycleHooks, agent_middleware
+
+            heard = []
+
+            @agent_middleware
+            async def outer(context, call_next):
+                heard.append("outer")
+                await call_next()
+
+            @agent_middleware
+            async def inner(context, call_next):
+                heard.append("inner")
+                await call_next()
+
+            class First(LifecycleHooks):
+                async def before_message_turn(self, context):
+                    heard.append(f"{type(self).__name__} {context.user_message}")
+
+            class Second(First):
+                pass
+        """)
+    )
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "note.txt").write_text("kept here")
+    agent_file(tmp_path, middleware="[around_all_agents:inner]")
+    middleware = [f"around_all_agents:{name}" for name in ("First", "outer", "Second")]
+    read = {"tool_calls": [{"name": "file_access_read_file", "arguments": {"file_name": "note.txt"}}]}
+    await server.play(read, {"text": "{last_tool} / {tools}"})
+    async with source_of(tmp_path, server, House(), middleware=middleware, files={"root": "data"}) as source:
+        assert source.problems == []
+        said = (await call(source)).as_text()
+    assert sys.modules["around_all_agents"].heard == ["First go", "Second go", "outer", "inner"]
+    assert said.startswith("kept here")
+    assert "file_access_read_file" in said and "file_access_save_file" not in said, "read-only unless it says otherwise"
+
+
+async def test_middleware_for_all_agents_that_is_none_keeps_every_agent_out(tmp_path: Path, server: ScriptedServer) -> None:
+    agent_file(tmp_path)
+    async with source_of(tmp_path, server, House(), middleware=["json:loads"]) as source:
+        assert await source.tools() == []
+        [problem] = source.problems
+    assert problem.where == "agents.middleware" and "json:loads" in problem.message
+
+
+@pytest.mark.parametrize("own", [None, "{sinks: []}"])
+async def test_security_rules_for_all_agents_hold_unless_a_file_has_its_own(
+    tmp_path: Path, server: ScriptedServer, own: str | None
+) -> None:
+    def double(n: int) -> int:
+        """Twice n."""
+        return 2 * n
+
+    agent_file(tmp_path, tools="[function/double]", **({"security": own} if own else {}))
+    calls = [{"tool_calls": [{"name": "double", "arguments": {"n": n}}]} for n in (1, 2)]
+    await server.play(*calls, {"text": "{last_tool}"})
+    async with source_of(tmp_path, server, House(FunctionTool(double)), security={"onViolation": "refuse"}) as source:
+        said = (await call(source)).as_text()
+    assert ("Refused" in said) is (own is None), said

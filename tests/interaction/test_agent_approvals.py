@@ -1,0 +1,234 @@
+"""Approvals inside agents through real gateways: a form, `input_required` or the list, whichever the client has; and approvals for good."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import mcp_types as t
+import pytest
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters
+
+from tests.cli.processes import moongate
+from tests.fakes.openai_server import ScriptedServer, openai_server
+from tests.fakes.running import ROOT, child, free_port, gateway_command, gateway_http, upstream_stdio, wait_until_ready, write_config
+from tests.interaction.ways import MODERN, Era
+from tests.interaction.wire import over_http
+
+pytestmark = [pytest.mark.timeout(60)]
+AGENT = "---\nname: clerk\ndescription: Echoes.\nmodel: openai-chat:scripted\ntools: [guarded/echo, guarded/add]\n---\nEcho.\n"
+ECHO: dict[str, Any] = {"when": {"last_role": "tool"}, "text": "The tool said: {last_tool}", "repeat": True}
+WORK_SECONDS = 0.5
+"""Of the tool: shorter than it takes to start a program that answers."""
+
+
+def calling(*texts: str) -> dict[str, Any]:
+    """A model that calls the guarded tool with these, all at once, whatever it is told."""
+    calls = [{"name": "guarded__echo", "arguments": {"text": text}, "id": f"c-{text}"} for text in texts]
+    return {"when": {"last_role": "user"}, "tool_calls": calls, "repeat": True}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A gateway over HTTP, what starts one over stdio, and their model."""
+
+    url: str
+    path: Path
+    model: ScriptedServer
+    env: dict[str, str]
+
+    def target(self, front: str) -> Any:
+        if front == "http":
+            return self.url
+        command, args = gateway_command(self.path)
+        return StdioServerParameters(command=command, args=args, cwd=ROOT, env={**os.environ, **self.env})
+
+    def cli(self, *arguments: str) -> Any:
+        return moongate("approvals", *arguments, "--json", "--config", str(self.path), cwd=self.path.parent).data
+
+    async def ended(self) -> list[dict[str, Any]]:
+        """The results that the model was told last."""
+        messages = (await self.model.requests())[-1]["body"]["messages"]
+        return [message for message in messages if message["role"] == "tool"]
+
+
+def config(folder: Path) -> dict[str, Any]:
+    (folder / "own").mkdir()
+    (folder / "own" / "clerk.agent.md").write_text(AGENT)
+    policies = {"guarded": {"approval": {"always": ["e*"], "never": ["extra*"]}, "timeoutSeconds": WORK_SECONDS}}
+    return {"mcpServers": {"guarded": upstream_stdio()}, "policies": policies, "expose": {"agents": ["own"]}}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[Place]:
+    folder = tmp_path_factory.mktemp("approvals")
+    with openai_server() as model:
+        env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}
+        with gateway_http(folder, config(folder), env=env) as url:
+            yield Place(url, folder / "gateway.json", model, env)
+
+
+@dataclass
+class Person:
+    """Answers approvals with these decisions in turn, the last one again and again."""
+
+    decisions: list[str]
+    asked: list[str] = field(default_factory=lambda: list[str]())
+    choices: list[str] = field(default_factory=lambda: list[str]())
+
+    async def elicit(self, context: Any, params: Any) -> t.ElicitResult:
+        self.asked.append(params.message)
+        self.choices = params.requested_schema["properties"]["decision"]["enum"]
+        decision = self.decisions.pop(0) if len(self.decisions) > 1 else self.decisions[0]
+        return t.ElicitResult(action="accept", content={"decision": decision})
+
+
+@asynccontextmanager
+async def client_of(target: Any, era: Era, person: Person | None = None) -> AsyncGenerator[Client]:
+    """A client with that person, or without forms."""
+    mode = "legacy" if era == "legacy" else MODERN
+    async with Client(target, mode=mode, cache=None, elicitation_callback=person.elicit if person else None) as client:
+        yield client
+
+
+async def ask(client: Client) -> Any:
+    return await client.call_tool("agent__clerk", {"task": "Go on."})
+
+
+@pytest.mark.requirement("AP1", "AP2", "AP3")
+@pytest.mark.parametrize(("front", "era"), [("http", "legacy"), ("http", "modern"), ("stdio", "legacy")])
+async def test_a_person_who_is_asked_in_the_client_decides_on_each_call_of_an_agents_tool(place: Place, front: str, era: Era) -> None:
+    await place.model.play(calling(f"yes {front} {era}", f"no {front} {era}"), ECHO)
+    person = Person(["approve", "decline"])
+    async with client_of(place.target(front), era, person) as client:
+        result = await ask(client)
+    assert not result.is_error
+    assert sorted("text: yes" in text for text in person.asked) == [False, True]
+    said = {message["tool_call_id"].split()[0]: message["content"] for message in await place.ended()}
+    asked_first = "c-yes" if "text: yes" in person.asked[0] else "c-no"
+    assert {key: "did not approve" in text for key, text in said.items()} == {key: key != asked_first for key in ("c-yes", "c-no")}
+    assert f"{front} {era}" in said[asked_first], "the model reads what the other gave, and goes on"
+
+
+@pytest.mark.requirement("AP2", "AP13")
+async def test_a_modern_client_gets_input_required_and_its_answer_counts_for_that_call_only(place: Place) -> None:
+    await place.model.play(calling("bound"), ECHO)
+    async with over_http(place.url, "modern", tasks=False) as wire:
+        first = (await wire.send("tools/call", name="agent__clerk", arguments={"task": "Go on."}))["result"]
+        assert first["resultType"] == "input_required"
+        [(key, request)] = first["inputRequests"].items()
+        assert request["method"] == "elicitation/create" and "'echo' of 'guarded'" in request["params"]["message"]
+        yes = {key: {"action": "accept", "content": {"decision": "approve"}}}
+        answer = {"inputResponses": yes, "requestState": first["requestState"]}
+        other = await wire.send("tools/call", name="agent__clerk", arguments={"task": "Something else."}, **answer)
+        assert "error" in other, "the state is bound to the call"
+        again = (await wire.send("tools/call", name="agent__clerk", arguments={"task": "Go on."}, inputResponses=yes))["result"]
+        assert again["resultType"] == "input_required", "an answer to nothing that was asked approves nothing"
+        done = (await wire.send("tools/call", name="agent__clerk", arguments={"task": "Go on."}, **answer))["result"]
+    assert (done["resultType"], done["content"][0]["text"]) == ("complete", "The tool said: bound")
+
+
+@pytest.mark.requirement("AP4", "AP8", "AP11")
+async def test_of_calls_made_together_those_that_need_nobody_run_once_and_the_others_are_asked_about(place: Place) -> None:
+    added = {"name": "guarded__add", "arguments": {"a": 2, "b": 3}, "id": "c-add"}
+    await place.model.play({**calling("one", "two"), "tool_calls": [added, *calling("one", "two")["tool_calls"]]}, ECHO)
+    arguments: dict[str, Any] = {"name": "agent__clerk", "arguments": {"task": "All of it."}}
+    async with over_http(place.url, "modern", tasks=False) as wire:
+        before = (await wire.send("tools/call", name="guarded__stats", arguments={}))["result"]["structuredContent"]["calls"]
+        first = (await wire.send("tools/call", **arguments))["result"]
+        asked = {key: request["params"]["message"] for key, request in first["inputRequests"].items()}
+        assert sorted("text: one" in message for message in asked.values()) == [False, True]
+        answers: dict[str, Any] = {
+            key: {"action": "accept", "content": {"decision": "approve" if "text: one" in message else "decline"}}
+            for key, message in asked.items()
+        }
+        state = {"requestState": first["requestState"]}
+        [open_key, *_] = [key for key, message in asked.items() if "text: two" in message]
+        partly = {key: answer for key, answer in answers.items() if key != open_key}
+        second = (await wire.send("tools/call", **arguments, **state, inputResponses=partly))["result"]
+        assert set(second["inputRequests"]) == {open_key}, "what is answered is not asked again"
+        rest = {"requestState": second["requestState"], "inputResponses": {open_key: answers[open_key]}}
+        done = (await wire.send("tools/call", **arguments, **rest))["result"]
+        after = (await wire.send("tools/call", name="guarded__stats", arguments={}))["result"]["structuredContent"]["calls"]
+    assert done["resultType"] == "complete"
+    said = {message["tool_call_id"]: message["content"] for message in await place.ended()}
+    assert (said["c-add"], said["c-one"]) == ("5", "one") and "did not approve" in said["c-two"]
+    assert [after.get(name, 0) - before.get(name, 0) for name in ("add", "echo")] == [1, 1]
+
+
+@pytest.mark.requirement("AP9", "AP10")
+async def test_an_approval_for_good_holds_for_the_same_arguments_is_shown_and_can_be_revoked(place: Place) -> None:
+    person = Person(["approve_always_with_arguments"])
+    async with client_of(place.url, "legacy", person) as client:
+        await place.model.play(calling("same"), ECHO)
+        for _ in range(2):
+            assert (await ask(client)).content[0].text == "The tool said: same"
+        assert len(person.asked) == 1
+        assert person.choices == ["approve", "approve_always_with_arguments", "approve_always", "decline"]
+        await place.model.play(calling("other"), ECHO)
+        person.decisions = ["decline"]
+        assert "did not approve" in (await ask(client)).content[0].text
+        [rule] = (place.cli("rules"))["rules"]
+        assert (rule["source"], rule["name"], rule["arguments"]) == ("guarded", "echo", "these")
+        assert "text: same" in rule["shown"]
+        assert place.cli("revoke", rule["id"][:6]) == {"revoked": rule["id"]}
+        await place.model.play(calling("same"), ECHO)
+        assert "did not approve" in (await ask(client)).content[0].text
+        assert len(person.asked) == 3
+    entries = moongate("audit", "--json", "--config", str(place.path), cwd=place.path.parent).data["entries"]
+    kinds = {entry["kind"] for entry in entries if entry.get("id") == rule["id"]}
+    assert kinds == {"approval.rule", "approval.revoked"}
+    assert [entry["outcome"] for entry in entries if entry.get("rule") == rule["id"]] == ["approved"]
+
+
+@pytest.mark.requirement("AP2", "AP5", "AP9", "AP10")
+async def test_without_forms_the_agent_waits_for_another_process_longer_than_its_own_time(place: Place) -> None:
+    await place.model.play(calling("over stdio"), ECHO)
+
+    def answer() -> Any:
+        while not (waiting := place.cli("list")["approvals"]):
+            pass
+        return place.cli("approve", waiting[0]["id"], "--always")
+
+    decided: list[Any] = []
+    results: list[Any] = []
+    async with client_of(place.target("stdio"), "modern") as client:
+        async with anyio.create_task_group() as tasks:
+
+            async def decide() -> None:
+                decided.append(await anyio.to_thread.run_sync(answer))
+
+            tasks.start_soon(decide)
+            results.append(await ask(client))
+        await place.model.play(calling("anything"), ECHO)
+        results.append(await ask(client))
+    assert decided[0]["taken"] and decided[0]["decision"] == "approved_always"
+    assert [result.content[0].text for result in results] == ["The tool said: over stdio", "The tool said: anything"]
+    [rule] = place.cli("rules")["rules"]
+    assert rule["arguments"] == "any"
+    place.cli("revoke", rule["id"])
+
+
+@pytest.mark.requirement("AP9")
+async def test_an_approval_for_good_outlives_a_killed_gateway(tmp_path: Path) -> None:
+    path = write_config(tmp_path, {"mcpServers": {"up": upstream_stdio()}, "policies": {"up": {"approval": "always"}}})
+    asked: list[int] = []
+    for _ in range(2):
+        person, port, log = Person(["approve_always"]), free_port(), tmp_path / "gateway.log"
+        arguments = ("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path))
+        with child(*arguments, log=log) as process:
+            wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
+            async with client_of(f"http://127.0.0.1:{port}/mcp", "modern", person) as client:
+                result: Any = await client.call_tool("up__echo", {"text": "kept"})
+                process.send_signal(signal.SIGKILL)
+        assert result.content[0].text == "kept"
+        asked.append(len(person.asked))
+    assert asked == [1, 0]
