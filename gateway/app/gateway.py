@@ -24,6 +24,7 @@ from gateway.app.local import LocalSources
 from gateway.app.lock import LockFile
 from gateway.app.reload import Reloader, fixed_changes, with_fixed
 from gateway.app.servers import Servers
+from gateway.app.shared_skills import SharedSkills
 from gateway.auth.keys import KeyStore
 from gateway.catalog import Catalog, CatalogEntry
 from gateway.catalog.disclosure import Disclosure
@@ -59,11 +60,15 @@ from gateway.upstream.source import UpstreamSource
 if TYPE_CHECKING:
     from starlette.routing import Route
 
+    from gateway.catalog.remote_skills import RemoteSkills
     from gateway.chat.resolve import ModelResolver
+    from gateway.skills.index import SkillIndex
 
 logger = logging.getLogger(__name__)
 
-AUDITED = frozenset({"ask.judged", "approval.waiting", "approval.decided", "approval.rule", "call.refused"})
+AUDITED = frozenset(
+    {"ask.judged", "approval.waiting", "approval.decided", "approval.rule", "call.refused", "script.refused", "script.finished"}
+)
 """Events that go into the audit log: decisions, not traffic."""
 
 _DEFAULT_PREFIX = {"skill": "", "function": "function", "agent": "agent", "workflow": "workflow"}
@@ -81,6 +86,8 @@ class Gateway:
         self._servers: Servers
         self._own: OwnSource
         self._disclosure = Disclosure()
+        self._shared: SharedSkills
+        self._arranging = anyio.Lock()
         self._lock = LockFile(self._pin_again)
         self._mask = SecretMask()
         self._models: ModelResolver | None = None
@@ -123,7 +130,7 @@ class Gateway:
         hosts = Hosts()
         records = Records(state, audit_days=config.storage.audit_days, url=config.storage.url)
         self._stack.push_async_callback(records.aclose)
-        self._local = LocalSources(hosts, self, self._all_models, records, state.path)
+        self._local = LocalSources(hosts, self, self._all_models, records, state.path, self.events)
         services = self._asking(records)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes))
         client: JsonObject = {"name": config.server.name, "version": __version__}
@@ -152,6 +159,7 @@ class Gateway:
             disclosure=self._disclosure,
         )
         await self.catalog.refresh()
+        self._shared = SharedSkills(self.catalog, self._serve_remote)
         self._server = GatewayServer(
             self.catalog,
             name=config.server.name,
@@ -166,6 +174,7 @@ class Gateway:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(self.catalog.run)
+        tasks.start_soon(self._shared.run)
         tasks.start_soon(store.sweep_forever)
         tasks.start_soon(self._lock.run)
         tasks.start_soon(services.records.run)
@@ -252,13 +261,17 @@ class Gateway:
         Raises:
             ConfigError: It cannot be used; nothing was changed.
         """
+        async with self._arranging:
+            return await self._take_up(written)
+
+    async def _take_up(self, written: LoadedConfig) -> bool:
         for path in fixed_changes(self.loaded.config, written.config):
             logger.warning("%s changed; a restart of the gateway takes it up", path)
         loaded = with_fixed(self.loaded, written)
         pins = await self._lock.read(loaded)
         self._servers.services = dataclasses.replace(self._servers.services, models=self._wanted_models(loaded.config))
         turnover = await self._servers.plan(loaded, pins)
-        local = await self._local.prepare(loaded)
+        local = await self._local.prepare(loaded, self._shared.remote)
         self.loaded = loaded
         self._local.take(local)
         self._learn_secrets()
@@ -269,6 +282,7 @@ class Gateway:
         await self.catalog.arrange(self._entries())
         self._servers.release(turnover.leaving)
         self._local.release(local.leaving)
+        self._shared.wake()
         self._server.describe()
         for server in turnover.joining:
             self._tasks.start_soon(self._note_ready, server.source)
@@ -311,12 +325,21 @@ class Gateway:
         await self.catalog.catch_up()
 
     async def _note_settled(self) -> None:
-        for upstream in self._servers.sources:
-            await self._note_ready(upstream)
+        async with anyio.create_task_group() as tasks:
+            for upstream in self._servers.sources:
+                tasks.start_soon(self._note_ready, upstream)
         self._settled.set()
+
+    async def _serve_remote(self, remote: RemoteSkills) -> None:
+        """Serve the skills of servers among our own; the source for skills is made when there are none of folders."""
+        async with self._arranging:
+            if await self._local.share(self.loaded, remote):
+                await self.catalog.arrange(self._entries())
+        self._server.describe()
 
     async def _note_ready(self, upstream: UpstreamSource) -> None:
         await upstream.settled()
+        await self._shared.meet(upstream)
         for remark in await self._remarks(upstream):
             logger.warning("%s", remark)
         self._server.describe()
@@ -351,10 +374,15 @@ class Gateway:
         return remarks + upstream.pin_remarks()
 
     async def _wait_for_lists(self) -> None:
-        if self._settled.is_set() or all(upstream.is_known for upstream in self._servers.sources):
+        if self._settled.is_set() or (not self._shared.is_looking and all(upstream.is_known for upstream in self._servers.sources)):
             return
         with anyio.move_on_after(max(0.0, self._list_deadline - anyio.current_time())):
             await self._settled.wait()
+
+    @property
+    def skill_index(self) -> SkillIndex | None:
+        """The one index of all skills; `None` while there are none."""
+        return self._local.skills.index if self._local.skills is not None else None
 
     def sources(self) -> list[SourceStatus]:
         """How every source is doing, in catalog order; disabled servers last."""

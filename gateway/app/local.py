@@ -8,19 +8,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from gateway.app.held import Held, Holdable, Hosts
 from gateway.config.load import LoadedConfig
 from gateway.config.models import GatewayConfig
+from gateway.config.policies import SkillFilter
+from gateway.errors import SkillError
+from gateway.json_types import JsonValue
+from gateway.policy.skills import judge_skill
 from gateway.storage.records import Records
+from gateway.telemetry.events import EventStream
 from gateway.tools.base import Tool, ToolSource
 from gateway.tools.toolbox import ToolBox
 from gateway.types.messages import Message
 
 if TYPE_CHECKING:
     from gateway.agents.source import AgentSource
+    from gateway.catalog.remote_skills import RemoteSkills
     from gateway.chat.resolve import ModelResolver
     from gateway.skills.source import SkillSource
 
@@ -43,16 +50,44 @@ class LocalTurnover:
     leaving: list[Local]
 
 
+class ServedSkills:
+    """What agents are told of skills (`SkillTexts`): of those that are served when they ask."""
+
+    def __init__(self, source: Callable[[], SkillSource | None]) -> None:
+        self._source = source
+
+    def instructions(self, names: Sequence[str]) -> str:
+        """As `SkillSource.instructions`."""
+        return self._served().instructions(names)
+
+    def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
+        """As `SkillSource.wishes`."""
+        return self._served().wishes(names)
+
+    def _served(self) -> SkillSource:
+        source = self._source()
+        if source is None:
+            raise SkillError("No skills are served; set `expose.skills`.", code="unknown-skill")
+        return source
+
+
 class LocalSources:
     """Made from `expose`: `prepare` enters what is new, `take` serves it, `release` lets go what went."""
 
     def __init__(
-        self, hosts: Hosts, toolbox: ToolBox, models: Callable[[], ModelResolver], records: Records, state_folder: Path
+        self,
+        hosts: Hosts,
+        toolbox: ToolBox,
+        models: Callable[[], ModelResolver],
+        records: Records,
+        state_folder: Path,
+        events: EventStream,
     ) -> None:
         """`models` gives the gateway's resolver, made when an agent first needs it; `records` keep sessions. No side effects."""
         self._hosts = hosts
         self._records = records
         self._state_folder = state_folder
+        self._events = events
         self._toolbox = toolbox
         self._models = models
         self._table: dict[str, Local] = {}
@@ -84,22 +119,34 @@ class LocalSources:
         local = self._table.get("agent")
         return cast("AgentSource", local.source).secrets if local is not None else set()
 
-    async def prepare(self, loaded: LoadedConfig) -> LocalTurnover:
-        """Make and enter what `loaded` exposes and is not here alike; nothing is served or left yet."""
+    async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> bool:
+        """Serve the skills of remote servers too; whether a source came that is to be put up."""
+        if (skills := self.skills) is not None:
+            if not skills.library.has(remote):
+                skills.library.add(remote)
+            return False
+        turnover = await self.prepare(loaded, remote)
+        self.take(turnover)
+        return True
+
+    async def prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> LocalTurnover:
+        """Make and enter what `loaded` exposes and is not here alike; nothing is served or left yet.
+
+        There is a source for skills also where only servers have some (`remote`).
+        """
         table: dict[str, Local] = {}
         joining: list[Local] = []
-        skills: SkillSource | None = None
-        for kind, made_from in _wanted(loaded.config):
+        for kind, made_from in _wanted(loaded.config, has_remote=remote is not None and bool(remote.skills)):
             local = self._table.get(kind)
             if local is None or local.made_from != made_from:
-                source = self._build(kind, loaded, skills)
+                source = self._build(kind, loaded)
                 policy = loaded.config.policy(kind)
                 local = Local(made_from, source, Held(cast("Holdable", source), policy.timeout_seconds))
                 await self._hosts.start(local.held)
+                if kind == "skill" and remote is not None:
+                    cast("SkillSource", source).library.add(remote)
                 joining.append(local)
             table[kind] = local
-            if kind == "skill":
-                skills = cast("SkillSource", local.source)
         return LocalTurnover(table, joining, [local for kind, local in self._table.items() if table.get(kind) is not local])
 
     def take(self, turnover: LocalTurnover) -> None:
@@ -111,7 +158,7 @@ class LocalSources:
         for local in locals_:
             self._hosts.release(local.held)
 
-    def _build(self, kind: str, loaded: LoadedConfig, skills: SkillSource | None) -> ToolSource:
+    def _build(self, kind: str, loaded: LoadedConfig) -> ToolSource:
         expose, base = loaded.config.expose, loaded.base_dir
         match kind:
             case "skill":
@@ -121,7 +168,7 @@ class LocalSources:
 
                 return FunctionSource(expose.functions, base_dir=base)
             case "agent":
-                return self._agents(loaded, skills)
+                return self._agents(loaded)
             case _:
                 from gateway.workflows.source import WorkflowSource
 
@@ -132,7 +179,13 @@ class LocalSources:
         from gateway.skills.source import SkillSource
 
         wanted = loaded.config.skills
+        rules = loaded.config.policy("skill").skills
         scripts = ScriptRunner(wanted.scripts, os.environ) if wanted.scripts.enabled else None
+        code = None
+        if wanted.objects:
+            from gateway.skills.code import CodeSkills
+
+            code = CodeSkills(wanted.objects, base_dir=loaded.base_dir, strict=wanted.strict)
         paths = [loaded.base_dir / path for path in loaded.config.expose.skills]
         return SkillSource(
             paths,
@@ -140,9 +193,12 @@ class LocalSources:
             refresh_seconds=wanted.refresh_seconds,
             scripts=scripts,
             state_folder=self._state_folder / "skills",
+            code=code,
+            keeps=partial(judge_skill, rules=rules) if rules != SkillFilter() else None,
+            events=self._events,
         )
 
-    def _agents(self, loaded: LoadedConfig, skills: SkillSource | None) -> AgentSource:
+    def _agents(self, loaded: LoadedConfig) -> AgentSource:
         from gateway.agents.conversations import ConversationLimits, Conversations
         from gateway.agents.source import AgentSource
 
@@ -152,7 +208,7 @@ class LocalSources:
             [base / path for path in loaded.config.expose.agents],
             toolbox=self._toolbox,
             models=self._models(),
-            skills=skills,
+            skills=ServedSkills(lambda: self.skills),
             environ=os.environ,
             conversations=Conversations(self._records, limits),
             base_dir=base,
@@ -160,12 +216,12 @@ class LocalSources:
         )
 
 
-def _wanted(config: GatewayConfig) -> list[tuple[str, tuple[object, ...]]]:
+def _wanted(config: GatewayConfig, *, has_remote: bool) -> list[tuple[str, tuple[object, ...]]]:
     """The sources that something is exposed for, each with what it depends on; agents are told of skills, so after them."""
     expose, skills = config.expose, config.skills
     wanted: list[tuple[str, tuple[object, ...]]] = []
-    if expose.skills:
-        wanted.append(("skill", (expose.skills, skills)))
+    if expose.skills or skills.objects or has_remote:
+        wanted.append(("skill", (expose.skills, skills, config.policy("skill").skills)))
     if expose.functions:
         wanted.append(("function", (expose.functions,)))
     if expose.agents:

@@ -7,7 +7,7 @@ the process. Not a permission: a tool that is not listed can be called by its na
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
@@ -15,7 +15,7 @@ from gateway.json_types import JsonObject
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.guard import GuardedTool
-from gateway.tools.search import NAME_WEIGHT, WordIndex, words_of
+from gateway.tools.search import Row, WordIndex
 
 MAX_SCOPES = 10_000
 """Clients whose loaded tools are remembered; the one that changed them longest ago is forgotten first."""
@@ -58,7 +58,7 @@ class Disclosure:
     def renew(self, tools: Mapping[str, GuardedTool]) -> None:
         """Take over the tools that can be loaded now, by exposed name."""
         self._tools = dict(tools)
-        self._words = WordIndex([_terms(name, tool.definition) for name, tool in self._tools.items()])
+        self._words = WordIndex([_row(name, tool.definition) for name, tool in self._tools.items()])
 
     def visible(self, entries: Sequence[JsonObject], scope: str) -> Sequence[JsonObject]:
         """The entries of a `tools/list` that this scope is shown."""
@@ -167,12 +167,7 @@ class _LoadTools:
         return Complete.text("\n".join(lines), is_error=not done)
 
 
-def _terms(name: str, definition: ToolDefinition) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for term in words_of(f"{name.replace('_', ' ')} {definition.title or ''}"):
-        counts[term] = NAME_WEIGHT
-    counts.update(words_of(definition.description or ""))
+def _row(name: str, definition: ToolDefinition) -> Row:
     properties = definition.input_schema.get("properties")
-    if isinstance(properties, dict):
-        counts.update(words_of(" ".join(cast("dict[str, JsonObject]", properties)).replace("_", " ")))
-    return counts
+    arguments = " ".join(cast("dict[str, JsonObject]", properties)) if isinstance(properties, dict) else ""
+    return f"{name} {definition.title or ''}", "", f"{definition.description or ''} {arguments}"

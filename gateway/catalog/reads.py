@@ -50,9 +50,15 @@ class ReadGate:
         self._usage = usage
 
     async def run(
-        self, method: str, name: str, ctx: CallContext, work: Callable[[CallContext], Awaitable[Finished | InputRequired]]
+        self,
+        method: str,
+        name: str,
+        ctx: CallContext,
+        work: Callable[[CallContext], Awaitable[Finished | InputRequired]],
+        hidden_text: HiddenText | None = None,
     ) -> Finished | InputRequired:
         """Run one read within the source's limits; `work` gives the result as exposed, `name` is the exposed name or URI.
+        `hidden_text` is what becomes of it where that is not the source's own rule.
 
         Raises:
             UpstreamTimeout: It took longer than `timeoutSeconds`.
@@ -68,7 +74,7 @@ class ReadGate:
                 outcome = "timeout"
                 raise UpstreamTimeout(f"{method} of {name!r} took longer than {self._policy.timeout_seconds:g} s.", server=self._source)
             outcome = "complete" if isinstance(result, Finished) else "input_required"
-            return await self._limited(method, name, ctx, result)
+            return await self._limited(method, name, ctx, result, hidden_text or self._hidden_text)
         except GatewayError as error:
             outcome = type(error).__name__ if outcome != "timeout" else outcome
             raise
@@ -84,22 +90,31 @@ class ReadGate:
                 fields={"method": method, "outcome": outcome, "milliseconds": milliseconds},
             )
 
-    async def finish(self, method: str, name: str, ctx: CallContext, work: Callable[[CallContext], Awaitable[JsonObject]]) -> JsonObject:
+    async def finish(
+        self,
+        method: str,
+        name: str,
+        ctx: CallContext,
+        work: Callable[[CallContext], Awaitable[JsonObject]],
+        hidden_text: HiddenText | None = None,
+    ) -> JsonObject:
         """`run` for what never asks: the payload itself."""
 
         async def finished(inner: CallContext) -> Finished:
             return Finished(await work(inner))
 
-        outcome = await self.run(method, name, ctx, finished)
+        outcome = await self.run(method, name, ctx, finished, hidden_text)
         assert isinstance(outcome, Finished)
         return outcome.result
 
-    async def _limited(self, method: str, name: str, ctx: CallContext, outcome: Finished | InputRequired) -> Finished | InputRequired:
+    async def _limited(
+        self, method: str, name: str, ctx: CallContext, outcome: Finished | InputRequired, hidden_text: HiddenText
+    ) -> Finished | InputRequired:
         policy = self._policy
         if isinstance(outcome, InputRequired):
             verdict = judge_asks(dict(outcome.requests), policy.max_result_bytes)
         else:
-            cleaned = judge_result_text(outcome.result, self._hidden_text)
+            cleaned = judge_result_text(outcome.result, hidden_text)
             if isinstance(cleaned, Reject):
                 raise PolicyDenied(f"{method} of {name!r} was refused by {cleaned.rule}: {cleaned.reason}", rule=cleaned.rule, subject=name)
             outcome = Finished(cleaned.arguments) if isinstance(cleaned, Rewrite) else outcome

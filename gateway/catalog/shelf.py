@@ -21,6 +21,7 @@ from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_value
 from gateway.policy.shaping import public_names
+from gateway.policy.skills import judge_skill_uri
 from gateway.policy.tools import judge_tool
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals
@@ -160,6 +161,8 @@ class Shelf:
 
     def _readable(self, kind: Kind, wires: Sequence[JsonObject]) -> Sequence[JsonObject]:
         """The listed entries that policy lets exist."""
+        if kind == "resources":
+            wires = [wire for wire in wires if judge_skill_uri(str(wire["uri"]), self.entry.policy.skills)]
         if self.hidden_text != "refuse":
             return wires
         verdicts = [(wire, judge_hidden_text(wire, "The definition")) for wire in wires]

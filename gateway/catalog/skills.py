@@ -19,6 +19,9 @@ from gateway.catalog.names import expose_uri
 from gateway.catalog.shelf import Shelf
 from gateway.errors import GatewayError, NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.decision import PASS, Reject
+from gateway.policy.hidden_text import judge_hidden_text, strip_text
+from gateway.policy.skills import judge_entry, judge_skill_uri
 from gateway.tools.base import SkillMethod, SkillServing
 from gateway.tools.context import CallContext
 
@@ -61,7 +64,7 @@ class SkillFace:
                     raise
                 logger.warning("%s: its skills cannot be listed: %s", shelf.entry.source.id, error)
                 continue
-            entries = [_expose(entry, shelf) for entry in _entries(page)]
+            entries = _exposed(page, shelf)
             following = page.get("nextCursor")
             inner = None
             if not entries and not isinstance(following, str) and at + 1 < len(shelves):
@@ -74,14 +77,29 @@ class SkillFace:
             return result
         return {"skills": [], "ttlMs": 0, "cacheScope": "private"}
 
+    async def page_of(self, shelf: Shelf, cursor: str | None, ctx: CallContext) -> tuple[list[JsonObject], str | None, int]:
+        """One page of one source by its own cursor: the entries as exposed, the next cursor, and how long they count."""
+        page = await _ask(shelf, "skills/list", shelf.entry.source.id, {} if cursor is None else {"cursor": cursor}, ctx)
+        following = page.get("nextCursor")
+        return _exposed(page, shelf), following if isinstance(following, str) else None, _ttl(page)
+
+    def serves(self, shelf: Shelf) -> bool:
+        """Whether a source has the extension at this moment."""
+        return shelf in self._serving()
+
+    def exposed(self, shelf: Shelf, uri: str) -> str | None:
+        """A native URI as exposed; `None` for one that policy does not let exist."""
+        return expose_uri(shelf.label, uri) if judge_skill_uri(uri, shelf.entry.policy.skills) else None
+
     async def get(self, uri: str, ctx: CallContext) -> JsonObject:
         """`skills/get`. Raises `NotFound`."""
         shelf, native = await self._find("skill", uri)
         answer = await _ask(shelf, "skills/get", uri, {"uri": native}, ctx)
         skill = answer.get("skill")
-        if not _is_entry(skill):
+        exposed = _exposed({"skills": [skill]}, shelf)
+        if not exposed:
             raise NotFound("skill", uri)
-        return {"skill": _expose(cast("JsonMapping", skill), shelf), "ttlMs": _ttl(answer), "cacheScope": "private"}
+        return {"skill": exposed[0], "ttlMs": _ttl(answer), "cacheScope": "private"}
 
     async def directory(self, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
         """`resources/directory/read`; of a server without it, from the list of the skill's files. Raises `NotFound`."""
@@ -91,7 +109,7 @@ class SkillFace:
             return await self._children(shelf, native, uri, ctx)
         params: JsonObject = {"uri": native} if cursor is None else {"uri": native, "cursor": cursor}
         answer = await _ask(shelf, "resources/directory/read", uri, params, ctx)
-        found = [_exposed_uri(child, shelf) for child in _objects(answer.get("resources"))]
+        found = [_exposed_uri(child, shelf) for child in _objects(answer.get("resources")) if _is_allowed(child.get("uri"), shelf)]
         result: JsonObject = {"resources": found, "ttlMs": _ttl(answer), "cacheScope": "private"}
         return {**result, "nextCursor": answer["nextCursor"]} if isinstance(answer.get("nextCursor"), str) else result
 
@@ -124,7 +142,7 @@ class SkillFace:
             root = root.rpartition("/")[0]
         children: dict[str, JsonObject] = {}
         for file in files:
-            if file.startswith(f"{place}/"):
+            if file.startswith(f"{place}/") and _is_allowed(file, shelf):
                 name, slash, _ = file[len(place) + 1 :].partition("/")
                 child: JsonObject = {"uri": expose_uri(shelf.label, f"{place}/{name}"), "name": name}
                 children[name] = {**child, "mimeType": FOLDER} if slash else child
@@ -134,18 +152,38 @@ class SkillFace:
 
 
 async def _ask(shelf: Shelf, method: SkillMethod, name: str, params: JsonObject, ctx: CallContext) -> JsonObject:
-    """One request to a source, through its gate."""
+    """One request to a source, through its gate. Hosts compare what is listed with the file, so nothing is taken out of it."""
     source = cast("SkillServing", shelf.entry.source)
-    return await shelf.gate.finish(method, name, ctx, lambda inner: source.skills(method, params, inner))
+    return await shelf.gate.finish(method, name, ctx, lambda inner: source.skills(method, params, inner), hidden_text="allow")
+
+
+def _exposed(page: JsonMapping, shelf: Shelf) -> list[JsonObject]:
+    """The entries of a page that exist here, under the URIs of their shelf, with where they come from."""
+    return [_expose(entry, shelf) for entry in _objects(page.get("skills")) if judge_entry(entry) and _is_served(entry, shelf)]
+
+
+def _is_served(entry: JsonMapping, shelf: Shelf) -> bool:
+    """Whether policy lets an entry exist: by its path, and by hidden text where that is refused."""
+    if not _is_allowed(entry.get("uri"), shelf):
+        return False
+    verdict = judge_hidden_text(dict(entry), "The entry") if shelf.hidden_text == "refuse" else PASS
+    if isinstance(verdict, Reject):
+        logger.warning("%s: skill %s left out: %s", shelf.entry.source.id, strip_text(str(entry.get("uri"))), verdict.reason)
+        return False
+    return True
+
+
+def _is_allowed(uri: JsonValue, shelf: Shelf) -> bool:
+    return isinstance(uri, str) and judge_skill_uri(uri, shelf.entry.policy.skills)
 
 
 def _expose(entry: JsonMapping, shelf: Shelf) -> JsonObject:
-    """An entry under the URIs of its shelf, with where it comes from."""
+    """An entry under the URIs of its shelf; without files of skills in it that policy denies."""
     if shelf.entry.is_local and not shelf.label:
         return dict(entry)
     exposed = _exposed_uri(entry, shelf)
     if isinstance(entry.get("resources"), list):
-        exposed["resources"] = [_exposed_uri(file, shelf) for file in _objects(entry["resources"])]
+        exposed["resources"] = [_exposed_uri(f, shelf) for f in _objects(entry["resources"]) if _is_allowed(f.get("uri"), shelf)]
     if not shelf.entry.is_local:
         exposed["_meta"] = {**cast("JsonMapping", entry.get("_meta") or {}), ORIGIN_KEY: shelf.entry.source.id}
     return exposed
@@ -154,19 +192,6 @@ def _expose(entry: JsonMapping, shelf: Shelf) -> JsonObject:
 def _exposed_uri(wire: JsonMapping, shelf: Shelf) -> JsonObject:
     uri = wire.get("uri")
     return {**wire, "uri": expose_uri(shelf.label, uri)} if isinstance(uri, str) else dict(wire)
-
-
-def _entries(page: JsonMapping) -> list[JsonMapping]:
-    """The entries of a page that a client can use."""
-    return [entry for entry in _objects(page.get("skills")) if _is_entry(entry)]
-
-
-def _is_entry(value: JsonValue) -> bool:
-    if not isinstance(value, dict):
-        return False
-    entry = cast("JsonMapping", value)
-    uri = entry.get("uri")
-    return isinstance(uri, str) and uri.endswith(MANIFEST) and isinstance(entry.get("frontmatter"), dict) and "resources" in entry
 
 
 def _objects(value: JsonValue) -> list[JsonMapping]:

@@ -115,10 +115,13 @@ async def _definition_checks(loaded: LoadedConfig, own: OwnHub) -> list[Check]:
 
     expose = loaded.config.expose
     found: list[Check] = []
-    if expose.skills:
+    if expose.skills or loaded.config.skills.objects:
+        from gateway.skills.code import CodeSkills
         from gateway.skills.source import SkillSource
 
-        async with SkillSource([Path(folder) for folder in expose.skills], strict=loaded.config.skills.strict) as skills:
+        wanted = loaded.config.skills
+        code = CodeSkills(wanted.objects, base_dir=loaded.base_dir, strict=wanted.strict)
+        async with SkillSource([Path(folder) for folder in expose.skills], strict=wanted.strict, code=code) as skills:
             for report in skills.problems:
                 for finding in report.diagnostics:
                     status = "fail" if report.verdict == "rejected" else "warn"

@@ -64,7 +64,12 @@ def list_command(
     if tokens:
         _list_tokens(kind, loaded, Target(url, api_key, standalone), as_json=as_json)
         return
-    items = run_async(lambda: _items(kind, loaded, Target(url, api_key, standalone)))
+    if kind == "skills":
+        from gateway.cli.skills import read_skills
+
+        items = read_skills(loaded)
+    else:
+        items = run_async(lambda: _items(kind, loaded, Target(url, api_key, standalone)))
     if as_json:
         print_json({kind: items})
     elif kind in ("sources", "servers"):
@@ -114,10 +119,6 @@ async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> list[J
     from gateway.cli.hub import open_hub, open_own
     from gateway.cli.output import camel_keys, say
 
-    if kind == "skills":
-        from gateway.cli.skills import read_skills
-
-        return read_skills(loaded.config.expose.skills)
     if kind in _OF_FILES:
         async with open_own(without_servers(loaded)) as own:
             return [{**tool.wire, "source": tool.source} for tool in await own.tools() if tool.source == _OF_FILES[kind]]

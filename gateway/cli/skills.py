@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import CHARS_PER_TOKEN, Group, config_option, json_option, load
+from gateway.cli.common import CHARS_PER_TOKEN, Group, config_option, json_option, load, run_async
+from gateway.config.policies import SkillFilter
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from gateway.skills.models import SkillReport
+    from gateway.config.load import LoadedConfig
+    from gateway.skills.models import Skill, SkillReport
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -65,14 +68,14 @@ def _summary(reports: list[SkillReport]) -> str:
 
 @skills.command("list")
 @click.option("--tokens", is_flag=True, help="What skills cost of a model's context (estimated), most first.")
+@click.option("--folders", is_flag=True, help="Only the skills of folders: no server is started, no Python imported.")
 @config_option
 @json_option
-def list_skills(tokens: bool, config_path: str | None, as_json: bool) -> None:
-    """List the configured skills, also those that only the tools serve."""
+def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: bool) -> None:
+    """List the skills of folders, of Python objects and of the configured servers, also those that only the tools serve."""
     from gateway.cli.output import first_line, print_json, print_table, say
 
-    loaded = load(config_path, fetches=False)
-    rows = read_skills(loaded.config.expose.skills, tokens=tokens)
+    rows = read_skills(load(config_path, fetches=False), tokens=tokens, folders_only=folders)
     if tokens:
         rows.sort(key=lambda row: (-int(row["tokens"]["loaded"]), str(row["name"])))
     totals = {key: sum(int(row["tokens"][key]) for row in rows) for key in ("advertised", "loaded")} if tokens else {}
@@ -127,33 +130,44 @@ def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | Non
     say(f"Put this under `skills.scripts.allow` if you trust {os.path.join(*skill.key)}; any change to the skill ends it.")
 
 
-def read_skills(folders: list[str], *, tokens: bool = False) -> list[JsonObject]:
-    """The skills below `folders` as `list` prints them, sorted by id. `name` is what the tools take."""
-    if not folders:
-        return []
-    from gateway.skills.index import build_index
+def read_skills(loaded: LoadedConfig, *, tokens: bool = False, folders_only: bool = False) -> list[JsonObject]:
+    """The skills as `list` prints them, sorted by id. `name` is what the tools take."""
+    config = loaded.config
+    if folders_only or not (config.mcp_servers or config.skills.objects or config.policy("skill").skills != SkillFilter()):
+        from gateway.skills.index import build_index
+
+        skills = build_index(tuple(config.expose.skills), strict=config.skills.strict).skills if config.expose.skills else ()
+    else:
+        skills = run_async(lambda: _served(loaded))
+    return [_row(skill, tokens=tokens) for skill in skills]
+
+
+async def _served(loaded: LoadedConfig) -> Sequence[Skill]:
+    """What the gateway has in its index with this configuration."""
+    from gateway.cli.hub import open_own
+
+    async with open_own(loaded) as own:
+        index = own.gateway.skill_index
+        return index.skills if index is not None else ()
+
+
+def _row(skill: Skill, *, tokens: bool) -> JsonObject:
     from gateway.skills.render import one_line
 
-    index = build_index(tuple(folders))
-    rows: list[JsonObject] = []
-    for skill in index.skills:
-        row: JsonObject = {
-            "name": skill.id,
-            "description": one_line(skill.document.description),
-            "uri": skill.uri,
-            "listed": skill.is_listed,
-            "origin": skill.origin,
-            "files": len(skill.files),
-            "bytes": sum(file.size for file in skill.files.values()),
-        }
-        if tokens:
-            row["tokens"] = {
-                "advertised": _tokens(f"{skill.id}{row['description']}"),
-                "loaded": _tokens(skill.document.body),
-            }
-        rows.append(row)
-    return rows
+    row: JsonObject = {
+        "name": skill.id,
+        "description": one_line(skill.document.description),
+        "uri": skill.uri,
+        "listed": skill.is_listed,
+        "origin": skill.origin,
+        "files": len(skill.files),
+        "bytes": sum(file.size for file in skill.files.values()),
+    }
+    if tokens:
+        loaded = len(skill.document.body) or skill.manifest.size  # a server's text is not read for this
+        row["tokens"] = {"advertised": _tokens(len(skill.id) + len(row["description"])), "loaded": _tokens(loaded)}
+    return row
 
 
-def _tokens(text: str) -> int:
-    return -(-len(text) // CHARS_PER_TOKEN)
+def _tokens(characters: int) -> int:
+    return -(-characters // CHARS_PER_TOKEN)

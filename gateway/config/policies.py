@@ -22,6 +22,15 @@ class ToolFilter(Model):
     """Never these; wins over `allow`."""
 
 
+class SkillFilter(Model):
+    """Which skills of a source exist at all. Patterns are globs over a skill's path, which is its name where it has no prefix."""
+
+    allow: list[str] | None = None
+    """Only these; left out means all."""
+    deny: list[str] = Field(default_factory=list)
+    """Never these; wins over `allow`."""
+
+
 class ToolOverride(Model):
     """How one tool is published instead of as its server wrote it."""
 
@@ -138,6 +147,8 @@ class SourcePolicy(Model):
     """First part of exposed names (`<prefix>__<tool>`); left out means the source's name, `""` means names pass unchanged."""
     tools: ToolFilter = Field(default_factory=ToolFilter)
     """Which tools exist."""
+    skills: SkillFilter = Field(default_factory=SkillFilter)
+    """Which skills exist, of a server or of `skill`."""
     overrides: dict[str, ToolOverride] = Field(default_factory=dict)
     """Native tool name → how it is published instead."""
     arguments: dict[str, dict[str, JsonObject]] = Field(default_factory=dict)

@@ -61,5 +61,7 @@ class SkillSettings(Model):
     """Also serve the skills in these hosts' folders, of the project and of the user."""
     packages: list[str] = Field(default_factory=list)
     """Also serve the folder `skills` of these installed Python packages."""
+    objects: list[str] = Field(default_factory=list)
+    """Also serve skills that are Python objects: `module`, or `module:name` of a skill, a class of one, a list or a source."""
     scripts: ScriptSettings = Field(default_factory=ScriptSettings)
     """Scripts."""

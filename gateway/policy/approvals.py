@@ -54,7 +54,7 @@ def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLis
 def with_script_approval(policy: SourcePolicy, scripts: ScriptSettings) -> SourcePolicy:
     """The rules of the source `skill`, where running a script needs approval unless `skills.scripts.approval` is `never`."""
     lists = ApprovalLists() if policy.approval == "never" else policy.approval
-    if not scripts.enabled or scripts.approval == "never" or isinstance(lists, str):
+    if scripts.approval == "never" or isinstance(lists, str):
         return policy
     return policy.model_copy(update={"approval": ApprovalLists(always=[*lists.always, SCRIPT_TOOL], never=lists.never)})
 

@@ -16,6 +16,7 @@ from gateway.skills.index import SkillIndex, file_uri
 from gateway.skills.library import SkillLibrary
 from gateway.skills.mime import MARKDOWN
 from gateway.skills.models import MANIFEST, Skill, SkillFile
+from gateway.tools.context import CallContext
 
 EXTENSION_ID = "io.modelcontextprotocol/skills"
 
@@ -45,7 +46,7 @@ class SkillsExtension:
         """
         return list_page(await self._library.current(), cursor, limit)
 
-    async def get(self, uri: str) -> JsonObject:
+    async def get(self, uri: str, ctx: CallContext) -> JsonObject:
         """`skills/get`: the entry of a skill by the URI of its `SKILL.md`, as its folder is now.
 
         Raises:
@@ -53,7 +54,7 @@ class SkillsExtension:
         """
         await self._library.current()
         owner = _skill_at(self._library.index, uri)
-        await self._library.recheck(owner)
+        await self._library.recheck(owner, ctx)
         return get(self._library.index, uri)
 
     async def directory(self, uri: str, cursor: str | None = None, limit: int = PAGE_SIZE) -> JsonObject:
@@ -103,7 +104,7 @@ def resource_wire(skill: Skill, file: SkillFile) -> JsonObject:
         wire |= {"name": skill.document.name, "description": skill.document.description, "mimeType": MARKDOWN}
     else:
         wire["mimeType"] = file.mime_type
-    return {**wire, "size": file.size}
+    return wire if file.is_dynamic else {**wire, "size": file.size}
 
 
 def _children(skill: Skill, folder: str) -> list[JsonObject]:

@@ -8,16 +8,17 @@ looked up here, never joined to a path. Blocking; `library` runs it in a worker 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 from urllib.parse import quote
 
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonObject, JsonValue
 from gateway.skills.files import Changed, Found, Listing, Problems, find_skills, list_files, read_file
 from gateway.skills.mime import SCRIPT_SUFFIXES, mime_type_of, suffix_of
 from gateway.skills.models import (
@@ -34,7 +35,12 @@ from gateway.skills.models import (
 from gateway.skills.parser import parse_skill
 from gateway.skills.search import SearchIndex
 
+logger = logging.getLogger(__name__)
+
 SCHEME = "skill://"
+
+PREFIX = "code"
+"""Goes before the name of a skill in code where a folder's skill has that name."""
 
 SETTLE_NS = 2_000_000_000
 """A file touched less than this before it was hashed is hashed again next time: file systems keep times coarsely,
@@ -93,16 +99,22 @@ class SkillIndex:
     by_file: Mapping[str, tuple[Skill, SkillFile]] = field(default_factory=lambda: cast("dict[str, tuple[Skill, SkillFile]]", {}))
     """URI → file, canonical quoting only."""
     search: SearchIndex = field(default_factory=lambda: SearchIndex([]))
+    by_name: Mapping[str, tuple[Skill, ...]] = field(default_factory=lambda: cast("dict[str, tuple[Skill, ...]]", {}))
+    """Case-folded name or id → the skills for models that have it."""
+
+    @property
+    def has_uris(self) -> bool:
+        """Whether any skill has some, ours or a server's."""
+        return any(skill.is_listed for skill in self.skills)
 
     def named(self, name: str) -> list[Skill]:
         """Skills for models that `name` may mean: an id or URI means one, a name all that have it; case is forgiven."""
         wanted = name.strip().removesuffix(f"/{MANIFEST}").removeprefix(SCHEME).rstrip("/")
-        folded = wanted.casefold()
+        found = self.by_name.get(wanted.casefold(), ())
         if name.strip().startswith(SCHEME) or "/" in wanted:
-            return [s for s in self.for_models if s.id == wanted] or [s for s in self.for_models if s.id.casefold() == folded]
-        return [s for s in self.for_models if s.name == wanted] or [
-            s for s in self.for_models if folded in (s.name.casefold(), s.document.name.casefold())
-        ]
+            found = [s for s in found if s.id.casefold() == wanted.casefold()]
+            return [s for s in found if s.id == wanted] or found
+        return [s for s in found if s.name == wanted] or list(found)
 
     def handle(self, skill: Skill) -> str:
         """What to call a skill so that `named` finds just it: its name, or its qualified form where that is shared."""
@@ -306,19 +318,53 @@ def _assemble(candidates: Mapping[Key, Candidate], trouble: Sequence[SkillReport
                 taken.add(skill_id)
                 skills.append(skill)
         reports.append(_report(candidate, skill, strict))
+    return _tabulate(SkillIndex(candidates=candidates, reports=tuple(reports), trouble=tuple(trouble)), skills)
+
+
+def with_more(index: SkillIndex, more: Sequence[Skill], keeps: Callable[[str], bool] | None) -> SkillIndex:
+    """The table of `index`, which is of folders, and of skills that are in none; without those whose id `keeps` refuses.
+
+    A folder's skill keeps its id. Another one of this gateway gets a prefix then, as a second folder would; one of a server,
+    whose URIs are not ours to change, is left out with a line in the log.
+    """
+    if not more and keeps is None:
+        return index
+    skills = list(index.skills)
+    taken = {skill.id for skill in skills}
+    names = {skill.name for skill in (*skills, *more)}
+    for skill in more:
+        if skill.id in taken and skill.is_remote:
+            logger.warning("skill %s of %s is not served: another one has its URI", skill.id, skill.origin)
+            continue
+        served = skill
+        if skill.id in taken:
+            note = Diagnostic("name-taken", "warning", f"Another skill is called {skill.id!r}; rename one.")
+            served = replace(published(skill, _prefixed(PREFIX, skill.name, taken, names)), diagnostics=(*skill.diagnostics, note))
+        taken.add(served.id)
+        skills.append(served)
+    return _tabulate(index, skills if keeps is None else [skill for skill in skills if keeps(skill.id)])
+
+
+def _tabulate(index: SkillIndex, skills: list[Skill]) -> SkillIndex:
+    """`index` with these skills and every way to look them up."""
     skills.sort(key=lambda s: s.id)
-    return SkillIndex(
-        candidates=candidates,
+    here = [s for s in skills if s.is_listed and not s.is_remote]
+    for_models = tuple(s for s in skills if s.is_for_models)
+    by_name: dict[str, tuple[Skill, ...]] = {}
+    for skill in for_models:
+        for name in {skill.id.casefold(), skill.name.casefold(), skill.document.name.casefold()} - {""}:
+            by_name[name] = (*by_name.get(name, ()), skill)
+    return replace(
+        index,
         skills=tuple(skills),
-        listed=tuple(sorted((s for s in skills if s.is_listed), key=lambda s: s.root_uri)),
-        for_models=tuple(s for s in skills if s.is_for_models),
-        reports=tuple(reports),
-        trouble=tuple(trouble),
+        listed=tuple(sorted(here, key=lambda s: s.root_uri)),
+        for_models=for_models,
         by_id={s.id: s for s in skills},
         by_key={s.key: s for s in skills},
-        by_root={s.root_uri: s for s in skills if s.is_listed},
-        by_file={file_uri(s.root_uri, f.path): (s, f) for s in skills if s.is_listed for f in s.files.values()},
-        search=SearchIndex([s for s in skills if s.is_for_models]),
+        by_root={s.root_uri: s for s in here},
+        by_file={file_uri(s.root_uri, f.path): (s, f) for s in here for f in s.files.values()},
+        search=SearchIndex(for_models),
+        by_name=by_name,
     )
 
 
@@ -338,7 +384,10 @@ def _unique_id(candidate: Candidate, taken: set[str], names: Counter[str], *, li
     if name not in taken and (listable or name not in names):
         return name
     around = candidate.segments[-2] if len(candidate.segments) > 1 else os.path.basename(candidate.key[0])
-    stem = _slug(around) if _slug(folder) == name else _slug(folder)
+    return _prefixed(_slug(around) if _slug(folder) == name else _slug(folder), name, taken, names)
+
+
+def _prefixed(stem: str, name: str, taken: Container[str], names: Container[str]) -> str:
     prefix, number = stem, 1
     while prefix in names or f"{prefix}/{name}" in taken:
         number += 1
@@ -356,27 +405,29 @@ def _serve(candidate: Candidate, skill_id: str, *, listable: bool) -> Skill:
     if "/" in skill_id:
         note = f"Another skill is called {skill_id.rpartition('/')[2]!r}; this one is served as {skill_id!r}. Rename one."
         diagnostics = (*diagnostics, Diagnostic("name-taken", "warning", note))
-    root_uri = SCHEME + skill_id if listable else ""
-    origin = "/".join((os.path.basename(candidate.key[0]) or "root", *candidate.segments))
-    entry: JsonObject = {}
-    if listable:
-        entry = {
-            "uri": f"{root_uri}/{MANIFEST}",
-            "frontmatter": dict(candidate.document.frontmatter),
-            "resources": [
-                {"uri": file_uri(root_uri, f.path), "digest": f.digest, "size": f.size} for f in candidate.files.values()
-            ],
-        }
-    return Skill(
+    skill = Skill(
         id=skill_id,
         key=candidate.key,
-        origin=origin,
-        root_uri=root_uri,
+        origin="/".join((os.path.basename(candidate.key[0]) or "root", *candidate.segments)),
+        root_uri="",
         document=candidate.document,
         files=candidate.files,
         diagnostics=diagnostics,
-        entry=entry,
     )
+    return published(skill, skill_id) if listable else skill
+
+
+def published(skill: Skill, skill_id: str) -> Skill:
+    """A skill with its URIs and its entry under an id; `dynamic` where a file of it is made anew at each read (SEP-2640)."""
+    root_uri = SCHEME + skill_id
+    files = skill.files.values()
+    resources = [{"uri": file_uri(root_uri, f.path), "digest": f.digest, "size": f.size} for f in files]
+    entry: JsonObject = {
+        "uri": f"{root_uri}/{MANIFEST}",
+        "frontmatter": dict(skill.document.frontmatter),
+        "resources": "dynamic" if any(f.is_dynamic for f in files) else list[JsonValue](resources),
+    }
+    return replace(skill, id=skill_id, root_uri=root_uri, entry=entry)
 
 
 def _report(candidate: Candidate, skill: Skill | None, strict: bool) -> SkillReport:

@@ -11,15 +11,11 @@ from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.skills import MAX_SKILL_BYTES as MAX_SKILL_BYTES
+from gateway.policy.skills import MAX_SKILL_FILES as MAX_SKILL_FILES
 
 MANIFEST = "SKILL.md"
 """The file that makes a folder a skill; always served under this spelling."""
-
-MAX_SKILL_FILES = 512
-"""Files per skill that a server should not exceed (SEP-2640, limits)."""
-
-MAX_SKILL_BYTES = 16 * 1024 * 1024
-"""Bytes per skill that a server should not exceed (SEP-2640, limits)."""
 
 Level = Literal["info", "warning", "error"]
 Verdict = Literal["accepted", "accepted_with_warning", "rejected"]
@@ -93,7 +89,7 @@ class SkillFile:
     """Where the bytes are, relative to the root; no segment is a link."""
     stamp: Stamp
     digest: str
-    """`sha256:` and 64 hex digits, over the raw bytes."""
+    """`sha256:` and 64 hex digits, over the raw bytes; empty for what is made anew at each read (then the size says nothing)."""
     mime_type: str
     is_text: bool
     """Whether the bytes are strict UTF-8."""
@@ -106,6 +102,21 @@ class SkillFile:
         """In bytes."""
         return self.stamp[0]
 
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether its bytes are made when they are read, so that nothing is known of them before."""
+        return not self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class SkillFunction:
+    """A script that is a function of this process, not a file."""
+
+    name: str
+    description: str
+    parameters: JsonMapping | None
+    """Its arguments as JSON Schema; `None` for none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Skill:
@@ -114,7 +125,7 @@ class Skill:
     id: str
     """Unique in the index: the name, or `<prefix>/<name>` where another skill has that name."""
     key: tuple[str, str]
-    """Root folder and path below it: the identity of the folder on disk."""
+    """Root folder and path below it: the identity of the folder on disk. For a skill in no folder its home and its id there."""
     origin: str
     """Where it comes from in words a client may see: root folder's name and path below it."""
     root_uri: str
@@ -124,6 +135,10 @@ class Skill:
     diagnostics: tuple[Diagnostic, ...] = ()
     entry: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     """`{uri, frontmatter, resources}` of SEP-2640, ready to send; empty when not listed."""
+    functions: tuple[SkillFunction, ...] = ()
+    """Scripts that run in this process."""
+    is_remote: bool = False
+    """Whether a server behind this gateway publishes it: its URIs are that server's to answer."""
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ from typing import cast
 
 from gateway.config.documents import DocumentError, Frontmatter, load_yaml, split_frontmatter
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.skills import MAX_NAME_CHARS, NAME
 from gateway.skills.models import MANIFEST, Diagnostic, Level, SkillDocument
 
 MAX_FRONTMATTER_BYTES = 65_536
@@ -22,13 +23,9 @@ MAX_FRONTMATTER_BYTES = 65_536
 LARGE_MANIFEST_BYTES = 50_000
 """A `SKILL.md` from here on costs a model more than 10,000 tokens: worth a warning."""
 
-MAX_NAME_CHARS = 64
 MAX_DESCRIPTION_CHARS = 1024
 MAX_COMPATIBILITY_CHARS = 500
 """Limits of the Agent Skills specification, in characters."""
-
-NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-"""A legal name; ASCII only, because every client but one reads the rule so."""
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters with no business in a text for people: C0 and C1 controls (tab, line feed excepted) and surrogates.

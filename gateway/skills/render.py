@@ -8,13 +8,14 @@ come through here. Pure functions; `tools`, prompts and `provider` call them.
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.json_types import JsonObject
 from gateway.skills.index import SkillIndex
-from gateway.skills.models import MANIFEST, Skill, SkillFile
+from gateway.skills.models import MANIFEST, Skill, SkillFile, SkillFunction
 from gateway.skills.parser import CONTROLS, HIDDEN
 
 MAX_BODY_CHARS = 50_000
@@ -76,13 +77,14 @@ def load(index: SkillIndex, skill: Skill) -> LoadedSkill:
         "skill": handle,
         "description": one_line(skill.document.description),
         "origin": skill.origin,
-        "digest": skill.manifest.digest,
         "body": body,
         "files": [file_wire(f) for f in others[:MAX_LISTED_FILES]],
         "filesOmitted": max(0, len(others) - MAX_LISTED_FILES),
     }
     if skill.uri:
         structured["uri"] = skill.uri
+    if skill.manifest.digest:
+        structured["digest"] = skill.manifest.digest
     attributes = {"name": skill.name, "origin": skill.origin, "uri": skill.uri, "digest": skill.manifest.digest}
     opening = " ".join(f'{key}="{escape(value)}"' for key, value in attributes.items() if value)
     lines = [f"<{_WRAPPER} {opening}>", _FORGED_END.sub("&lt;", body).strip("\n"), f"</{_WRAPPER}>"]
@@ -94,6 +96,9 @@ def load(index: SkillIndex, skill: Skill) -> LoadedSkill:
             f'read_skill_resource(skill_name="{handle}", resource_name="{MANIFEST}", offset={offset}).'
         )
     lines += _file_lines(handle, others)
+    if skill.functions:
+        structured["scripts"] = [_function_wire(function) for function in skill.functions]
+        lines += _function_lines(handle, skill)
     return LoadedSkill("\n".join(lines), structured)
 
 
@@ -110,14 +115,30 @@ def _file_lines(handle: str, files: Sequence[SkillFile]) -> list[str]:
     return lines
 
 
+def _function_wire(function: SkillFunction) -> JsonObject:
+    wire: JsonObject = {"name": function.name, "description": one_line(function.description)}
+    return {**wire, "parameters": dict(function.parameters)} if function.parameters else wire
+
+
+def _function_lines(handle: str, skill: Skill) -> list[str]:
+    lines = [f'Run a script of this skill with run_skill_script(skill_name="{handle}", script_name="<name>", args={{…}}):']
+    for function in skill.functions:
+        wanted = f"; args: {json.dumps(function.parameters, ensure_ascii=False)}" if function.parameters else ""
+        lines.append(f"- {escape(function.name)}: {escape(one_line(function.description))}{escape(wanted)}")
+    return lines
+
+
 def describe_file(file: SkillFile) -> str:
     """Size and kind in a few words."""
+    if file.is_dynamic:
+        return "made when it is read"
     return f"{file.size} bytes" + (", script" if file.is_script else "") + ("" if file.is_text else f", {file.mime_type}")
 
 
 def file_wire(file: SkillFile) -> JsonObject:
     """A file in a structured list."""
-    return {"path": file.path, "size": file.size, "mimeType": file.mime_type, "digest": file.digest, "script": file.is_script}
+    wire: JsonObject = {"path": file.path, "mimeType": file.mime_type, "script": file.is_script}
+    return wire if file.is_dynamic else {**wire, "size": file.size, "digest": file.digest}
 
 
 def catalogue(index: SkillIndex) -> str:

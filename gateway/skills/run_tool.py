@@ -7,11 +7,12 @@ what to write instead; a script that fails is one too, with the end of what it s
 from __future__ import annotations
 
 from gateway.errors import NotFound, SkillError, ToolFailed
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonObject, JsonValue
 from gateway.skills.library import SkillLibrary
 from gateway.skills.models import Skill
 from gateway.skills.scripts import Finished, ScriptRunner, set_digest, to_structured
 from gateway.skills.tools import find_skill, similar
+from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 
@@ -24,15 +25,17 @@ _STRING: JsonObject = {"type": "string"}
 class RunSkillScript:
     """`run_skill_script(skill_name, script_name, args?)`."""
 
-    def __init__(self, library: SkillLibrary, runner: ScriptRunner) -> None:
+    def __init__(self, library: SkillLibrary, runner: ScriptRunner | None, events: EventStream | None) -> None:
+        """Without `runner` only functions of skills in code can run. Every run and refusal is told to `events`."""
         self._library = library
         self._runner = runner
+        self._events = events
         self.definition = ToolDefinition(
             name="run_skill_script",
             title="Run a script of a skill",
             description=(
-                "Run a script that a loaded skill tells you to run. It works on a copy of the skill's folder, without network, and "
-                "what it writes is gone afterwards: what matters must be in its output."
+                "Run a script that a loaded skill tells you to run. A script that is a file works on a copy of the skill's folder, "
+                "and what it writes is gone afterwards: what matters must be in its output."
             ),
             input_schema={
                 "type": "object",
@@ -63,8 +66,9 @@ class RunSkillScript:
                     "timedOut": {"type": "boolean"},
                     "truncated": {"type": "boolean", "description": "Whether output was dropped."},
                     "milliseconds": {"type": "integer"},
+                    "result": {**_STRING, "description": "Of a script that is a function: what it returned; other fields are of files."},
                 },
-                "required": ["skill", "script", "exitCode", "stdout", "stderr", "timedOut"],
+                "required": ["skill", "script"],
             },
             annotations={"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False},
         )
@@ -72,21 +76,50 @@ class RunSkillScript:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Run the script as its skill is at this moment."""
         index = await self._library.current()
-        skill = await self._library.recheck(find_skill(index, str(arguments.get("skill_name") or "")))
-        path = _script_path(skill, str(arguments.get("script_name") or ""))
+        skill = await self._library.recheck(find_skill(index, str(arguments.get("skill_name") or "")), ctx)
+        path, is_function = _script_path(skill, str(arguments.get("script_name") or ""))
+        run = self._call if is_function else self._start
         try:
-            self._runner.judge(skill, path)
-            finished = await self._runner.run(skill, path, arguments.get("args"), await self._files(skill))
+            return await run(skill, path, arguments.get("args"), ctx)
         except SkillError as error:
+            self._tell("script.refused", skill, path, ctx, {"reason": error.code})
             raise ToolFailed(str(error)) from None
+        except ToolFailed:
+            self._tell("script.finished", skill, path, ctx, {"outcome": "failed"})
+            raise
+
+    async def _start(self, skill: Skill, path: str, args: JsonValue, ctx: CallContext) -> Complete:
+        """A script that is a file, in the sandbox."""
+        if self._runner is None or skill.is_remote:
+            raise SkillError(f"Script {path!r} of skill {skill.name!r} may not run: {_why_not(skill)}.", code="scripts-off")
+        self._runner.judge(skill, path)
+        finished = await self._runner.run(skill, path, args, await self._files(skill, ctx))
+        ran = finished.ran
+        outcome = "timeout" if ran.timed_out else "complete" if ran.exit_code == 0 else "failed"
+        facts: JsonObject = {"outcome": outcome, "exitCode": ran.exit_code, "milliseconds": ran.milliseconds}
+        self._tell("script.finished", skill, path, ctx, {**facts, "digest": finished.digest, "set": set_digest(skill)})
         return _to_complete(skill, path, finished)
 
-    async def _files(self, skill: Skill) -> dict[str, bytes]:
+    async def _call(self, skill: Skill, name: str, args: JsonValue, ctx: CallContext) -> Complete:
+        """A function of a skill in code."""
+        home = self._library.home_of(skill)
+        assert home is not None, "only skills of a home have functions"
+        text = await home.run(skill, name, args, ctx)
+        self._tell("script.finished", skill, name, ctx, {"outcome": "complete"})
+        structured: JsonObject = {"skill": skill.name, "script": name, "result": text}
+        return Complete.text(text or "The script ended without any output.", structured=structured)
+
+    def _tell(self, kind: str, skill: Skill, script: str, ctx: CallContext, fields: JsonObject) -> None:
+        if self._events is not None:
+            named: JsonObject = {"script": script, **fields}
+            self._events.emit(kind, source="skill", name=skill.id, principal=ctx.principal.id, fields=named)
+
+    async def _files(self, skill: Skill, ctx: CallContext) -> dict[str, bytes]:
         """Every file with the bytes that the grant is for."""
         files: dict[str, bytes] = {}
         for path in skill.files:
             try:
-                now, _, files[path] = await self._library.read(skill, path)
+                now, _, files[path] = await self._library.read(skill, path, ctx)
             except NotFound:
                 now = None
             if now is None or set_digest(now) != set_digest(skill):
@@ -94,14 +127,18 @@ class RunSkillScript:
         return files
 
 
-def _script_path(skill: Skill, wanted: str) -> str:
-    scripts = [path for path, file in skill.files.items() if file.is_script]
+def _why_not(skill: Skill) -> str:
+    return "it is a server's, not ours" if skill.is_remote else "scripts in files are not enabled (`skills.scripts.enabled`)"
+
+
+def _script_path(skill: Skill, wanted: str) -> tuple[str, bool]:
+    """The script that is meant, and whether it is a function."""
+    functions = [function.name for function in skill.functions]
+    scripts = [*functions, *(path for path, file in skill.files.items() if file.is_script)]
     plain = wanted.strip().removeprefix("./")
-    if plain in scripts:
-        return plain
-    for path in scripts:
-        if path.casefold() == plain.casefold():
-            return path
+    for path in (plain, *scripts):
+        if path in scripts and path.casefold() == plain.casefold():
+            return path, path in functions
     hint = similar(wanted, scripts)
     known = f"Did you mean {hint}?" if hint else f"It has {', '.join(scripts[:10]) or 'none'}."
     raise ToolFailed(f"Skill {skill.name!r} has no script {wanted[:200]!r}. {known}")

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
@@ -22,14 +23,18 @@ from gateway.skills.extension import SkillsExtension, resource_wire
 from gateway.skills.index import SCHEME, SkillIndex
 from gateway.skills.library import SkillLibrary
 from gateway.skills.mime import MARKDOWN
-from gateway.skills.models import SkillReport
+from gateway.skills.models import Skill, SkillReport
 from gateway.skills.provider import find_named, skill_instructions
 from gateway.skills.render import load, one_line
 from gateway.skills.run_tool import RunSkillScript
 from gateway.skills.scripts import ScriptRunner
 from gateway.skills.tools import LoadSkill, ReadSkillResource, SearchSkills
+from gateway.telemetry.events import EventStream
 from gateway.tools.base import ChangeKind, Finished, Kind, OnChange, SkillMethod, Tool
 from gateway.tools.context import CallContext
+
+if TYPE_CHECKING:
+    from gateway.skills.code import CodeSkills
 
 INDEX_URI = "skill://index.json"
 """The listing of the draft of SEP-2640; still the only one that Microsoft's agent framework reads."""
@@ -51,15 +56,27 @@ class SkillSource:
         refresh_seconds: float = 5.0,
         scripts: ScriptRunner | None = None,
         state_folder: Path | None = None,
+        code: CodeSkills | None = None,
+        keeps: Callable[[str], bool] | None = None,
+        events: EventStream | None = None,
     ) -> None:
         """No side effects.
 
         `strict` refuses what is otherwise served with a warning. Changes on disk are looked for every
-        `refresh_seconds`; with 0, on every use and not in between. Without `scripts` none can run. What was read is kept
-        in `state_folder` for the next start.
+        `refresh_seconds`; with 0, on every use and not in between. Without `scripts` no file can run. What was read is kept
+        in `state_folder` for the next start. `code` are skills that are Python objects. A skill whose id `keeps` refuses is not
+        served. Runs of scripts are told to `events`.
         """
-        self.library = SkillLibrary(paths, strict=strict, refresh_seconds=refresh_seconds, state_folder=state_folder)
+        self.library = SkillLibrary(
+            paths,
+            strict=strict,
+            refresh_seconds=refresh_seconds,
+            state_folder=state_folder,
+            homes=[code] if code is not None else (),
+            keeps=keeps,
+        )
         self._scripts = scripts
+        self._code = code
         self.extension = SkillsExtension(self.library)
         self._refresh_seconds = refresh_seconds
         self._tasks: TaskGroup | None = None
@@ -68,7 +85,7 @@ class SkillSource:
         self._watched: Counter[str] = Counter()
         self._search = SearchSkills(self.library)
         self._read = ReadSkillResource(self.library)
-        self._run = RunSkillScript(self.library, scripts) if scripts is not None else None
+        self._run = RunSkillScript(self.library, scripts, events)
         self._tools: list[Tool] = []
         self._lists: dict[Kind, list[JsonObject]] = {"resources": [], "templates": [], "prompts": []}
         self.library.subscribe(self._swapped)
@@ -82,6 +99,8 @@ class SkillSource:
         """Read every skill, see whether scripts can run, and start watching."""
         if self._scripts is not None:
             await self._scripts.start()
+        if self._code is not None:
+            await self._code.start()
         await self.library.refresh()
         if self._refresh_seconds > 0:
             self._tasks = anyio.create_task_group()
@@ -108,7 +127,8 @@ class SkillSource:
     def problems(self) -> list[SkillReport]:
         """Every folder that is refused, or served with a warning, with its diagnostics."""
         index = self.index
-        return [*index.trouble, *(r for r in index.reports if r.verdict != "accepted")]
+        in_code = self._code.problems if self._code is not None else []
+        return [*index.trouble, *(r for r in index.reports if r.verdict != "accepted"), *in_code]
 
     @property
     def entries(self) -> list[JsonMapping]:
@@ -148,14 +168,14 @@ class SkillSource:
     async def read(self, uri: str, ctx: CallContext) -> Finished:
         """The raw bytes of a file: text exactly as stored where it is UTF-8, else base64. Raises `NotFound`."""
         index = await self.library.current()
-        if uri == INDEX_URI and index.listed:
+        if uri == INDEX_URI and index.has_uris:
             text = json.dumps(_legacy_index(index), ensure_ascii=False)
             return Finished({"contents": [{"uri": uri, "mimeType": "application/json", "text": text}]})
         found = index.by_file.get(uri)
         if found is None:
             raise NotFound("resource", uri)
         try:
-            skill, file, data = await self.library.read(found[0], found[1].path)
+            skill, file, data = await self.library.read(found[0], found[1].path, ctx)
         except NotFound:
             raise NotFound("resource", uri) from None
         if skill.root_uri != found[0].root_uri:
@@ -185,18 +205,18 @@ class SkillSource:
             case "skills/list":
                 return await self.extension.list_page(cursor)
             case "skills/get":
-                return await self.extension.get(uri)
+                return await self.extension.get(uri, ctx)
             case "resources/directory/read":
                 return await self.extension.directory(uri, cursor)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished:
         """The text of `load_skill` as a user message. Raises `NotFound`."""
         index = await self.library.current()
-        skill = index.by_id.get(name)
+        skill = next((s for s in index.skills if prompt_name(s) == name), None)
         if skill is None:
             raise NotFound("prompt", name)
         try:
-            skill = await self.library.recheck(skill)
+            skill = await self.library.recheck(skill, ctx)
         except NotFound:
             raise NotFound("prompt", name) from None
         text = load(self.index, skill).text
@@ -253,41 +273,39 @@ class SkillSource:
             had, self._tools = bool(self._tools), []
             return had
         load_skill = LoadSkill(self.library, index)
-        if self._tools and self._tools[1].definition == load_skill.definition:
+        runs = (self._scripts is not None and self._scripts.is_offered) or any(s.functions for s in index.for_models)
+        if self._tools and self._tools[1].definition == load_skill.definition and (self._tools[-1] is self._run) == runs:
             return False
-        runs = self._run is not None and self._scripts is not None and self._scripts.is_offered
-        self._tools = [self._search, load_skill, self._read, *([self._run] if runs and self._run is not None else [])]
+        self._tools = [self._search, load_skill, self._read, *([self._run] if runs else [])]
         return True
 
 
 def _lists(index: SkillIndex) -> dict[Kind, list[JsonObject]]:
     resources = [resource_wire(skill, skill.manifest) for skill in index.listed]
     templates: list[JsonObject] = []
-    if resources:
+    if index.has_uris:
         note = "Every skill, in the form of the draft of SEP-2640."
         resources.append({"uri": INDEX_URI, "name": "index.json", "description": note, "mimeType": "application/json"})
+    if index.listed:
         note = "Any file of a skill: <skill>/<path>."
         templates.append({"uriTemplate": TEMPLATE, "name": "skill-file", "description": note})
-    prompts: list[JsonObject] = [{"name": s.id, "description": one_line(s.document.description)} for s in index.skills]
+    prompts: list[JsonObject] = [{"name": prompt_name(s), "description": one_line(s.document.description)} for s in index.skills]
     return {"resources": resources, "templates": templates, "prompts": prompts}
+
+
+def prompt_name(skill: Skill) -> str:
+    """The id; its slashes as prompts of a source with a prefix have them, since a name of MCP may not have any."""
+    return skill.id.replace("/", "__")
 
 
 def _legacy_index(index: SkillIndex) -> JsonObject:
     """Without skills kept from models: a reader of this form offers all of them to its model."""
-    return {
-        "skills": [
-            {
-                "name": skill.name,
-                "type": "skill-md",
-                "description": skill.document.description,
-                "url": skill.uri,
-                "digest": skill.manifest.digest,
-                "mimeType": MARKDOWN,
-            }
-            for skill in index.listed
-            if skill.is_for_models
-        ]
-    }
+    return {"skills": [_legacy_entry(skill) for skill in index.for_models if skill.is_listed]}
+
+
+def _legacy_entry(skill: Skill) -> JsonObject:
+    wire: JsonObject = {"name": skill.name, "type": "skill-md", "description": skill.document.description, "url": skill.uri}
+    return {**wire, **({"digest": skill.manifest.digest} if skill.manifest.digest else {}), "mimeType": MARKDOWN}
 
 
 def _version(index: SkillIndex, uri: str) -> object:

@@ -16,6 +16,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Literal, cast
 
+import anyio.to_thread
+
 from gateway.errors import NotFound, SkillError, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.skills.index import SCHEME, SkillIndex, file_uri
@@ -46,6 +48,11 @@ _FILE: JsonObject = {
     "type": "object",
     "properties": {"path": _STRING, "size": _COUNT, "mimeType": _STRING, "digest": _STRING, "script": {"type": "boolean"}},
     "required": ["path"],
+}
+_FUNCTION: JsonObject = {
+    "type": "object",
+    "properties": {"name": _STRING, "description": _STRING, "parameters": {"type": "object"}},
+    "required": ["name"],
 }
 _SKILL_NAME: JsonObject = {**_STRING, "minLength": 1, "description": "Name of the skill; its skill:// URI where names are shared."}
 
@@ -101,7 +108,7 @@ class SearchSkills:
         index = await self._library.current()
         query = str(arguments.get("query") or "").strip()
         limit = min(MAX_RESULTS, max(1, int(arguments.get("limit") or DEFAULT_RESULTS)))
-        found = index.search.rank(query) if query else index.for_models
+        found = await anyio.to_thread.run_sync(index.search.rank, query) if query else index.for_models
         start = _position(str(arguments.get("cursor") or ""), query, [skill.id for skill in found])
         page = found[start : start + limit]
         structured: JsonObject = {"skills": [_result(index, skill) for skill in page], "total": len(found)}
@@ -146,9 +153,10 @@ class LoadSkill:
                     "body": {**_STRING, "description": "The instructions, Markdown."},
                     "files": {"type": "array", "items": _FILE},
                     "filesOmitted": _COUNT,
+                    "scripts": {"type": "array", "items": _FUNCTION, "description": "What run_skill_script runs besides files."},
                     "nextOffset": {**_COUNT, "description": "Where read_skill_resource of SKILL.md goes on; absent when complete."},
                 },
-                "required": ["name", "skill", "description", "origin", "digest", "body", "files", "filesOmitted"],
+                "required": ["name", "skill", "description", "origin", "body", "files", "filesOmitted"],
             },
             annotations=_ANNOTATIONS,
         )
@@ -156,7 +164,7 @@ class LoadSkill:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """The skill as its folder is at this moment."""
         index = await self._library.current()
-        skill = await self._library.recheck(find_skill(index, str(arguments.get("skill_name") or "")))
+        skill = await self._library.recheck(find_skill(index, str(arguments.get("skill_name") or "")), ctx)
         loaded = load(self._library.index, skill)
         return Complete.text(loaded.text, structured=loaded.structured)
 
@@ -213,7 +221,7 @@ class ReadSkillResource:
         wanted = str(arguments.get("resource_name") or ".")
         path = _resource_path(skill, wanted)
         if path is None:
-            skill = await self._library.recheck(skill)  # it may have been added just now
+            skill = await self._library.recheck(skill, ctx)  # it may have been added just now
             path = _resource_path(skill, wanted)
         if path is None:
             raise ToolFailed(_unknown_file(skill, wanted))
@@ -221,7 +229,7 @@ class ReadSkillResource:
         if path not in skill.files:
             return _list_folder(skill, handle, path)
         try:
-            skill, file, data = await self._library.read(skill, path)
+            skill, file, data = await self._library.read(skill, path, ctx)
         except (NotFound, SkillError) as error:
             raise ToolFailed(f"{path!r} of skill {handle!r} cannot be read: {error}") from None
         offset = max(0, int(arguments.get("offset") or 0))

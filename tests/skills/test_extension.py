@@ -9,7 +9,7 @@ import pytest
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
 from gateway.skills.source import SkillSource
-from tests.skills.on_disk import write_skill
+from tests.skills.on_disk import CTX, write_skill
 
 
 def serving(root: Path) -> SkillSource:
@@ -34,7 +34,7 @@ async def test_results_say_how_long_and_for_whom_they_may_be_kept(tmp_path: Path
     async with serving(tmp_path) as source:
         results: list[JsonObject] = [
             await source.extension.list_page(),
-            await source.extension.get("skill://pdf/SKILL.md"),
+            await source.extension.get("skill://pdf/SKILL.md", CTX),
             await source.extension.directory("skill://pdf"),
         ]
     for result in results:
@@ -59,7 +59,7 @@ async def test_frontmatter_is_verbatim_as_json(tmp_path: Path) -> None:
     extra = "date: 2026-01-31\nflag: yes\ntags: [a, {b: 1}]\nnothing:\nmetadata:\n  a: b\n"
     write_skill(tmp_path / "pdf", extra=extra)
     async with serving(tmp_path) as source:
-        entry = (await source.extension.get("skill://pdf/SKILL.md"))["skill"]
+        entry = (await source.extension.get("skill://pdf/SKILL.md", CTX))["skill"]
     assert entry["frontmatter"] == {
         "name": "pdf",
         "description": "Does a thing. Use it for things.",
@@ -75,7 +75,7 @@ async def test_get_answers_with_the_folder_as_it_is_now(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf")
     async with SkillSource([tmp_path], refresh_seconds=3600) as source:
         (tmp_path / "pdf" / "new.md").write_text("x")
-        entry = (await source.extension.get("skill://pdf/SKILL.md"))["skill"]
+        entry = (await source.extension.get("skill://pdf/SKILL.md", CTX))["skill"]
     assert [r["uri"] for r in entry["resources"]] == ["skill://pdf/SKILL.md", "skill://pdf/new.md"]
 
 
@@ -84,7 +84,7 @@ async def test_get_of_anything_but_a_manifest_is_not_found(tmp_path: Path, uri: 
     write_skill(tmp_path / "pdf", files={"a.md": "x"})
     async with serving(tmp_path) as source:
         with pytest.raises(NotFound) as refused:
-            await source.extension.get(uri)
+            await source.extension.get(uri, CTX)
     assert refused.value.kind == "skill"
 
 

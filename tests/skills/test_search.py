@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gateway.skills.index import build_index
-from gateway.tools.search import words_of
 from tests.skills.on_disk import write_skill
 
 SKILLS = {
@@ -71,6 +70,14 @@ def test_tags_and_headings_are_searched(tmp_path: Path) -> None:
     assert [s.name for s in search.rank("roll back")] == ["two"]
 
 
-def test_endings_case_and_accents_do_not_count() -> None:
-    assert words_of("Writing QUERIES, merged") == words_of("write query merges")
-    assert words_of("Résumé") == words_of("resume")
+@pytest.mark.parametrize("query", ["merging", "MERGES", "resume", "RÉSUMÉ", "mer"])
+def test_endings_case_and_accents_do_not_count(tmp_path: Path, query: str) -> None:
+    write_skill(tmp_path / "one", description="Merge every résumé.")
+    write_skill(tmp_path / "two", description="Something else.")
+    assert [s.name for s in build_index([str(tmp_path)]).search.rank(query)] == ["one"]
+
+
+def test_a_skill_that_has_the_word_in_its_name_comes_before_one_that_mentions_it(tmp_path: Path) -> None:
+    write_skill(tmp_path / "aaa", description="Works on tables, and on pdf too.")
+    write_skill(tmp_path / "pdf", description="Works on tables, and on paper too.")
+    assert [s.name for s in build_index([str(tmp_path)]).search.rank("pdf")] == ["pdf", "aaa"]

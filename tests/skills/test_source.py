@@ -94,7 +94,7 @@ async def test_digests_and_bytes_are_the_same_on_every_surface(tmp_path: Path) -
     write_skill(tmp_path / "pdf", files={"a.md": "text", "b.png": b"\x89PNG\xff", "c/d.py": "x"})
     async with on_use(tmp_path) as source:
         (entry,) = (await source.extension.list_page())["skills"]
-        assert entry == (await source.extension.get("skill://pdf/SKILL.md"))["skill"] == source.entries[0]
+        assert entry == (await source.extension.get("skill://pdf/SKILL.md", CTX))["skill"] == source.entries[0]
         for resource in entry["resources"]:
             content = await read_content(source, resource["uri"])
             data = content["text"].encode() if "text" in content else base64.b64decode(content["blob"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.skills.parser import MAX_COMPATIBILITY_CHARS, MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS, NAME
+from gateway.policy.skills import MAX_NAME_CHARS, is_skill_name
+from gateway.skills.parser import MAX_COMPATIBILITY_CHARS, MAX_DESCRIPTION_CHARS
 
 
 class SkillFrontmatter:
@@ -47,4 +48,4 @@ class SkillFrontmatter:
 
 def is_legal_name(name: str) -> bool:
     """Whether `name` fits the Agent Skills rules, for skills and for members of class skills."""
-    return len(name) <= MAX_NAME_CHARS and NAME.fullmatch(name) is not None
+    return is_skill_name(name)

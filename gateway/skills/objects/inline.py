@@ -37,6 +37,16 @@ class InlineSkill(Skill):
         """What is advertised."""
         return self._frontmatter
 
+    @property
+    def resources(self) -> list[SkillResource]:
+        """What there is to read at this moment."""
+        return list(self._resources)
+
+    @property
+    def scripts(self) -> list[SkillScript]:
+        """What there is to run at this moment."""
+        return list(self._scripts)
+
     async def get_content(self) -> str:
         """Name, description, instructions, and what there is to read and to run at this moment."""
         return skill_text(self._frontmatter, self.instructions, self._resources, self._scripts)

@@ -10,14 +10,13 @@ import base64
 import binascii
 import json
 import logging
-import re
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
-from urllib.parse import unquote
 
 import anyio
 
 from gateway.json_types import JsonMapping, JsonValue
+from gateway.policy.skills import is_safe_name
 from gateway.skills.models import MANIFEST
 from gateway.skills.objects.archives import ArchiveLimits, read_archive
 from gateway.skills.objects.files import RESOURCE_EXTENSIONS, SEARCH_DEPTH
@@ -35,11 +34,6 @@ READ_SECONDS = 60.0
 MAX_INDEX_CHARS = 8_000_000
 """A larger index is not read: tens of thousands of skills."""
 
-MAX_DECODINGS = 32
-"""Levels of percent-encoding that a name may have; more are refused."""
-
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 _NOT_FOUND = (-32002, -32601)
 
 
@@ -167,21 +161,6 @@ class MCPSkillsSource(SkillsSource):
             logger.debug("index entry passed over: %s", error)
             return None
         return MCPSkill(frontmatter, url, session_provider=self._session)
-
-
-def is_safe_name(name: str) -> bool:
-    """Whether a name stays inside its skill, however often it is decoded."""
-    for _ in range(MAX_DECODINGS):
-        plain = name.replace("\\", "/")
-        if not plain.strip() or plain.startswith("/") or _SCHEME.match(plain) or "://" in plain or _UNSAFE.search(plain):
-            return False
-        if any(segment.strip() == ".." for segment in re.split(r"[/?#]", plain)):
-            return False
-        decoded = unquote(name, errors="surrogateescape")
-        if decoded == name:
-            return True
-        name = decoded
-    return False
 
 
 def _provider(client: ReadsResources | None, session_provider: Callable[[], ReadsResources] | None) -> Callable[[], ReadsResources]:

@@ -106,6 +106,21 @@ class FileSkill(Skill):
         """What is advertised."""
         return self._frontmatter
 
+    @property
+    def content(self) -> str:
+        """The file as it was read, and nothing else."""
+        return self._content
+
+    @property
+    def resources(self) -> list[SkillResource]:
+        """What there is to read."""
+        return list(self._resources)
+
+    @property
+    def scripts(self) -> list[SkillScript]:
+        """What there is to run."""
+        return list(self._scripts)
+
     async def get_content(self) -> str:
         """The file, then what it offers to read and to run."""
         return self._content + member_blocks(self._resources, self._scripts)

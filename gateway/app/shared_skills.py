@@ -1,0 +1,104 @@
+"""`SharedSkills`: brings the skills of remote servers into the gateway's own index, as soon as any server has some.
+
+Decides when a server is looked at: once it is ready, when its resources change, and after the time that it gives. The rooms for
+skills are imported only then. What a look finds is `catalog.remote_skills`'s; where it is served is `local`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from gateway.catalog import Catalog
+from gateway.tools.base import ChangeKind
+from gateway.upstream.source import UpstreamSource
+
+if TYPE_CHECKING:
+    from gateway.catalog.remote_skills import RemoteSkills
+
+logger = logging.getLogger(__name__)
+
+FIRST_LOOK_SECONDS = 10.0
+"""How long a server that just started may hold up the first lists with its skills."""
+
+MAX_REST_SECONDS = 3600.0
+"""How long a list counts at most."""
+
+
+class SharedSkills:
+    """Enter nothing; `run` it."""
+
+    def __init__(self, catalog: Catalog, serve: Callable[[RemoteSkills], Awaitable[None]]) -> None:
+        """`serve` puts the skills into the index; it is called at every change of which servers have any. No side effects."""
+        self._catalog = catalog
+        self._serve = serve
+        self._remote: RemoteSkills | None = None
+        self._wanted = anyio.Event()
+        self._lock = anyio.Lock()
+        self._meeting = 0
+        catalog.subscribe(self._note)
+
+    @property
+    def remote(self) -> RemoteSkills | None:
+        """The skills of servers, once any server had some."""
+        return self._remote
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether a server that just started is being looked at for the first time."""
+        return self._meeting > 0
+
+    async def meet(self, upstream: UpstreamSource) -> None:
+        """Look at a server as soon as it is ready or has failed once."""
+        await upstream.settled()
+        self._meeting += 1
+        try:
+            with anyio.move_on_after(FIRST_LOOK_SECONDS):
+                await self._look(upstream.id)
+        finally:
+            self._meeting -= 1
+
+    async def run(self) -> None:
+        """Look again whenever there is reason to; until cancelled."""
+        while True:
+            with anyio.move_on_after(self._remote.rest_seconds if self._remote is not None else MAX_REST_SECONDS):
+                await self._wanted.wait()
+            self._wanted = anyio.Event()
+            await self._look(None)
+
+    def wake(self) -> None:
+        """Look again soon: servers came or went."""
+        self._wanted.set()
+
+    def _note(self, kind: ChangeKind) -> None:
+        if kind == "resources":
+            self._wanted.set()
+
+    async def _look(self, only: str | None) -> None:
+        async with self._lock:
+            await self._catalog.catch_up()
+            if self._remote is None:
+                if not any(_may_have_skills(self._catalog, server) for server in self._servers()):
+                    return
+                from gateway.catalog.remote_skills import RemoteSkills
+
+                self._remote = RemoteSkills(self._catalog)
+            had = bool(self._remote.skills)
+            await self._remote.look(only)
+            if self._remote.skills or had:
+                await self._serve(self._remote)
+
+    def _servers(self) -> list[str]:
+        return [shelf.entry.source.id for shelf in self._catalog.shelves if not shelf.entry.is_local]
+
+
+def _may_have_skills(catalog: Catalog, server: str) -> bool:
+    """Whether a server has the extension or shows resources that look like skills."""
+    for shelf in catalog.shelves:
+        source = shelf.entry.source
+        if source.id == server and isinstance(source, UpstreamSource):
+            return source.serves_skills or any(n.startswith("skill://") for n in shelf.natives.get("resources", {}).values())
+    return False

@@ -1,0 +1,107 @@
+"""Which skills of a source exist at all: for every surface, by their paths alone, and which entries of a server are any.
+
+Pure, and asked for a skill's own path as well as for the URI of a file of it, so that what is not listed cannot be read.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+from urllib.parse import unquote
+
+from gateway.config.policies import SkillFilter
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.tools import judge_tool
+
+_SCHEME = "skill://"
+_MANIFEST = "/SKILL.md"
+
+NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+"""A legal name; ASCII only, because every client but one reads the rule so."""
+
+MAX_NAME_CHARS = 64
+"""Of a name, by the Agent Skills specification."""
+
+MAX_SKILL_FILES = 512
+"""Files per skill that a server should not exceed (SEP-2640, limits)."""
+
+MAX_SKILL_BYTES = 16 * 1024 * 1024
+"""Bytes per skill that a server should not exceed (SEP-2640, limits)."""
+
+MAX_DECODINGS = 32
+"""Levels of percent-encoding that a name may have; more are refused."""
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_URI_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+def judge_skill(path: str, rules: SkillFilter) -> bool:
+    """Whether the skill at `path` (`pdf`, `team/pdf`) exists; patterns as of tools, over the whole path."""
+    return judge_tool(path, rules.allow, rules.deny)
+
+
+def judge_skill_uri(uri: str, rules: SkillFilter) -> bool:
+    """Whether a URI may be served: of a file or folder of a skill that exists, or of nothing that is a skill's.
+
+    No folder around it may be denied and, where there is `allow`, one must be allowed: a file of an allowed skill is, also
+    where the skill holds another one.
+    """
+    if not uri.startswith(_SCHEME) or (rules.allow is None and not rules.deny):
+        return True
+    parts = uri.removeprefix(_SCHEME).rstrip("/").split("/")
+    if len(parts) == 1 and "." in parts[0]:
+        return True  # `skill://index.json` is no skill's
+    around = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    denied = any(not judge_tool(path, None, rules.deny) for path in around)
+    return not denied and (rules.allow is None or any(judge_tool(path, rules.allow, ()) for path in around))
+
+
+def judge_entry(entry: JsonMapping) -> bool:
+    """Whether an entry of `skills/list` keeps SEP-2640: one that does not would be refused by hosts, so it is on no surface."""
+    uri, frontmatter = entry.get("uri"), entry.get("frontmatter")
+    if not isinstance(uri, str) or not uri.startswith(_SCHEME) or not uri.endswith(_MANIFEST) or not isinstance(frontmatter, dict):
+        return False
+    root = uri.removesuffix(_MANIFEST)
+    fields = cast("JsonObject", frontmatter)
+    name, description = fields.get("name"), fields.get("description")
+    if not is_skill_name(name) or root.rpartition("/")[2] != name or not isinstance(description, str) or not description.strip():
+        return False
+    return entry.get("resources") == "dynamic" or _is_manifest(entry.get("resources"), root)
+
+
+def is_skill_name(name: JsonValue) -> bool:
+    """Whether a name is one by the Agent Skills rules."""
+    return isinstance(name, str) and len(name) <= MAX_NAME_CHARS and NAME.fullmatch(name) is not None
+
+
+def _is_manifest(resources: JsonValue, root: str) -> bool:
+    listed: list[JsonValue] = cast("list[JsonValue]", resources) if isinstance(resources, list) else []
+    paths: set[str] = set()
+    left = MAX_SKILL_BYTES
+    for item in listed[: MAX_SKILL_FILES + 1]:
+        wire: JsonMapping = cast("JsonMapping", item) if isinstance(item, dict) else cast("JsonObject", {})
+        uri, digest, size = wire.get("uri"), wire.get("digest"), wire.get("size")
+        path = unquote(uri[len(root) + 1 :]) if isinstance(uri, str) and uri.startswith(f"{root}/") else ""
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0 or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            return False
+        if path in paths or not is_safe_name(path):
+            return False
+        paths.add(path)
+        left -= size
+    return "SKILL.md" in paths and len(listed) <= MAX_SKILL_FILES and left >= 0
+
+
+def is_safe_name(name: str) -> bool:
+    """Whether the name of a file stays inside its skill, however often it is decoded."""
+    for _ in range(MAX_DECODINGS):
+        plain = name.replace("\\", "/")
+        if not plain.strip() or plain.startswith("/") or _URI_SCHEME.match(plain) or "://" in plain or _UNSAFE.search(plain):
+            return False
+        if any(segment.strip() == ".." for segment in re.split(r"[/?#]", plain)):
+            return False
+        decoded = unquote(name, errors="surrogateescape")
+        if decoded == name:
+            return True
+        name = decoded
+    return False
