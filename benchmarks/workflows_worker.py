@@ -87,7 +87,11 @@ def is_large(number: int) -> bool:
     return not is_small(number)
 
 
-SCENARIOS: dict[str, tuple[Callable[[], Workflow], int]] = {"chain": (chain, LENGTH), "fan": (fan, WIDTH * 2), "pingpong": (pingpong, LENGTH)}
+SCENARIOS: dict[str, tuple[Callable[[], Workflow], int]] = {
+    "chain": (chain, LENGTH),
+    "fan": (fan, WIDTH * 2),
+    "pingpong": (pingpong, LENGTH),
+}
 """The graph of each, and the output of a run that begins with 0."""
 
 
