@@ -82,7 +82,8 @@ def _read_step(name: str, raw: JsonValue, problems: list[Problem]) -> Step | Non
         raw_keys = list(cast("JsonObject", raw)) if isinstance(raw, dict) else []
         hints = [did_you_mean(key, KINDS) for key in raw_keys if key not in ("prompt", "arguments", "output")]
         hint = next((text for text in hints if text), "")
-        problems.append(Problem(path, f"needs one of `agent`, `tool`, `python` to say what it is. {hint}".rstrip()))
+        kinds = ", ".join(f"`{key}`" for key in KINDS)
+        problems.append(Problem(path, f"needs one of {kinds} to say what it is. {hint}".rstrip()))
         return None
     others = [other for other in KINDS if other != kind and other in raw]
     if others:

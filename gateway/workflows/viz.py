@@ -76,18 +76,31 @@ class Drawing:
                 made.lines += [Line(prefix + source, join.id) for source in sources]
                 made.lines.append(Line(join.id, prefix + target))
                 continue
-            is_default = (
-                {case.target_id for case in group.cases if isinstance(case, SwitchCaseEdgeGroupDefault)}
-                if isinstance(group, SwitchCaseEdgeGroup)
-                else set[str]()
-            )
+            cases = _cases(group) if isinstance(group, SwitchCaseEdgeGroup) else {}
             is_chosen = getattr(group, "selection_func", None) is not None
             for edge in group.edges:
-                words = ["default"] if edge.target_id in is_default else ["conditional"] if edge.has_condition or is_chosen else []
+                word = cases.get(edge.target_id) or _condition(edge.condition)
+                words = [word] if edge.has_condition or is_chosen else []
                 if edge.max_traversals is not None:
                     words.append(f"at most {edge.max_traversals}")
                 made.lines.append(Line(prefix + edge.source_id, prefix + edge.target_id, ", ".join(words), edge.has_condition or is_chosen))
         return made
+
+
+def _condition(function: object) -> str:
+    """What a condition says: those of workflow files have it for a name, which is no identifier."""
+    name = getattr(function, "__name__", "")
+    return name if ": " in name else "conditional"
+
+
+def _cases(group: SwitchCaseEdgeGroup) -> dict[str, str]:
+    """What leads to each target of a switch."""
+    words: dict[str, list[str]] = {}
+    for case in group.cases:
+        word = "default" if isinstance(case, SwitchCaseEdgeGroupDefault) else _condition(case.condition)
+        if word not in words.setdefault(case.target_id, []):
+            words[case.target_id].append(word)
+    return {target: " or ".join(found) for target, found in words.items()}
 
 
 class WorkflowViz:
