@@ -51,7 +51,14 @@ CREATE TABLE task_steps (task TEXT NOT NULL, key TEXT NOT NULL, is_done INTEGER 
 INSERT INTO locks (name) VALUES ('tasks');
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS)
+_CHECKPOINTS = """
+CREATE TABLE checkpoints (seq {serial}, owner TEXT NOT NULL, id TEXT NOT NULL, workflow TEXT NOT NULL, graph TEXT NOT NULL,
+    iteration INTEGER NOT NULL, at {float} NOT NULL, form TEXT NOT NULL);
+CREATE UNIQUE INDEX checkpoints_id ON checkpoints (owner, id);
+CREATE INDEX checkpoints_workflow ON checkpoints (owner, workflow, at);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _CHECKPOINTS)
 """Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
 
 _WORDS = {
