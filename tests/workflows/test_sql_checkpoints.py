@@ -23,6 +23,15 @@ from gateway.workflows.workflow import Workflow
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def note(log: Path, text: str) -> None:
+    with log.open("a") as file:
+        file.write(text)
+
+
+def run_elsewhere(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
+
+
 class Step(Executor):
     """Writes down that it ran; the one called `d` kills its process instead where a file says so."""
 
@@ -31,8 +40,7 @@ class Step(Executor):
         log = Path(message)
         if log.with_name("deadly").exists() and self.id == "d":
             os.kill(os.getpid(), signal.SIGKILL)
-        with log.open("a") as file:
-            file.write(self.id)
+        note(log, self.id)
         ctx.set_state("ran", [*ctx.get_state("ran", []), self.id])
         await ctx.send_message(message)
         await ctx.yield_output("".join(ctx.get_state("ran")))
@@ -53,7 +61,7 @@ async def survive(url: str, folder: Path) -> None:
     log = folder / "log"
     (folder / "deadly").touch()
     code = f"import anyio; from tests.workflows.test_sql_checkpoints import go_on; anyio.run(go_on, {url!r}, {str(log)!r})"
-    died = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    died = run_elsewhere(code)
     assert died.returncode == -signal.SIGKILL, died.stderr
     assert log.read_text() == "abc"
     storage = SqlCheckpointStorage(url)
