@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup run test check lint types layers schemas bench bench-loop conformance accept faults postgres clean
+.PHONY: setup run test check lint types layers schemas bench bench-loop bench-workflows conformance accept faults postgres clean
 
 setup: $(STAMP)
 
@@ -43,6 +43,9 @@ bench: $(STAMP)
 
 bench-loop: $(STAMP)
 	@$(BIN)/python -m benchmarks.loop $(ARGS)
+
+bench-workflows: $(STAMP)
+	@$(BIN)/python -m benchmarks.workflows $(ARGS)
 
 conformance: $(STAMP)
 	@bash tests/conformance/setup.sh

@@ -216,6 +216,7 @@ if TYPE_CHECKING:
     )
     from gateway.workflows.orchestrations.participants import AgentRequestInfoResponse
     from gateway.workflows.orchestrations.sequential import SequentialBuilder
+    from gateway.workflows.sql_checkpoints import SqlCheckpointStorage
     from gateway.workflows.sub_workflow import SubWorkflowRequestMessage, SubWorkflowResponseMessage, WorkflowExecutor
     from gateway.workflows.validation import (
         EdgeDuplicationError,
@@ -408,6 +409,7 @@ __all__ = [
     "SkillsSource",
     "SkillsSourceContext",
     "SlidingWindowStrategy",
+    "SqlCheckpointStorage",
     "SqlHistoryProvider",
     "StandardMagenticManager",
     "StepWrapper",

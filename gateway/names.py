@@ -371,6 +371,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "workflows.orchestrations.participants": ("AgentRequestInfoResponse",),
     "workflows.orchestrations.sequential": ("SequentialBuilder",),
+    "workflows.sql_checkpoints": ("SqlCheckpointStorage",),
     "workflows.sub_workflow": (
         "SubWorkflowRequestMessage",
         "SubWorkflowResponseMessage",

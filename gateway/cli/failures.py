@@ -22,7 +22,8 @@ from gateway.errors import (
 from gateway.json_types import JsonObject
 
 Code = Literal[
-    "usage", "config-invalid", "needs-auth", "unreachable", "tool-error", "lock-differs", "skills-rejected", "denied", "not-found"
+    "usage", "config-invalid", "needs-auth", "unreachable", "tool-error", "lock-differs", "skills-rejected", "workflows-rejected", "denied",
+    "not-found",
 ]
 
 EXIT_CODES: dict[Code, int] = {
@@ -34,6 +35,7 @@ EXIT_CODES: dict[Code, int] = {
     "tool-error": 5,
     "lock-differs": 5,
     "skills-rejected": 5,
+    "workflows-rejected": 5,
     "denied": 6,
 }
 """The stable exit code of every kind of failure."""

@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "add": "gateway.cli.servers:add",
     "remove": "gateway.cli.servers:remove",
     "skills": "gateway.cli.skills:skills",
+    "workflows": "gateway.cli.workflows:workflows",
     "doctor": "gateway.cli.doctor:doctor",
     "schema": "gateway.cli.schemas:schema",
     "policy": "gateway.cli.policy:policy",

@@ -57,7 +57,14 @@ CREATE TABLE approval_rules (id TEXT PRIMARY KEY, principal TEXT NOT NULL, sourc
 CREATE INDEX approval_rules_tool ON approval_rules (principal, source, name);
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES)
+_CHECKPOINTS = """
+CREATE TABLE checkpoints (seq {serial}, owner TEXT NOT NULL, id TEXT NOT NULL, workflow TEXT NOT NULL, graph TEXT NOT NULL,
+    iteration INTEGER NOT NULL, at {float} NOT NULL, form TEXT NOT NULL);
+CREATE UNIQUE INDEX checkpoints_id ON checkpoints (owner, id);
+CREATE INDEX checkpoints_workflow ON checkpoints (owner, workflow, at);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS)
 """Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
 
 _WORDS = {

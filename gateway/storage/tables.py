@@ -144,6 +144,22 @@ task_steps = sa.Table(
 )
 """What a task did: a row when a step begins, its JSON result when it is done."""
 
+checkpoints = sa.Table(
+    "checkpoints",
+    METADATA,
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("id", sa.Text, nullable=False),
+    sa.Column("workflow", sa.Text, nullable=False),
+    sa.Column("graph", sa.Text, nullable=False),
+    sa.Column("iteration", sa.Integer, nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("form", sa.Text, nullable=False),
+    sa.Index("checkpoints_id", "owner", "id", unique=True),
+    sa.Index("checkpoints_workflow", "owner", "workflow", "at"),
+)
+"""Runs of workflows between two rounds. `form` is JSON with a version; `graph` is the signature of the graph it belongs to."""
+
 memories = sa.Table(
     "memories",
     METADATA,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
 from gateway.agents.agent import Agent
 from gateway.agents.recorded import RecordModelCalls
 from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.tools.context import CallContext
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate, ResponseStream
@@ -215,11 +216,27 @@ class AgentExecutor(Executor):
             own = values.get(self.id) if ctx.are_by_executor(values) else values
             if own is not None:
                 kwargs[kind] = own
+        serve_call(self._agent, ctx.call)
         if isinstance(self._agent, Agent):
             kwargs["ctx"] = ctx.call
             if ctx.call.durable is not None:
                 kwargs["middleware"] = [RecordModelCalls(ctx.call.durable)]
         return kwargs
+
+
+@runtime_checkable
+class ServesCall(Protocol):
+    """An agent that does its work within the call that its workflow serves."""
+
+    def serve(self, call: CallContext) -> None:
+        """Act within this call from now on."""
+        ...
+
+
+def serve_call(agent: object, call: CallContext) -> None:
+    """Tell an agent which call it serves, where it wants to know."""
+    if isinstance(agent, ServesCall):
+        agent.serve(call)
 
 
 def resolve_agent_id(agent: SupportsAgentRun) -> str:

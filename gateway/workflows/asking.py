@@ -7,7 +7,7 @@ type. How the form travels (elicitation, `input_required`, an entry of a task) i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from types import NoneType
 from typing import Any, Literal, cast, get_args, get_origin
@@ -15,16 +15,23 @@ from typing import Any, Literal, cast, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.errors import GatewayError, ToolFailed, WorkflowFailed
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.checking import SchemaCheck, measure
 from gateway.tools.context import CallContext
 from gateway.types.content import Content
-from gateway.workflows.agent_executor import is_request
+from gateway.types.messages import Message, to_messages
+from gateway.workflows.agent_executor import AgentExecutorResponse, is_request
 from gateway.workflows.annotations import members, name_of, resolved
+from gateway.workflows.definition import object_schema
 from gateway.workflows.durable import TaskCheckpoints
 from gateway.workflows.encoding import encode
 from gateway.workflows.events import WorkflowEvent, WorkflowRunResult
+from gateway.workflows.orchestrations.handoff import HandoffAgentUserRequest
+from gateway.workflows.orchestrations.magentic import MagenticPlanReviewRequest, MagenticPlanReviewResponse
+from gateway.workflows.orchestrations.participants import AgentRequestInfoResponse
 from gateway.workflows.request import RunRequest
 from gateway.workflows.runner import OnEvent, failed_executor
+from gateway.workflows.steps import Question
 from gateway.workflows.workflow import Workflow
 
 MAX_ASK_ROUNDS = 100
@@ -86,17 +93,65 @@ async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
     data = event.data
     if isinstance(data, Content) and is_request(data):
         return await _ask_approval(data, ctx)
+    question = question_of(data)
+    if (reader := _READERS.get(event.response_type)) is not None:
+        hint, read = reader
+        content = await _put(question, _object({_ANSWER: (hint, False)}), ctx)
+        return read(str(content.get(_ANSWER) or "").strip())
+    if isinstance(data, Question):
+        return await _ask_question(data, ctx)
     fields, is_whole = form_of(event.response_type)
-    params: JsonObject = {"mode": "form", "message": question_of(data), "requestedSchema": fields}
-    answer = await ctx.ask({"method": "elicitation/create", "params": params})
-    if answer.get("action") != "accept":
-        raise ToolFailed(f"The workflow asked {question_of(data)!r}, and the answer was {answer.get('action')!r}; it did not go on.")
-    content: JsonObject = answer.get("content") or {}
+    content = await _put(question, fields, ctx)
     value: Any = content if is_whole else content.get(_ANSWER)
     try:
         return TypeAdapter(event.response_type).validate_python(value)
     except ValidationError as error:
         raise ToolFailed(f"The answer is no {name_of(event.response_type)}: {error.errors()[0]['msg']}.") from None
+
+
+async def _put(question: str, form: JsonObject, ctx: CallContext) -> JsonObject:
+    """The content of an accepted answer.
+
+    Raises:
+        ToolFailed: It was declined.
+    """
+    params: JsonObject = {"mode": "form", "message": question, "requestedSchema": form}
+    answer = await ctx.ask({"method": "elicitation/create", "params": params})
+    if answer.get("action") != "accept":
+        raise ToolFailed(f"The workflow asked {question!r}, and the answer was {answer.get('action')!r}; it did not go on.")
+    return answer.get("content") or {}
+
+
+async def _ask_question(data: Question, ctx: CallContext) -> JsonValue:
+    """What a workflow file asks: the fields of its form, or a text."""
+    fields = data.fields or {_ANSWER: _KINDS[str]}
+    content = await _put(data.prompt, object_schema(fields, is_closed=False), ctx)
+    problem = SchemaCheck(object_schema(fields, is_closed=False)).find(content, measure(content))
+    if problem is not None:
+        raise ToolFailed(f"The answer to {data.prompt!r} cannot be used: {problem}.")
+    values = {name: content.get(name, schema.get("default")) for name, schema in fields.items()}
+    return values if data.fields is not None else values[_ANSWER]
+
+
+def _to_said(text: str) -> list[Message]:
+    return to_messages(text) if text else []
+
+
+_READERS: dict[Any, tuple[JsonObject, Callable[[str], Any]]] = {
+    list[Message]: (
+        {"type": "string", "title": "Answer", "description": "What you say; leave it empty to end the conversation."},
+        _to_said,
+    ),
+    AgentRequestInfoResponse: (
+        {"type": "string", "title": "Remarks", "description": "What to change; leave it empty to let the answer stand."},
+        lambda text: AgentRequestInfoResponse(_to_said(text)),
+    ),
+    MagenticPlanReviewResponse: (
+        {"type": "string", "title": "Remarks", "description": "What to change; leave it empty to go ahead."},
+        lambda text: MagenticPlanReviewResponse(_to_said(text)),
+    ),
+}
+"""Answers that orchestrations ask for: the one field of their form, and how its text is read."""
 
 
 async def _ask_approval(request: Content, ctx: CallContext) -> Content:
@@ -115,6 +170,10 @@ def question_of(data: Any) -> str:
     """A request in words: its text, its `prompt`, `question` or `message`, else all of it."""
     if isinstance(data, str):
         return data
+    if isinstance(data, HandoffAgentUserRequest | AgentExecutorResponse):
+        return data.agent_response.text or "It is your turn."
+    if isinstance(data, MagenticPlanReviewRequest):
+        return data.plan.text
     fields = _fields_of(data)
     for name in ("prompt", "question", "message", "text"):
         if isinstance(fields.get(name), str):
@@ -164,6 +223,8 @@ def _object(fields: Mapping[str, tuple[Any, bool]]) -> JsonObject:
 
 
 def _property(kind: Any) -> JsonObject:
+    if isinstance(kind, dict):
+        return dict(cast("JsonObject", kind))
     alternatives = [item for item in members(kind) if item is not NoneType]
     kind = alternatives[0] if len(alternatives) == 1 else kind
     if kind in _KINDS:

@@ -1,4 +1,5 @@
-"""`WorkflowCheckpoint` and where checkpoints are kept: in memory, or in files. Names are agent-framework's.
+"""`WorkflowCheckpoint` and where checkpoints are kept: in memory, or in files (`sql_checkpoints`: in a database). Names are
+agent-framework's.
 
 A checkpoint is everything a run carries from one round to the next, taken at the boundary: messages, shared state,
 executors' own state, open requests. Written as JSON with a version (`encoding`); a graph takes back only checkpoints of
@@ -33,6 +34,9 @@ VERSION = "1.0"
 CheckpointID = str
 
 _FILE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")
+
+
+_LONE = re.compile("[\ud800-\udfff]")
 
 
 def _now() -> str:
@@ -82,7 +86,10 @@ def to_json(checkpoint: WorkflowCheckpoint) -> str:
     Raises:
         WorkflowCheckpointException: Something in it cannot be written.
     """
-    return json.dumps({name: encode(value) for name, value in checkpoint.to_dict().items()}, ensure_ascii=False)
+    form = {name: encode(value) for name, value in checkpoint.to_dict().items()}
+    text = json.dumps(form, ensure_ascii=False)
+    # Half a surrogate pair is no UTF-8; escaped it comes through.
+    return text if text.isascii() or not _LONE.search(text) else json.dumps(form)
 
 
 def from_json(text: str, book: TypeBook) -> WorkflowCheckpoint:

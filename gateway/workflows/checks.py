@@ -6,7 +6,8 @@ Pure judgement over a `WorkflowFile` of the right shape; reports all mistakes, e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import cast
 
 from gateway.config.problems import Problem
@@ -14,31 +15,46 @@ from gateway.config.suggest import did_you_mean
 from gateway.errors import WorkflowInvalid
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.checking import SchemaCheck, measure
-from gateway.workflows.definition import NAME_PATTERN, AgentStep, EdgeEntry, Step, WorkflowFile
+from gateway.workflows.definition import NAME_PATTERN, TEAM_KEYS, AgentStep, AskStep, EdgeEntry, Step, WorkflowFile
 from gateway.workflows.graph import Pair, on_a_loop, reachable, repeated, runs_before
+from gateway.workflows.team_checks import check_team
 from gateway.workflows.templates import Reference, Template, texts
 
 _GRAPH_KEYS = ("executors", "start", "edges", "output")
+_SELECTIONS = ("output-from", "intermediate-output-from")
+_ANSWER_KEYS = frozenset({"type", "enum", "const", "title", "description", "default", "minLength", "maxLength", "pattern", "format",
+                          "minimum", "maximum"})  # fmt: skip
+"""What the schema of a field of a form may say; MCP allows forms of single values only."""
 
 
 def check_workflow(file: WorkflowFile) -> list[Problem]:
     """All mistakes; an empty list means that the file can be built."""
     problems = [*_check_names("input", file.input), *_check_schemas("input", file.input)]
+    written = {field.alias or name for name, field in WorkflowFile.model_fields.items() if name in file.model_fields_set}
     if file.python is not None:
-        extra = [key for key in _GRAPH_KEYS if key in file.model_fields_set]
+        extra = [key for key in (*_GRAPH_KEYS, *TEAM_KEYS, *_SELECTIONS, "prompt", "max-rounds") if key in written]
         return [*problems, *(Problem(key, "cannot stand beside `python`: the graph is in code") for key in extra)]
+    if file.team is not None:
+        problems += check_team(file, file.team, [key for key in (*_GRAPH_KEYS, *TEAM_KEYS, "max-rounds") if key in written])
+        problems += check_selections(file)
+        return [*problems, *references_in("prompt", file.prompt, partial(check_input_reference, file))]
+    if "prompt" in written:
+        problems.append(Problem("prompt", "is for orchestrations; give the executors of a graph prompts of their own"))
     if not file.steps:
-        return [*problems, Problem("executors", "is required: a workflow has at least one executor (or `python`)")]
+        kinds = ", ".join(f"`{key}`" for key in ("python", *TEAM_KEYS))
+        return [*problems, Problem("executors", f"is required: a workflow has at least one executor (or one of {kinds})")]
     problems += _check_names("executors", file.steps)
     clashes = [name for name in file.steps if name in file.input]
     problems += [Problem(f"executors.{name}", "an input has the same name, so a template could mean either") for name in clashes]
     for name, step in file.steps.items():
         problems += _check_schemas(f"executors.{name}.output", step.output or {})
-    shape = _check_shape(file)
+        if isinstance(step, AskStep):
+            problems += _check_form(f"executors.{name}.output", step.output or {})
+    shape = [*_check_edges(file), *_check_shape(file)]
     problems += shape
     if not shape:
         problems += _check_output(file)
-        problems += [problem for index, edge in enumerate(file.edges) for problem in _check_when(file, index, edge)]
+        problems += [problem for index, edge in enumerate(file.edges) for problem in _check_conditions(file, index, edge)]
         problems += _check_references(file)
     return problems
 
@@ -71,16 +87,17 @@ def _check_shape(file: WorkflowFile) -> list[Problem]:
     if problems:
         return problems
     pairs = _pairs(file.edges)
+    owners = [index for index, edge in enumerate(file.edges) for _ in edge.pairs]
     for index in repeated(pairs):
         source, target = pairs[index]
-        problems += [Problem(f"edges[{index}]", f"there already is an edge from {source!r} to {target!r}")]
+        problems += [Problem(f"edges[{owners[index]}]", f"there already is an edge from {source!r} to {target!r}")]
     lost = f"cannot be reached from `start: {file.start}`; add an edge to it or remove it"
     reached = reachable(file.start, pairs)
     problems += [Problem(f"executors.{name}", lost) for name in file.steps if name not in reached]
-    endless = on_a_loop(_pairs([edge for edge in file.edges if edge.when is None and edge.max is None]))
+    endless = on_a_loop(_pairs([edge for edge in file.edges if edge.is_always_taken]))
     if endless:
         loop = ", ".join(map(repr, endless))
-        problems.append(Problem("edges", f"the loop of {loop} would never end: give one of its edges `when` or `max`"))
+        problems.append(Problem("edges", f"the loop of {loop} would never end: give one of its edges `when`, `max`, `switch` or `select`"))
     return problems
 
 
@@ -88,76 +105,162 @@ def _named(file: WorkflowFile) -> Iterator[tuple[str, str]]:
     yield "start", file.start or ""
     if file.output is not None:
         yield "output", file.output
+    yield from _selected(file)
     for index, edge in enumerate(file.edges):
-        yield f"edges[{index}].from", edge.source
-        yield f"edges[{index}].to", edge.target
+        for key, names in (("from", edge.sources), ("to", edge.targets)):
+            for number, name in enumerate(names):
+                yield f"edges[{index}].{key}" + (f"[{number}]" if len(names) > 1 else ""), name
+        for number, case in enumerate(edge.switch or ()):
+            yield f"edges[{index}].switch[{number}].to", case.to
+
+
+def _selected(file: WorkflowFile) -> Iterator[tuple[str, str]]:
+    for key, names in zip(_SELECTIONS, (file.output_from, file.intermediate_output_from), strict=True):
+        if names is not None and not isinstance(names, str):
+            for number, name in enumerate(names):
+                yield f"{key}[{number}]", name
+
+
+def check_selections(file: WorkflowFile) -> Iterator[Problem]:
+    """Selections of outputs that contradict each other."""
+    outputs, others = file.output_from, file.intermediate_output_from
+    if outputs == "all_other":
+        yield Problem("output-from", "must be a list of names, or `all`")
+    if file.output is not None and outputs is not None:
+        yield Problem("output-from", "cannot stand beside `output`: either one executor's last output is the result, or all of some")
+    if isinstance(outputs, tuple) and not outputs:
+        yield Problem("output-from", "is empty, so there would be no result; leave it out, or name an executor")
+    if isinstance(outputs, tuple) and isinstance(others, tuple):
+        for number, name in enumerate(others):
+            if name in outputs:
+                yield Problem(f"intermediate-output-from[{number}]", f"{name!r} is in `output-from` already; an output is one or the other")
+
+
+def _check_edges(file: WorkflowFile) -> Iterator[Problem]:
+    """Keys of edges that do not go together."""
+    for index, edge in enumerate(file.edges):
+        path = f"edges[{index}]"
+        if edge.switch is not None:
+            if edge.targets or edge.select is not None:
+                yield Problem(f"{path}.{'to' if edge.targets else 'select'}", "cannot stand beside `switch`, whose cases have a `to` each")
+            open_cases = [number for number, case in enumerate(edge.switch) if case.when is None]
+            if open_cases != [len(edge.switch) - 1]:
+                yield Problem(f"{path}.switch", "needs a last case without `when`, and only that one: what no other case takes")
+        elif not edge.targets:
+            yield Problem(path, "needs `to`, the executor that runs next (or `switch`)")
+        elif edge.select is not None and len(edge.targets) < 2:
+            yield Problem(f"{path}.select", "chooses among several; give `to` a list")
+        if edge.kind != "single":
+            for key, value in (("when", edge.when), ("max", edge.max)):
+                if value is not None:
+                    yield Problem(f"{path}.{key}", f"is for an edge from one executor to one, and this is a {edge.kind}")
+        if len(edge.sources) > 1 and (edge.kind != "fan-in" or len(edge.targets) > 1):
+            yield Problem(f"{path}.from", "several sources lead to one executor; write an edge for each target")
 
 
 def _pairs(edges: list[EdgeEntry]) -> list[Pair]:
-    return [(edge.source, edge.target) for edge in edges]
+    return [pair for edge in edges for pair in edge.pairs]
 
 
 def _check_output(file: WorkflowFile) -> Iterator[Problem]:
-    if file.output is None and len(file.last_ids) != 1:
+    yield from check_selections(file)
+    if file.output is None and file.output_from is None and len(file.last_ids) != 1:
         ends = ", ".join(file.last_ids) or "none"
         yield Problem("output", f"is required: name the executor whose output is the result (without an outgoing edge: {ends})")
 
 
-def _check_when(file: WorkflowFile, index: int, edge: EdgeEntry) -> Iterator[Problem]:
-    step = file.steps[edge.source]
-    for field, value in (edge.when or {}).items():
-        path = f"edges[{index}].when.{field}"
+def _check_conditions(file: WorkflowFile, index: int, edge: EdgeEntry) -> Iterator[Problem]:
+    yield from _check_when(file, f"edges[{index}].when", edge.source, edge.when or {})
+    for number, case in enumerate(edge.switch or ()):
+        yield from _check_when(file, f"edges[{index}].switch[{number}].when", edge.source, case.when or {})
+    if edge.select is not None:
+        yield from _check_field(file, f"edges[{index}].select", edge.source, edge.select)
+
+
+def _check_when(file: WorkflowFile, path: str, source: str, when: JsonObject) -> Iterator[Problem]:
+    for field, value in when.items():
+        here = f"{path}.{field}"
+        problems = list(_check_field(file, here, source, field))
+        yield from problems
+        fields = file.steps[source].output
         if isinstance(value, dict | list):
-            yield Problem(path, "must be one value (text, a number, true, false or null)")
-        elif step.output is None:
-            if isinstance(step, AgentStep):
-                yield Problem(path, f"agent {edge.source!r} answers in text; give it `output` with a field {field!r}")
-        elif field not in step.output:
-            yield Problem(path, f"{edge.source!r} has no output field {field!r}. {did_you_mean(field, step.output)}".rstrip())
-        else:
-            mismatch = SchemaCheck(step.output[field]).find(value, measure(value), root=field)
+            yield Problem(here, "must be one value (text, a number, true, false or null)")
+        elif not problems and fields is not None:
+            mismatch = SchemaCheck(fields[field]).find(value, measure(value), root=field)
             if mismatch is not None:
-                yield Problem(path, f"can never be true: {mismatch}")
+                yield Problem(here, f"can never be true: {mismatch}")
+
+
+def _check_field(file: WorkflowFile, path: str, source: str, field: str) -> Iterator[Problem]:
+    step = file.steps[source]
+    if step.output is None:
+        if isinstance(step, AgentStep | AskStep):
+            what = "agent" if isinstance(step, AgentStep) else "a person asked by"
+            yield Problem(path, f"{what} {source!r} answers in text; give it `output` with a field {field!r}")
+    elif field not in step.output:
+        yield Problem(path, f"{source!r} has no output field {field!r}. {did_you_mean(field, step.output)}".rstrip())
+
+
+def _check_form(path: str, fields: dict[str, JsonObject]) -> Iterator[Problem]:
+    """A form has fields of one value each."""
+    for name, schema in fields.items():
+        kind = schema.get("type", "string" if "enum" in schema else None)
+        extra = [key for key in schema if key not in _ANSWER_KEYS]
+        if kind not in ("string", "number", "integer", "boolean") or extra:
+            what = f"`{extra[0]}`" if extra else f"type {kind!r}"
+            yield Problem(f"{path}.{name}", f"cannot be a field of a form ({what}): use text, a number, true or false, or `enum` of texts")
 
 
 def _check_references(file: WorkflowFile) -> Iterator[Problem]:
     pairs = _pairs(file.edges)
     for name, step in file.steps.items():
         for key, value in _templates(step):
-            for inner, text in texts(value):
-                path = f"executors.{name}.{key}" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in inner)
-                try:
-                    found = Template.parse(text).references
-                except WorkflowInvalid as error:
-                    yield Problem(path, str(error))
-                    continue
-                problems = [_check_reference(file, name, reference, pairs) for reference in found]
-                yield from (Problem(path, problem) for problem in problems if problem)
+            yield from references_in(f"executors.{name}.{key}", value, partial(_check_reference, file, name, pairs))
+
+
+def references_in(path: str, value: JsonValue, judge: Callable[[Reference], str | None]) -> Iterator[Problem]:
+    """What is wrong with the templates in a value."""
+    for inner, text in texts(value):
+        here = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in inner)
+        try:
+            found = Template.parse(text).references
+        except WorkflowInvalid as error:
+            yield Problem(here, str(error))
+            continue
+        yield from (Problem(here, problem) for problem in map(judge, found) if problem)
 
 
 def _templates(step: Step) -> Iterator[tuple[str, JsonValue]]:
     if isinstance(step, AgentStep):
         yield "prompt", step.prompt
+    elif isinstance(step, AskStep):
+        yield "ask", step.ask
     else:
         yield "arguments", step.arguments
 
 
-def _check_reference(file: WorkflowFile, user: str, reference: Reference, pairs: list[Pair]) -> str | None:
+def check_input_reference(file: WorkflowFile, reference: Reference) -> str | None:
+    """What is wrong with a reference to an input, or to a name that is none."""
     name, path = reference.name, reference.path
     if name in file.input:
         fields = cast("JsonObject", file.input[name].get("properties") or {})
         if path and fields and path[0] not in fields:
             return f"{reference}: input {name!r} has no field {path[0]!r}. {did_you_mean(path[0], fields)}".rstrip()
         return None
-    if name not in file.steps:
-        known = [*file.input, *file.steps]
-        hint = did_you_mean(name, known) or f"Known: {', '.join(known)}."
-        return f"{reference}: there is no input or executor {name!r}. {hint}"
+    known = [*file.input, *file.steps]
+    hint = did_you_mean(name, known) or (f"Known: {', '.join(known)}." if known else "The workflow has no `input`.")
+    return f"{reference}: there is no input{' or executor' if file.steps else ''} {name!r}. {hint}"
+
+
+def _check_reference(file: WorkflowFile, user: str, pairs: list[Pair], reference: Reference) -> str | None:
+    name, path = reference.name, reference.path
+    if name in file.input or name not in file.steps:
+        return check_input_reference(file, reference)
     if not runs_before(name, user, pairs):
         return f"{reference}: {name!r} never runs before {user!r}; no edges lead from it to here"
     step = file.steps[name]
     if path and step.output is not None and path[0] not in step.output:
         return f"{reference}: {name!r} has no output field {path[0]!r}. {did_you_mean(path[0], step.output)}".rstrip()
-    if path and step.output is None and isinstance(step, AgentStep):
-        return f"{reference}: agent {name!r} answers in text; give it `output` with a field {path[0]!r}"
+    if path and step.output is None and isinstance(step, AgentStep | AskStep):
+        return f"{reference}: {name!r} gives text; give it `output` with a field {path[0]!r}"
     return None

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gateway.errors import ToolFailed
+
 if TYPE_CHECKING:
     from gateway.agents.agent import Agent
     from gateway.workflows.executor import Executor
@@ -203,6 +205,8 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
             try:
                 if case.condition(message):
                     return [case.target_id]
+            except ToolFailed:  # raised on purpose
+                raise
             except Exception as error:  # a condition is the user's; the next case may know the type
                 logger.warning("the condition of case %r failed: %s", case.target_id, error)
         return [case.target_id for case in self.cases if isinstance(case, SwitchCaseEdgeGroupDefault)]

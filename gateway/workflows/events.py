@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from typing import Any, Generic, Literal
 
 from typing_extensions import TypeVar
@@ -19,7 +19,7 @@ from gateway.json_types import JsonObject
 DataT = TypeVar("DataT", default=Any)
 
 
-class WorkflowRunState(StrEnum):
+class WorkflowRunState(str, Enum):  # noqa: UP042  # prints as agent-framework's does
     """Where a run stands. `IDLE` is the good end."""
 
     STARTED = "STARTED"
@@ -31,7 +31,7 @@ class WorkflowRunState(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-class WorkflowEventSource(StrEnum):
+class WorkflowEventSource(str, Enum):  # noqa: UP042  # as above
     """Whether the engine or an executor's code made an event."""
 
     FRAMEWORK = "FRAMEWORK"

@@ -152,8 +152,10 @@ class Executor:
         return None
 
     def _discover(self) -> None:
-        for name in dict.fromkeys(name for base in reversed(type(self).__mro__) for name in vars(base)):
-            method = inspect.getattr_static(type(self), name)
+        found: dict[str, Any] = {}
+        for base in reversed(type(self).__mro__):
+            found.update(vars(base))
+        for name, method in found.items():
             spec = cast("HandlerSpec | None", getattr(method, _HANDLER, None))
             if spec is not None:
                 self.register(getattr(self, name), spec)

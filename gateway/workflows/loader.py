@@ -7,8 +7,9 @@ nothing that a file names (`steps`). Called by `source`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic import ValidationError
 
@@ -20,8 +21,22 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.workflows.checks import check_workflow
 from gateway.workflows.definition import KINDS, STEP_MODELS, Step, WorkflowFile, step_kind
 
+FindingCode = Literal["unreadable", "yaml", "format", "graph"]
+"""What sort of mistake: the file, its YAML, a key or value, or what they mean together."""
+
 SUFFIXES = (".workflow.yaml", ".workflow.yml")
 """Endings of workflow files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One mistake in a file."""
+
+    line: int | None
+    """1-based."""
+    code: FindingCode
+    text: str
+    """The mistake, with its key."""
 
 
 def load_workflow(path: Path) -> WorkflowFile:
@@ -30,15 +45,7 @@ def load_workflow(path: Path) -> WorkflowFile:
     Raises:
         WorkflowInvalid: All that is wrong with it, one line each: `FILE:LINE: KEY: MISTAKE`.
     """
-    try:
-        if path.stat().st_size > MAX_DOCUMENT_BYTES:
-            raise WorkflowInvalid(f"{path}: larger than {MAX_DOCUMENT_BYTES} bytes.")
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise WorkflowInvalid(f"{path}: cannot be read: {error.strerror or error}.") from None
-    except UnicodeDecodeError:
-        raise WorkflowInvalid(f"{path}: is not UTF-8 text.") from None
-    return parse_workflow(text, name=str(path))
+    return _or_raise(*examine(path), name=str(path))
 
 
 def parse_workflow(text: str, *, name: str = "workflow.yaml") -> WorkflowFile:
@@ -47,19 +54,43 @@ def parse_workflow(text: str, *, name: str = "workflow.yaml") -> WorkflowFile:
     Raises:
         WorkflowInvalid: As `load_workflow`.
     """
+    return _or_raise(*examine_text(text, name=name), name=name)
+
+
+def examine(path: Path) -> tuple[WorkflowFile | None, list[Finding]]:
+    """Read one file: what it says, or all that is wrong with it. Blocking."""
+    try:
+        if path.stat().st_size > MAX_DOCUMENT_BYTES:
+            return None, [Finding(None, "unreadable", f"larger than {MAX_DOCUMENT_BYTES} bytes.")]
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        return None, [Finding(None, "unreadable", f"cannot be read: {error.strerror or error}.")]
+    except UnicodeDecodeError:
+        return None, [Finding(None, "unreadable", "is not UTF-8 text.")]
+    return examine_text(text, name=str(path))
+
+
+def examine_text(text: str, *, name: str) -> tuple[WorkflowFile | None, list[Finding]]:
+    """`examine` for the text of a file called `name`; findings in the order of its lines."""
     try:
         document = load_mapping(text, path=name)
     except DocumentError as error:
-        place = f"{name}:{error.line}" if error.line else name
-        raise WorkflowInvalid(f"{place}: {str(error).removeprefix(f'Line {error.line}: ')}") from None
+        return None, [Finding(error.line, "yaml", str(error).removeprefix(f"Line {error.line}: "))]
     file, problems = _read(document)
+    code: FindingCode = "format"
     if file is not None:
-        problems = check_workflow(file)
+        problems, code = check_workflow(file), "graph"
         if not problems:
-            return file
+            return file, []
     locate = _locator(text)
-    lines = [(locate(problem.path), problem.line()) for problem in problems]
-    raise WorkflowInvalid("\n".join(f"{name}:{line}: {said}" for line, said in sorted(lines, key=lambda item: item[0])))
+    return None, sorted((Finding(locate(problem.path), code, problem.line()) for problem in problems), key=lambda found: found.line or 0)
+
+
+def _or_raise(file: WorkflowFile | None, findings: list[Finding], *, name: str) -> WorkflowFile:
+    if file is None:
+        places = [f"{name}:{found.line}" if found.line else name for found in findings]
+        raise WorkflowInvalid("\n".join(f"{place}: {found.text}" for place, found in zip(places, findings, strict=True)))
+    return file
 
 
 def _read(document: JsonObject) -> tuple[WorkflowFile | None, list[Problem]]:
@@ -82,7 +113,8 @@ def _read_step(name: str, raw: JsonValue, problems: list[Problem]) -> Step | Non
         raw_keys = list(cast("JsonObject", raw)) if isinstance(raw, dict) else []
         hints = [did_you_mean(key, KINDS) for key in raw_keys if key not in ("prompt", "arguments", "output")]
         hint = next((text for text in hints if text), "")
-        problems.append(Problem(path, f"needs one of `agent`, `tool`, `python` to say what it is. {hint}".rstrip()))
+        kinds = ", ".join(f"`{key}`" for key in KINDS)
+        problems.append(Problem(path, f"needs one of {kinds} to say what it is. {hint}".rstrip()))
         return None
     others = [other for other in KINDS if other != kind and other in raw]
     if others:

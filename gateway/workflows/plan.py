@@ -12,15 +12,19 @@ from typing import Any, cast
 
 from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError, ToolFailed, WorkflowInvalid
-from gateway.json_types import JsonMapping, JsonValue
+from gateway.json_types import JsonMapping, JsonValue, as_text
 from gateway.tools.base import Tool
 from gateway.tools.function import FunctionTool, run_function
 from gateway.tools.functions_source import import_object
 from gateway.workflows.builder import WorkflowBuilder
-from gateway.workflows.definition import AgentStep, EdgeEntry, PythonStep, ToolStep, WorkflowFile
-from gateway.workflows.edges import EdgeCondition
+from gateway.workflows.definition import AgentStep, AskStep, EdgeEntry, PythonStep, ToolStep, WorkflowFile, WorkflowStep
+from gateway.workflows.edges import Case, Default
 from gateway.workflows.executor import Executor
-from gateway.workflows.steps import AskAgent, CallFunction, CallTool
+from gateway.workflows.runner import MAX_ITERATIONS
+from gateway.workflows.shapes import as_selection
+from gateway.workflows.steps import AskAgent, AskPerson, CallFunction, CallTool, incoming_text
+from gateway.workflows.team import TeamPlan
+from gateway.workflows.templates import Template
 from gateway.workflows.workflow import Workflow
 
 
@@ -33,6 +37,10 @@ class WorkflowPlan:
     """Of Python executors, by id."""
     code: Workflow | Callable[[], Any] | None = None
     """The graph in code: one object, or a function that makes one per call."""
+    team: TeamPlan | None = None
+    """The orchestration."""
+    sample: Workflow | None = None
+    """The graph in code, to see what it takes and gives; never run where each call makes its own."""
 
     @classmethod
     async def prepare(cls, file: WorkflowFile, *, base_dir: Path) -> WorkflowPlan:
@@ -42,7 +50,10 @@ class WorkflowPlan:
             WorkflowInvalid: Something cannot be imported or is not what it should be; one line each.
         """
         if file.python is not None:
-            return cls(file, code=await _import_graph(file.python, base_dir))
+            code = await _import_graph(file.python, base_dir)
+            return cls(file, code=code, sample=await _made(code, file.python))
+        if file.team is not None:
+            return cls(file, team=await TeamPlan.prepare(file, file.team, base_dir=base_dir))
         functions: dict[str, FunctionTool[..., Any]] = {}
         problems: list[str] = []
         for name, step in file.steps.items():
@@ -58,13 +69,21 @@ class WorkflowPlan:
     @property
     def patterns(self) -> dict[str, str]:
         """The tool each executor needs, as `source/tool`, by executor id."""
-        needed: dict[str, str] = {}
+        needed: dict[str, str] = dict(self.team.patterns) if self.team is not None else {}
         for name, step in self.file.steps.items():
             if isinstance(step, AgentStep):
                 needed[name] = f"agent/{step.agent}"
             elif isinstance(step, ToolStep):
                 needed[name] = step.tool
+            elif isinstance(step, WorkflowStep):
+                needed[name] = f"workflow/{step.workflow}"
         return needed
+
+    def prompt(self, arguments: JsonMapping) -> str:
+        """What an orchestration is asked."""
+        if self.file.prompt is not None:
+            return Template.parse(self.file.prompt).text(arguments)
+        return incoming_text([dict(arguments)])
 
     async def build(self, tools: Mapping[str, Tool]) -> Workflow:
         """A workflow for one run; `tools` by executor id, as `patterns` asks.
@@ -74,49 +93,96 @@ class WorkflowPlan:
             ToolFailed: An agent takes no text.
         """
         if self.code is not None:
-            if isinstance(self.code, Workflow):
-                return self.code
-            made = await run_function(self.code, [], {})
-            if not isinstance(made, Workflow):
-                raise WorkflowInvalid(f"{self.file.python} returned {type(made).__name__}; return a Workflow: WorkflowBuilder(…).build().")
-            return made
+            return await _made(self.code, self.file.python or "")
+        if self.team is not None:
+            return self.team.build(tools)
         nodes = {name: self._executor(name, tools) for name in self.file.steps}
         builder = WorkflowBuilder(
             start_executor=nodes[cast("str", self.file.start)],
             name=self.file.name,
             description=self.file.description,
-            output_from=[self.file.output_id],
+            max_iterations=self.file.max_rounds or MAX_ITERATIONS,
+            output_from=as_selection(self.file.output_from) or [self.file.output_id],
+            intermediate_output_from=as_selection(self.file.intermediate_output_from),
         )
         for edge in self.file.edges:
-            builder.add_edge(nodes[edge.source], nodes[edge.target], condition_of(edge), max_traversals=edge.max)
+            _add_edge(builder, edge, nodes)
         return builder.build()
 
     def _executor(self, name: str, tools: Mapping[str, Tool]) -> Executor:
         step, names = self.file.steps[name], list(self.file.steps)
         if isinstance(step, AgentStep):
             return AskAgent(name, step, tools[name], names)
-        if isinstance(step, ToolStep):
+        if isinstance(step, ToolStep | WorkflowStep):
             return CallTool(name, step, tools[name], names)
+        if isinstance(step, AskStep):
+            return AskPerson(name, step, names)
         return CallFunction(name, step, self.functions[name], names)
 
 
-def condition_of(edge: EdgeEntry) -> EdgeCondition | None:
-    """The edge's `when` as a condition: every field equal, types included (`true` is not 1)."""
-    wanted = edge.when
-    if wanted is None:
-        return None
+def _add_edge(builder: WorkflowBuilder, edge: EdgeEntry, nodes: Mapping[str, Executor]) -> None:
+    sources, targets = [nodes[name] for name in edge.sources], [nodes[name] for name in edge.targets]
+    match edge.kind:
+        case "fan-in":
+            builder.add_fan_in_edges(sources, targets[0])
+        case "fan-out":
+            builder.add_fan_out_edges(sources[0], targets)
+        case "switch":
+            cases = [
+                Case(condition_of(case.when, case.to), nodes[case.to]) if case.when is not None else Default(nodes[case.to])
+                for case in edge.switch or ()
+            ]
+            builder.add_switch_case_edge_group(sources[0], cases)
+        case "select":
+            builder.add_multi_selection_edge_group(sources[0], targets, selection_of(edge))
+        case "single":
+            condition = condition_of(edge.when, edge.target) if edge.when is not None else None
+            builder.add_edge(sources[0], targets[0], condition, max_traversals=edge.max)
+
+
+def condition_of(wanted: JsonMapping, target: str) -> Callable[[Any], bool]:
+    """A `when` as a condition: every field equal, types included (`true` is not 1)."""
 
     def holds(value: JsonValue) -> bool:
         if not isinstance(value, dict):
-            raise ToolFailed(f"The edge to {edge.target!r} asks for the field {next(iter(wanted))!r}, but the output is no object.")
+            raise ToolFailed(f"The edge to {target!r} asks for the field {next(iter(wanted))!r}, but the output is no object.")
         fields = cast("JsonMapping", value)
         return all(name in fields and _same(fields[name], expected) for name, expected in wanted.items())
 
+    holds.__name__ = ", ".join(f"{name}: {as_text(value)}" for name, value in wanted.items())
     return holds
+
+
+def selection_of(edge: EdgeEntry) -> Callable[[Any, list[str]], list[str]]:
+    """A `select` as a selection: the field's one id, or list of ids."""
+
+    def choose(value: JsonValue, targets: list[str]) -> list[str]:
+        found = cast("JsonMapping", value).get(edge.select or "") if isinstance(value, dict) else None
+        names = [str(item) for item in (cast("list[JsonValue]", found) if isinstance(found, list) else [found])]
+        unknown = [name for name in names if name not in targets]
+        if unknown:
+            known = ", ".join(map(repr, targets))
+            raise ToolFailed(f"The field {edge.select!r} of {edge.source!r} chooses {unknown[0]!r}, and the edge leads to {known}.")
+        return list(dict.fromkeys(names))
+
+    return choose
 
 
 def _same(value: JsonValue, expected: JsonValue) -> bool:
     return value == expected and isinstance(value, bool) == isinstance(expected, bool)
+
+
+async def _made(code: Workflow | Callable[[], Any], reference: str) -> Workflow:
+    """The graph itself, or what the function makes."""
+    if isinstance(code, Workflow):
+        return code
+    try:
+        made = await run_function(code, [], {})
+    except Exception as error:  # the boundary to people's code: one broken workflow must not stop the others
+        raise WorkflowInvalid(f"python: {reference} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(made, Workflow):
+        raise WorkflowInvalid(f"python: {reference} returned {type(made).__name__}; return a Workflow: WorkflowBuilder(…).build().")
+    return made
 
 
 async def _import_graph(reference: str, base_dir: Path) -> Workflow | Callable[[], Any]:

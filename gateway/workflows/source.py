@@ -16,7 +16,8 @@ from gateway.errors import WorkflowInvalid
 from gateway.tools.base import OnChange, Tool
 from gateway.tools.functions_source import SourceProblem
 from gateway.tools.toolbox import ToolBox
-from gateway.workflows.definition import ToolStep, WorkflowFile
+from gateway.workflows.checking import workflows_in
+from gateway.workflows.definition import WorkflowFile
 from gateway.workflows.graph import on_a_loop
 from gateway.workflows.loader import SUFFIXES, load_workflow
 from gateway.workflows.plan import WorkflowPlan
@@ -45,7 +46,7 @@ class WorkflowSource:
     async def __aenter__(self) -> WorkflowSource:
         """Read and check every file, and import what they name."""
         found: dict[str, tuple[Path, WorkflowFile]] = {}
-        for path in await anyio.to_thread.run_sync(partial(_find_files, self._paths)):
+        for path in await anyio.to_thread.run_sync(partial(find_files, self._paths)):
             try:
                 file = await anyio.to_thread.run_sync(partial(load_workflow, path))
             except WorkflowInvalid as error:
@@ -76,12 +77,7 @@ class WorkflowSource:
 
     def _refuse_circles(self, found: dict[str, tuple[Path, WorkflowFile]]) -> None:
         """Leave out workflows that call each other in a circle: such a run could only end by failing."""
-        pairs = [
-            (name, step.tool.removeprefix("workflow/"))
-            for name, (_, file) in found.items()
-            for step in file.steps.values()
-            if isinstance(step, ToolStep) and step.tool.startswith("workflow/")
-        ]
+        pairs = [(name, other) for name, (_, file) in found.items() for other in workflows_in(file)]
         circle = on_a_loop(pairs)
         for name in circle:
             path, _ = found.pop(name)
@@ -95,7 +91,7 @@ class WorkflowSource:
             self.problems.append(SourceProblem(where, message))
 
 
-def _find_files(paths: Sequence[Path]) -> list[Path]:
+def find_files(paths: Sequence[Path]) -> list[Path]:
     """Workflow files of the paths, each once, by file name; folders are not searched deeper."""
     files = [file for path in paths for file in _files_of(path)]
     return sorted(dict.fromkeys(files), key=lambda file: (file.name, str(file)))

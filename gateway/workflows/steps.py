@@ -1,4 +1,4 @@
-"""Executors of workflow files: one that asks an agent, one that calls a tool, one that calls a function.
+"""Executors of workflow files: they ask an agent, call a tool, a workflow or a function, or ask a person.
 
 Each fills in its templates, calls, and makes its output known under its id: to templates as a JSON value (an object
 where there is structured content, else text), to the caller as the whole result. Putting them into a graph is
@@ -11,6 +11,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from gateway.errors import ToolFailed
@@ -21,8 +22,8 @@ from gateway.tools.context import CallContext, Caller, LogLevel
 from gateway.tools.drive import drive
 from gateway.tools.function import FunctionTool
 from gateway.workflows.context import WorkflowContext
-from gateway.workflows.definition import AgentStep, PythonStep, ToolStep, object_schema
-from gateway.workflows.executor import Executor, handler
+from gateway.workflows.definition import AgentStep, AskStep, PythonStep, ToolStep, WorkflowStep, object_schema
+from gateway.workflows.executor import Executor, handler, response_handler
 from gateway.workflows.runner import START_SOURCE
 from gateway.workflows.templates import Template, fill
 
@@ -36,6 +37,9 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
 _TASK_NAMES = ("task", "prompt", "message", "input", "query")
 
 
+StepContext = WorkflowContext[JsonValue, Complete]
+
+
 class StepExecutor(Executor):
     """What the three kinds share. Messages of one round are one step, because templates read outputs, not messages."""
 
@@ -47,14 +51,21 @@ class StepExecutor(Executor):
         self._names = names
 
     @handler
-    async def step(self, messages: list[Any], ctx: WorkflowContext[JsonValue, Complete]) -> None:
+    async def step(self, messages: list[Any], ctx: StepContext) -> None:
         """Perform the step and make its output known."""
         if ctx.source_executor_ids == [START_SOURCE]:
             ctx.set_state(INPUT_KEY, messages[0])
         # What earlier rounds wrote, never what a step of this round happened to finish first.
         scope: JsonObject = dict(ctx.get_state(INPUT_KEY))
         scope.update((name, ctx.state.get_committed(f"output:{name}")) for name in self._names)
-        value, result = await self.perform(scope, messages, inner_context(ctx.call, self.id))
+        await self.act(scope, messages, ctx)
+
+    async def act(self, scope: JsonMapping, messages: list[JsonValue], ctx: StepContext) -> None:
+        """Perform it at once; a step that waits for somebody gives its value later."""
+        await self.give(*await self.perform(scope, messages, inner_context(ctx.call, self.id)), ctx)
+
+    async def give(self, value: JsonValue, result: Complete, ctx: StepContext) -> None:
+        """Make the output known to templates, edges and the caller."""
         ctx.set_state(f"output:{self.id}", value)
         await ctx.send_message(value)
         await ctx.yield_output(result)
@@ -94,10 +105,10 @@ class AskAgent(StepExecutor):
 
 
 class CallTool(StepExecutor):
-    """Calls a tool."""
+    """Calls a tool, or another workflow, which is one."""
 
-    def __init__(self, id: str, step: ToolStep, tool: Tool, names: Sequence[str]) -> None:
-        """`tool` is what `step.tool` names."""
+    def __init__(self, id: str, step: ToolStep | WorkflowStep, tool: Tool, names: Sequence[str]) -> None:
+        """`tool` is what the step names."""
         super().__init__(id, names)
         self._step = step
         self._tool = tool
@@ -147,6 +158,35 @@ class CallFunction(StepExecutor):
         if self._step.output is not None:
             return demand_fields(result, self._step.output)
         return (value_of(result) if isinstance(value, Complete) else value), result
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a workflow file asks a person: a request of the workflow."""
+
+    prompt: str
+    fields: dict[str, JsonObject] | None = None
+    """Fields of the answer; `None`: one text."""
+
+
+class AskPerson(StepExecutor):
+    """Asks a person, and goes on with the answer."""
+
+    def __init__(self, id: str, step: AskStep, names: Sequence[str]) -> None:
+        """The answer has the fields of `step.output`, or is one text."""
+        super().__init__(id, names)
+        self._prompt = Template.parse(step.ask)
+        self._fields = step.output
+
+    async def act(self, scope: JsonMapping, messages: list[JsonValue], ctx: StepContext) -> None:
+        """Ask; `answered` has the rest."""
+        await ctx.request_info(Question(self._prompt.text(scope), self._fields), str if self._fields is None else dict)
+
+    @response_handler
+    async def answered(self, original_request: Question, response: object, ctx: StepContext) -> None:
+        """The answer is the step's output."""
+        value = cast("JsonValue", response)
+        await self.give(value, as_result(value), ctx)
 
 
 async def invoke(tool: Tool, arguments: JsonObject, call: CallContext) -> Complete:

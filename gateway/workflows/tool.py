@@ -1,7 +1,7 @@
 """`WorkflowTool`: a workflow file as a tool.
 
-One call is one run: arguments in, the output executor's last result out, a progress message whenever an executor
-starts or finishes. Reading and importing happened before (`loader`, `plan`); failures become results at the gate.
+One call is one run: arguments in, outputs out, a progress message whenever an executor starts, finishes or gives an
+intermediate output. Reading and importing happened before (`loader`, `plan`); failures become results at the gate.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from typing import Any
 
 import anyio
 
-from gateway.errors import ToolFailed, WorkflowFailed
+from gateway.errors import WorkflowFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext, Caller, LogLevel
 from gateway.tools.toolbox import ToolBox
 from gateway.workflows.asking import run_to_end
-from gateway.workflows.definition import WorkflowFile, object_schema
+from gateway.workflows.definition import object_schema
 from gateway.workflows.events import WorkflowEvent
-from gateway.workflows.messages import WorkflowMessage
 from gateway.workflows.plan import WorkflowPlan
-from gateway.workflows.runner import START_SOURCE
-from gateway.workflows.steps import as_result
+from gateway.workflows.typed import MESSAGE, MESSAGE_SCHEMA, input_schema_of, message_of, output_schema_of, text_of, to_result
 from gateway.workflows.workflow import Workflow
+
+MAX_TOLD_CHARS = 4_000
+"""Of an intermediate output in one progress message; clients show them in a line or two."""
 
 
 class WorkflowTool:
@@ -39,7 +40,7 @@ class WorkflowTool:
         self._plan = plan
         self._toolbox = toolbox
         self._one_by_one = anyio.CapacityLimiter(1) if isinstance(plan.code, Workflow) else None
-        self.definition = define(plan.file)
+        self.definition = define(plan)
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
         """Run the workflow to its end.
@@ -48,15 +49,20 @@ class WorkflowTool:
             WorkflowFailed: An executor failed, or the tool it names is not there; the text names it.
             WorkflowInvalid: A code graph could not be made.
         """
-        filled = {name: schema["default"] for name, schema in self._plan.file.input.items() if "default" in schema}
+        file = self._plan.file
+        filled = {name: schema["default"] for name, schema in file.input.items() if "default" in schema}
         filled.update(arguments)
         narrator = _Narrator(ctx.caller)
         ctx = dataclasses.replace(ctx, caller=narrator)
         workflow = await self._plan.build(await self._find_tools())
-        message = filled if self._plan.code is None else _first_message(workflow, filled)
+        message: Any = self._plan.prompt(filled) if file.team is not None else filled
+        if self._plan.code is not None:
+            message = message_of(workflow, filled)
         async with self._one_by_one or nullcontext():
             workflow.reset()
-            return _to_result((await run_to_end(workflow, message, ctx, narrator.hear)).get_outputs())
+            outputs = (await run_to_end(workflow, message, ctx, narrator.hear)).get_outputs()
+        is_last_only = file.python is None and file.team is None and file.output_from is None
+        return to_result(outputs[-1:] if is_last_only else outputs, is_structured=self.definition.output_schema is not None)
 
     async def _find_tools(self) -> Mapping[str, Tool]:
         """Every tool that the graph may need, before anything runs."""
@@ -70,45 +76,29 @@ class WorkflowTool:
         return found
 
 
-def define(file: WorkflowFile) -> ToolDefinition:
+def define(plan: WorkflowPlan) -> ToolDefinition:
     """The tool that a workflow file publishes."""
-    step = file.steps[file.output_id] if file.python is None else None
-    fields = step.output if step is not None else None
+    file = plan.file
+    input_schema, output_schema = object_schema(file.input, is_closed=True), None
+    if plan.sample is not None:
+        output_schema = output_schema_of(plan.sample)
+        if not file.input:
+            input_schema = input_schema_of(plan.sample)
+    elif file.team is not None:
+        if not file.input:
+            input_schema = object_schema({MESSAGE: MESSAGE_SCHEMA}, is_closed=True)
+    elif file.python is None and file.output_from is None:
+        fields = file.steps[file.output_id].output
+        output_schema = object_schema(fields, is_closed=False) if fields is not None else None
     return ToolDefinition(
         name=file.name,
         description=file.description,
-        input_schema=object_schema(file.input, is_closed=True),
-        output_schema=object_schema(fields, is_closed=False) if fields is not None else None,
+        input_schema=input_schema,
+        output_schema=output_schema,
         task=file.task,
         task_by="nobody" if file.task == "never" else "gateway",
         may_ask=True,
     )
-
-
-def _first_message(workflow: Workflow, arguments: JsonObject) -> JsonValue:
-    """What the start of a code graph takes: the arguments as an object, else the value of the only one."""
-    start = workflow.get_start_executor()
-    if start.can_handle(WorkflowMessage(arguments, START_SOURCE)):
-        return arguments
-    values = list(arguments.values())
-    if len(values) == 1 and values[0] is not None and start.can_handle(WorkflowMessage(values[0], START_SOURCE)):
-        return values[0]
-    text = f"Executor {start.id!r} takes neither the arguments as an object (dict) nor the only one's value; adapt its handler or `input`."
-    raise WorkflowFailed(text, executor=start.id)
-
-
-def _to_result(outputs: list[Any]) -> Complete:
-    if not outputs:
-        return Complete.text("The workflow ended without output.")
-    last: Any = outputs[-1]
-    if isinstance(last, Complete):
-        return last
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
-
-    try:
-        return as_result(to_jsonable_python(last))
-    except PydanticSerializationError:
-        raise ToolFailed(f"The workflow's output is {type(last).__name__}, which cannot be written as JSON.") from None
 
 
 class _Narrator:
@@ -119,8 +109,10 @@ class _Narrator:
         self._told = 0
 
     async def hear(self, event: WorkflowEvent[Any]) -> None:
-        """Tell when an executor starts and finishes."""
-        if event.type == "executor_invoked":
+        """Tell when an executor starts and finishes, and what it gives on the way."""
+        if event.type == "intermediate":
+            await self.progress(0, None, f"{event.executor_id}: {text_of(event.data)[:MAX_TOLD_CHARS]}")
+        elif event.type == "executor_invoked":
             await self.progress(0, None, f"{event.executor_id} started")
         elif event.type == "executor_completed":
             await self.progress(0, None, f"{event.executor_id} finished")

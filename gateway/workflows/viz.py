@@ -76,18 +76,31 @@ class Drawing:
                 made.lines += [Line(prefix + source, join.id) for source in sources]
                 made.lines.append(Line(join.id, prefix + target))
                 continue
-            is_default = (
-                {case.target_id for case in group.cases if isinstance(case, SwitchCaseEdgeGroupDefault)}
-                if isinstance(group, SwitchCaseEdgeGroup)
-                else set[str]()
-            )
+            cases = _cases(group) if isinstance(group, SwitchCaseEdgeGroup) else {}
             is_chosen = getattr(group, "selection_func", None) is not None
             for edge in group.edges:
-                words = ["default"] if edge.target_id in is_default else ["conditional"] if edge.has_condition or is_chosen else []
+                word = cases.get(edge.target_id) or _condition(edge.condition)
+                words = [word] if edge.has_condition or is_chosen else []
                 if edge.max_traversals is not None:
                     words.append(f"at most {edge.max_traversals}")
                 made.lines.append(Line(prefix + edge.source_id, prefix + edge.target_id, ", ".join(words), edge.has_condition or is_chosen))
         return made
+
+
+def _condition(function: object) -> str:
+    """What a condition says: those of workflow files have it for a name, which is no identifier."""
+    name = getattr(function, "__name__", "")
+    return name if ": " in name else "conditional"
+
+
+def _cases(group: SwitchCaseEdgeGroup) -> dict[str, str]:
+    """What leads to each target of a switch."""
+    words: dict[str, list[str]] = {}
+    for case in group.cases:
+        word = "default" if isinstance(case, SwitchCaseEdgeGroupDefault) else _condition(case.condition)
+        if word not in words.setdefault(case.target_id, []):
+            words[case.target_id].append(word)
+    return {target: " or ".join(found) for target, found in words.items()}
 
 
 class WorkflowViz:
@@ -99,12 +112,13 @@ class WorkflowViz:
     def to_mermaid(self) -> str:
         """A Mermaid flow chart, top down."""
         lines = ["flowchart TD"]
-        _mermaid(self._drawing, lines, "  ")
+        _mermaid(self._drawing, lines, "  ", _Words())
         return "\n".join(lines)
 
     def to_digraph(self) -> str:
         """A Graphviz digraph, top down."""
-        lines = ["digraph Workflow {", "  rankdir=TD;", "  node [shape=box, style=filled, fillcolor=lightblue];", "  edge [arrowhead=vee];"]
+        lines = ["digraph Workflow {", "  rankdir=TD;", "  node [shape=box, style=filled, fillcolor=lightblue];"]
+        lines.append("  edge [color=black, arrowhead=vee];")
         _digraph(self._drawing, lines, "  ")
         return "\n".join([*lines, "}"])
 
@@ -136,30 +150,39 @@ class WorkflowViz:
         return self.export("svg", filename)
 
 
-def _word(name: str) -> str:
-    """An id that Mermaid takes; different ids stay different."""
-    plain = re.sub(r"[^0-9A-Za-z_]", "_", name)
-    if plain != name:
-        plain += "_" + hashlib.sha256(name.encode()).hexdigest()[:4]
-    return plain if plain[:1].isalpha() and plain.lower() not in ("end", "graph", "subgraph") else f"n_{plain}"
+class _Words:
+    """Ids that Mermaid takes: the plain form of a name, with a digest behind it where another name has that form already."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        """By word."""
+
+    def of(self, name: str) -> str:
+        """The word of a name, always the same."""
+        plain = re.sub(r"[^0-9A-Za-z_]", "_", name)
+        word = plain if plain[:1].isalpha() and plain.lower() not in ("end", "graph", "subgraph") else f"n_{plain}"
+        if self._names.setdefault(word, name) == name:
+            return word
+        word += "_" + hashlib.sha256(name.encode()).hexdigest()[:6]
+        self._names[word] = name
+        return word
 
 
 def _quoted(text: str) -> str:
     return html.escape(text, quote=True).replace("&#x27;", "'")
 
 
-def _mermaid(drawing: Drawing, lines: list[str], indent: str) -> None:
+def _mermaid(drawing: Drawing, lines: list[str], indent: str, words: _Words) -> None:
     for node in drawing.nodes:
-        text = f'"{_quoted(node.label)}"'
-        box = f"(({text}))" if node.kind == "fan-in" else f"[{text}]"
-        lines.append(f"{indent}{_word(node.id)}{box};")
+        box = f"(({node.label}))" if node.kind == "fan-in" else f'["{_quoted(node.label)}"];'
+        lines.append(f"{indent}{words.of(node.id)}{box}")
     for line in drawing.lines:
-        arrow = "-.->" if line.is_conditional else "-->"
-        label = f'|"{_quoted(line.label)}"|' if line.label else ""
-        lines.append(f"{indent}{_word(line.source)} {arrow}{label} {_word(line.target)};")
+        label = line.label if line.label.isalpha() else f'"{_quoted(line.label)}"'
+        arrow = f"-. {label} .->" if line.is_conditional else f"-- {label} -->" if line.label else "-->"
+        lines.append(f"{indent}{words.of(line.source)} {arrow} {words.of(line.target)};")
     for name, inner in drawing.inner:
-        lines.append(f'{indent}subgraph {_word("sub-workflow/" + name)}["{_quoted(name)}"]')
-        _mermaid(inner, lines, indent + "  ")
+        lines.append(f'{indent}subgraph {words.of("sub-workflow/" + name)}["{_quoted(name)}"]')
+        _mermaid(inner, lines, indent + "  ", words)
         lines.append(f"{indent}end")
 
 
@@ -168,8 +191,10 @@ def _dot_text(text: str) -> str:
 
 
 def _digraph(drawing: Drawing, lines: list[str], indent: str) -> None:
-    looks = {"start": ", fillcolor=lightgreen", "fan-in": ", shape=ellipse, fillcolor=lightgoldenrod", "executor": ""}
-    lines += [f"{indent}{_dot_text(node.id)} [label={_dot_text(node.label)}{looks[node.kind]}];" for node in drawing.nodes]
+    for node in drawing.nodes:
+        look = {"start": "fillcolor=lightgreen, ", "fan-in": "shape=ellipse, fillcolor=lightgoldenrod, ", "executor": ""}[node.kind]
+        label = _dot_text(node.label).replace(" (Start)", "\\n(Start)") if node.kind == "start" else _dot_text(node.label)
+        lines.append(f"{indent}{_dot_text(node.id)} [{look}label={label}];")
     for line in drawing.lines:
         parts = ["style=dashed"] if line.is_conditional else []
         parts += [f"label={_dot_text(line.label)}"] if line.label else []

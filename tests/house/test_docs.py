@@ -20,8 +20,9 @@ from gateway.config.models import GatewayConfig, HttpServer, StdioServer
 from gateway.config.policies import AuthorizationCode, ClientCredentials, SourcePolicy, ToolOverride
 from gateway.skills.parser import parse_skill
 from gateway.staging import ExperimentalWarning
-from gateway.workflows.definition import AgentStep, EdgeEntry, PythonStep, ToolStep, WorkflowFile
+from gateway.workflows.definition import AgentStep, AskStep, EdgeEntry, PythonStep, ToolStep, WorkflowFile, WorkflowStep
 from gateway.workflows.loader import parse_workflow
+from gateway.workflows.team_files import ConcurrentTeam, GroupChatTeam, HandoffTeam, MagenticTeam, SequentialTeam
 from tests.house.documents import DOCUMENTS, blocks, code_of, links, read, rows, section
 from tests.house.sources import ROOT, name_of
 
@@ -151,7 +152,12 @@ def test_every_key_of_an_agent_file_is_documented() -> None:
 
 @pytest.mark.parametrize(
     ("heading", "models"),
-    [("## The file", (WorkflowFile,)), ("## Executors", (AgentStep, ToolStep, PythonStep)), ("## Edges", (EdgeEntry,))],
+    [
+        ("## The file", (WorkflowFile,)),
+        ("## Executors", (AgentStep, ToolStep, PythonStep, WorkflowStep, AskStep)),
+        ("## Edges", (EdgeEntry,)),
+        ("## Orchestrations", (SequentialTeam, ConcurrentTeam, GroupChatTeam, HandoffTeam, MagenticTeam)),
+    ],
 )
 def test_every_key_of_a_workflow_file_is_documented(heading: str, models: tuple[type[BaseModel], ...]) -> None:
     assert first_codes(section(read("docs/workflows.md"), heading)) == set().union(*(keys_of(model) for model in models))

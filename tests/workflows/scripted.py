@@ -26,6 +26,10 @@ class ScriptedToolBox:
             tool = FunctionTool[..., Any](function, name=native)
             self._tools[f"{source}/{native}"] = guard(tool, source=source)
 
+    def add(self, pattern: str, tool: Tool) -> None:
+        """Offer one more."""
+        self._tools[pattern] = tool
+
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
         return [self._tools[pattern] for pattern in patterns if pattern in self._tools]
 

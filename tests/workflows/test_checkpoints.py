@@ -30,6 +30,7 @@ from gateway.workflows.context import WorkflowContext
 from gateway.workflows.encoding import TypeBook
 from gateway.workflows.events import WorkflowRunState
 from gateway.workflows.executor import Executor, handler, response_handler
+from gateway.workflows.sql_checkpoints import SqlCheckpointStorage
 from gateway.workflows.workflow import Workflow
 
 
@@ -100,7 +101,11 @@ def in_memory(folder: Path) -> CheckpointStorage:
     return InMemoryCheckpointStorage()
 
 
-STORES = pytest.mark.parametrize("make", [in_memory, FileCheckpointStorage])
+def in_a_database(folder: Path) -> CheckpointStorage:
+    return SqlCheckpointStorage(folder / "checkpoints.db")
+
+
+STORES = pytest.mark.parametrize("make", [in_memory, FileCheckpointStorage, in_a_database])
 
 
 @STORES

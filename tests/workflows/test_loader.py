@@ -92,7 +92,7 @@ def test_the_json_schema_accepts_the_examples_and_refuses_what_the_loader_refuse
         ("name: x\n", "", "1: name: is required"),
         ("description: d\n", "", "1: description: is required"),
         ("prompt:", "promt:", "6: executors.b.promt: unknown key 'promt'. Did you mean 'prompt'?"),
-        ("agent: writer", "agnet: writer", "6: executors.b: needs one of `agent`, `tool`, `python` to say what it is. Did you mean"),
+        ("agent: writer", "agnet: writer", "6: executors.b: needs one of `agent`, `tool`, `python`, `workflow`, `ask` to say"),
         ("tool: docs/search,", "tool: docs/search, agent: z,", "5: executors.a.tool: an executor is one thing"),
         ("tool: docs/search,", "tool: docs/search, prompt: hi,", "5: executors.a.prompt: belongs to another kind of executor"),
         ("docs/search", "docs/*", "5: executors.a.tool: 'docs/*' is not one tool: write source/tool, e.g. docs/search"),
@@ -119,7 +119,7 @@ def test_the_json_schema_accepts_the_examples_and_refuses_what_the_loader_refuse
         ("{{topic}}", "{{c}}", "5: executors.a.arguments.q: {{c}}: 'c' never runs before 'a'; no edges lead from it to here"),
         ("  - {from: b, to: c, when: {good: true}}\n", "", "7: executors.c: cannot be reached from `start: a`"),
         ("when: {good: true}", "when: {}", "11: edges[1].when:"),
-        (", when: {good: false}, max: 2", "", "9: edges: the loop of 'a', 'b' would never end: give one of its edges `when` or `max`"),
+        (", when: {good: false}, max: 2", "", "9: edges: the loop of 'a', 'b' would never end: give one of its edges `when`"),
         ("{from: a, to: b}", "{from: b, to: c}", "11: edges[1]: there already is an edge from 'b' to 'c'"),
         ("task: x", "", ""),
     ],
@@ -142,7 +142,8 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
 def test_a_graph_in_code_has_no_executors_beside_it() -> None:
     assert mistakes(GRAPH + "python: m:f\n")[0].endswith("cannot stand beside `python`: the graph is in code")
     assert mistakes("name: x\ndescription: d\n") == [
-        "x.workflow.yaml:1: executors: is required: a workflow has at least one executor (or `python`)"
+        "x.workflow.yaml:1: executors: is required: a workflow has at least one executor "
+        "(or one of `python`, `sequential`, `concurrent`, `group-chat`, `handoff`, `magentic`)"
     ]
 
 
@@ -170,3 +171,138 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     missing.write_text("#" * 300_000)
     with pytest.raises(WorkflowInvalid, match="larger than"):
         load_workflow(missing)
+
+
+# -- edges between several, people, sub-workflows, orchestrations ------------------------------------------------------
+
+ROUTED = """\
+name: routed
+description: d
+input: {text: {type: string}}
+executors:
+  triage: {agent: triage, output: {kind: {enum: [bug, wish]}, teams: {type: array, items: {type: string}}}}
+  bug: {agent: a}
+  wish: {agent: b}
+  rest: {workflow: brief, arguments: {topic: "{{text}}"}}
+  check: {ask: "Is {{bug}} right?", output: {ok: {type: boolean}, why: {type: string, default: ""}}}
+  left: {agent: c}
+  right: {agent: d}
+  both: {agent: e}
+start: triage
+edges:
+  - {from: triage, switch: [{when: {kind: bug}, to: bug}, {when: {kind: wish}, to: wish}, {to: rest}]}
+  - {from: bug, to: check}
+  - {from: check, to: [left, right]}
+  - {from: [left, right], to: both}
+output-from: [both, wish, rest]
+intermediate-output-from: all_other
+max-rounds: 20
+"""
+
+CHAT = """\
+name: panel
+description: d
+input: {topic: {type: string}}
+prompt: "Discuss {{topic}}."
+group-chat: {participants: [ann, bob, docs/search], selection: round-robin, max-rounds: 4, review: [ann]}
+intermediate-output-from: all
+"""
+
+
+@pytest.mark.requirement("WF1")
+def test_edges_lead_to_several_from_several_and_by_cases() -> None:
+    file = parse_workflow(ROUTED)
+    assert [edge.kind for edge in file.edges] == ["switch", "single", "fan-out", "fan-in"]
+    assert file.output_from == ("both", "wish", "rest")
+    chosen = parse_workflow(ROUTED.replace("{from: check, to: [left, right]}", "{from: check, to: [left, right], select: ok}"))
+    assert chosen.edges[2].kind == "select"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("{to: rest}]", "{when: {kind: wish}, to: rest}]", "15: edges[0].switch: needs a last case without `when`, and only that one"),
+        ("{kind: bug}", "{knd: bug}", "15: edges[0].switch[0].when.knd: 'triage' has no output field 'knd'. Did you mean 'kind'?"),
+        ("{kind: bug}", "{kind: bugs}", "15: edges[0].switch[0].when.kind: can never be true"),
+        ("{to: rest}]", "{to: rst}]", "15: edges[0].switch[2].to: there is no executor 'rst'. Did you mean 'rest'?"),
+        ("{to: rest}]", "{too: rest}]", "15: edges[0].switch[2].too: unknown key 'too'. Did you mean 'to'?"),
+        ("switch: [", "to: bug, switch: [", "15: edges[0].to: cannot stand beside `switch`, whose cases have a `to` each"),
+        ("{from: bug, to: check}", "{from: bug}", "16: edges[1]: needs `to`, the executor that runs next (or `switch`)"),
+        ("to: [left, right]", "to: [left, left]", "17: edges[2].to: names 'left' twice"),
+        ("to: [left, right]", "to: {left: 1}", "17: edges[2].to: must be a name, or a list of names"),
+        ("to: [left, right]", "to: [left, rihgt]", "17: edges[2].to[1]: there is no executor 'rihgt'. Did you mean 'right'?"),
+        ("to: [left, right]", "to: [left, right], max: 2", "17: edges[2].max: is for an edge from one executor to one, and this is"),
+        ("to: [left, right]", "to: [left, right], select: okay", "17: edges[2].select: 'check' has no output field 'okay'."),
+        ("to: both}", "to: [both, wish]}", "18: edges[3].from: several sources lead to one executor; write an edge for each target"),
+        ("output-from: [both,", "output: both\noutput-from: [both,", "20: output-from: cannot stand beside `output`"),
+        ("[both, wish, rest]", "[both, wishes]", "19: output-from[1]: there is no executor 'wishes'. Did you mean 'wish'?"),
+        ("[both, wish, rest]", "both", "19: output-from: must be a list of names, `all` or `all_other`"),
+        ("[both, wish, rest]", "[]", "19: output-from: is empty, so there would be no result"),
+        ("[both, wish, rest]", "all_other", "19: output-from: must be a list of names, or `all`"),
+        ("all_other", "[bug, wish]", "20: intermediate-output-from[1]: 'wish' is in `output-from` already"),
+        ("max-rounds", "max_rounds", "21: max_rounds: unknown key 'max_rounds'. Did you mean 'max-rounds'?"),
+        ("{type: boolean}", "{type: object}", "9: executors.check.output.ok: cannot be a field of a form (type 'object')"),
+        ("{{bug}} right", "{{bugg}} right", "9: executors.check.ask: {{bugg}}: there is no input or executor 'bugg'. Did you mean 'bug'?"),
+        ("workflow: brief", "workflow: a/b", "8: executors.rest.workflow: 'a/b' is not a name"),
+        ("start: triage", "prompt: hi\nstart: triage", "13: prompt: is for orchestrations"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_richer_graph_is_named_too(old: str, new: str, expected: str) -> None:
+    assert old in ROUTED
+    found = mistakes(ROUTED.replace(old, new, 1))
+    assert any(line.startswith(f"x.workflow.yaml:{expected}") for line in found), found
+
+
+@pytest.mark.requirement("WF13")
+@pytest.mark.parametrize(
+    "team",
+    [
+        "sequential: {participants: [a, workflow/brief], answers-only: true, review: true}",
+        'concurrent: {participants: [a, b], aggregator: "m:f"}',
+        "group-chat: {participants: [a, b], orchestrator: boss, max-rounds: 3}",
+        'group-chat: {participants: [a, b], selection: "m:f", until: "m:g"}',
+        "handoff: {participants: [a, b, c], start: b, handoffs: {b: [a, c]}, return-to-start: true, autonomous-turns: 2}",
+        "magentic: {participants: [a, b], manager: boss, max-rounds: 9, max-stalls: 1, max-resets: 1, review-plan: true}",
+    ],
+)
+def test_an_orchestration_is_read_and_fits_the_json_schema(team: str) -> None:
+    from gateway.config.documents import load_mapping
+
+    text = f"name: x\ndescription: d\n{team}\n"
+    assert parse_workflow(text).team is not None
+    check = SchemaCheck(schema_of(WorkflowFile, title="Moongate: *.workflow.yaml"))
+    document = load_mapping(text)
+    assert check.find(document, measure(document)) is None
+    wrong = load_mapping(text.replace("participants", "members"))
+    assert check.find(wrong, measure(wrong)) is not None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("group-chat", "groupchat", "5: groupchat: unknown key 'groupchat'. Did you mean 'group-chat'?"),
+        ("selection", "selektion", "5: group-chat.selektion: unknown key 'selektion'. Did you mean 'selection'?"),
+        ("docs/search", "docs/*", "5: group-chat.participants[2]: 'docs/*' is not a participant: write an agent's name, or source/tool"),
+        ("docs/search", "x/ann", "5: group-chat.participants[2]: there already is a participant 'ann'; they need different names"),
+        ("[ann]", "[anna]", "5: group-chat.review[0]: there is no participant 'anna'. Did you mean 'ann'?"),
+        ("[ann]", "maybe", "5: group-chat.review: must be true, false, or a list of participants"),
+        ("round-robin", "random", "5: group-chat.selection: 'random' is not a way to choose: write round-robin, or a function"),
+        ("selection: round-robin, ", "", "5: group-chat: needs either `orchestrator`, an agent that chooses who speaks, or `selection`"),
+        ("selection: round-robin", "orchestrator: ann", "5: group-chat.orchestrator: takes part already"),
+        (", max-rounds: 4", "", "5: group-chat: would never end: give it `max-rounds` or `until`"),
+        ("max-rounds: 4", "max-rounds: 0", "5: group-chat.max-rounds: input should be greater than or equal to 1"),
+        ("{{topic}}", "{{topik}}", "4: prompt: {{topik}}: there is no input 'topik'. Did you mean 'topic'?"),
+        ("from: all", "from: [bobb]", "6: intermediate-output-from[0]: there is no participant 'bobb'. Did you mean 'bob'?"),
+        ("name: panel", "start: x\nname: panel", "1: start: cannot stand beside `group-chat`: a file is one graph or one orchestration"),
+        ("name: panel", "python: m:f\nname: panel", "6: group-chat: cannot stand beside `python`: the graph is in code"),
+        (
+            "name: panel",
+            "sequential: {participants: [a]}\nname: panel",
+            "6: group-chat: cannot stand beside `sequential`: a file is one graph or one orchestration",
+        ),
+    ],
+)
+def test_a_mistake_in_an_orchestration_is_named_with_file_line_key_and_fix(old: str, new: str, expected: str) -> None:
+    assert old in CHAT
+    found = mistakes(CHAT.replace(old, new, 1))
+    assert any(line.startswith(f"x.workflow.yaml:{expected}") for line in found), found

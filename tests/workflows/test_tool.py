@@ -538,6 +538,7 @@ single = WorkflowBuilder(start_executor=Count()).build()
 texts = WorkflowBuilder(start_executor=FunctionExecutor(upper)).build()
 not_a_workflow = 3
 def wrong(): return 3
+def broken(): raise KeyError("gone")
 """
 
 
@@ -570,6 +571,7 @@ async def test_code_that_is_no_workflow_is_refused(tmp_path: Path) -> None:
         await publish(text.replace("NAME", "not_a_workflow"), base_dir=tmp_path)
     with pytest.raises(WorkflowInvalid, match="No module 'wf_absent'"):
         await publish(text.replace("wf_code:NAME", "wf_absent:x"), base_dir=tmp_path)
-    result = await run(await publish(text.replace("NAME", "wrong"), base_dir=tmp_path))
-    assert result.is_error
-    assert "returned int" in result.as_text()
+    with pytest.raises(WorkflowInvalid, match="wf_code:wrong returned int; return a Workflow"):
+        await publish(text.replace("NAME", "wrong"), base_dir=tmp_path)
+    with pytest.raises(WorkflowInvalid, match="wf_code:broken failed: KeyError: 'gone'"):
+        await publish(text.replace("NAME", "broken"), base_dir=tmp_path)

@@ -18,7 +18,7 @@ from gateway.errors import WorkflowError
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse
-from gateway.workflows.agent_executor import AgentExecutor, AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
+from gateway.workflows.agent_executor import AgentExecutor, AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id, serve_call
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.context import WorkflowContext
@@ -276,6 +276,7 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         team = "\n".join(f"- {name}: {description}" for name, description in self.participants.items())
         fresh, self._told = self._conversation[self._told :], len(self._conversation)
         messages = [*fresh, Message("user", [_INSTRUCTION.format(participants=team)])]
+        serve_call(self._agent, ctx.call)
         for attempt in range(self._retries + 1):
             response = await self._agent.run(messages, session=self._session)
             try:

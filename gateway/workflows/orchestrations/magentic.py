@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from gateway.errors import WorkflowError
 from gateway.sessions.session import SupportsAgentRun
 from gateway.types.messages import Message, to_messages
-from gateway.workflows.agent_executor import AgentExecutor
+from gateway.workflows.agent_executor import AgentExecutor, serve_call
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.context import WorkflowContext
@@ -353,6 +353,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         task = "\n".join(message.text for message in messages).strip()
         if not task:
             raise ValueError("A magentic workflow needs a task in words.")
+        serve_call(self._manager, ctx.call)
         self._context = MagenticContext(task, list(messages), dict(self.participants))
         self._plan = await self._manager.plan(self._context)
         await self._tell(MagenticOrchestratorEventType.PLAN_CREATED, self._plan, ctx)
@@ -360,6 +361,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
 
     async def heard(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
         """A participant did what it was told."""
+        serve_call(self._manager, ctx.call)
         messages = spoken(said)
         self._known.chat_history += messages
         await self.broadcast(messages, ctx, but=who)
@@ -371,6 +373,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
     ) -> None:
         """Go ahead, or plan again."""
         context = self._known
+        serve_call(self._manager, ctx.call)
         if response.review:
             context.chat_history += response.review
             self._plan = await self._manager.replan(context)

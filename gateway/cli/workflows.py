@@ -1,0 +1,107 @@
+"""`moongate workflows`: judging workflow files, and drawing them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from gateway.cli.common import Group, config_option, diverted_stdout, json_option, load, run_async
+
+if TYPE_CHECKING:
+    from gateway.workflows.checking import WorkflowReport
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+def workflows() -> None:
+    """Workflow files: check them, and draw them. `moongate list workflows` lists what is served."""
+
+
+@workflows.command("check")
+@click.argument("paths", nargs=-1, metavar="PATH…")
+@click.option("--strict", is_flag=True, help="Reject what would be served with a warning.")
+@json_option
+def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
+    """Judge the workflow files below each PATH: a folder or a file. Default: here. Nothing that they name is imported.
+
+    Exit code 5 when one is rejected.
+    """
+    from gateway.cli.failures import CommandFailed
+    from gateway.cli.output import print_json, say
+    from gateway.workflows.checking import check_workflows
+
+    reports = check_workflows(paths or (".",), strict=strict)
+    if as_json:
+        print_json([report.to_json() for report in reports])
+    else:
+        for report in reports:
+            _print_report(report)
+        verdicts = Counter(report.verdict for report in reports)
+        say(f"{verdicts['accepted']} accepted, {verdicts['accepted_with_warning']} with warnings, {verdicts['rejected']} rejected.")
+    rejected = sum(report.verdict == "rejected" for report in reports)
+    if rejected:
+        raise CommandFailed(f"{rejected} of {len(reports)} workflows rejected.", code="workflows-rejected")
+
+
+def _print_report(report: WorkflowReport) -> None:
+    """A line per finding, in the form that editors and CI read: `file:line: level: message [code]`."""
+    from gateway.cli.output import clean
+
+    for found in report.diagnostics:
+        place = f"{report.path}:{found.line}" if found.line else report.path
+        click.echo(clean(f"{place}: {found.level}: {' '.join(found.message.split())} [{found.code}]"))
+
+
+@workflows.command("graph")
+@click.argument("workflow", metavar="WORKFLOW")
+@click.option("--format", "picture", type=click.Choice(("mermaid", "dot", "svg")), default="mermaid", help="Default: mermaid.")
+@click.option("--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write it there instead of to stdout.")
+@config_option
+@json_option
+def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path | None, config_path: str | None, as_json: bool) -> None:
+    """Draw WORKFLOW, a configured workflow's name or a file, as Mermaid text, Graphviz text or SVG.
+
+    Agents and tools need not be there; modules that it names are imported.
+    """
+    from gateway.cli.output import print_json
+    from gateway.storage.files import write_atomic
+    from gateway.workflows.drawing import draw
+
+    loaded = load(config_path, fetches=False)
+    path = _file_of(workflow, [loaded.base_dir / folder for folder in loaded.config.expose.agents])
+
+    async def work() -> str:
+        with diverted_stdout():
+            return await draw(path, picture, base_dir=loaded.base_dir)
+
+    text = run_async(work)
+    if output is not None:
+        write_atomic(output, (text + "\n").encode(), mode=0o644)
+    if as_json:
+        print_json({"path": str(path), "format": picture, "output": str(output) if output else None, "graph": text})
+    elif output is None:
+        click.echo(text)
+    else:
+        click.echo(str(output))
+
+
+def _file_of(workflow: str, folders: list[Path]) -> Path:
+    """The file that is named, or that of the configured workflow of that name.
+
+    Raises:
+        NotFound: There is none.
+    """
+    from gateway.errors import NotFound
+    from gateway.workflows.loader import SUFFIXES, examine
+    from gateway.workflows.source import find_files
+
+    if workflow.endswith(SUFFIXES) or os.path.sep in workflow:
+        return Path(workflow)
+    for path in find_files(folders):
+        file, _ = examine(path)
+        if (file.name if file is not None else path.name.split(".workflow.")[0]) == workflow:
+            return path
+    raise NotFound("workflow", workflow)

@@ -1,0 +1,53 @@
+"""`draw`: the graph of a workflow file, built without what it calls. For `moongate workflows graph`; never run.
+
+Modules that the file names are imported; agents and tools need not be there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from gateway.errors import ToolFailed
+from gateway.json_types import JsonObject
+from gateway.tools.base import ToolDefinition, ToolOutcome
+from gateway.tools.context import CallContext
+from gateway.workflows.loader import load_workflow
+from gateway.workflows.plan import WorkflowPlan
+from gateway.workflows.viz import WorkflowViz
+
+Picture = Literal["mermaid", "dot", "svg"]
+
+
+class _Placeholder:
+    """Stands where a tool will be."""
+
+    def __init__(self, name: str) -> None:
+        task: JsonObject = {"type": "object", "properties": {"task": {"type": "string"}}}
+        self.definition = ToolDefinition(name=name, description="", input_schema=task, task="never")
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Never called.
+
+        Raises:
+            ToolFailed: Always.
+        """
+        raise ToolFailed(f"{self.definition.name!r} is only drawn.")
+
+
+async def draw(path: Path, picture: Picture, *, base_dir: Path) -> str:
+    """The file's graph as text of that kind.
+
+    Raises:
+        WorkflowInvalid: The file, or a module it names, cannot be used; one line per mistake.
+    """
+    plan = await WorkflowPlan.prepare(load_workflow(path), base_dir=base_dir)
+    workflow = plan.sample or await plan.build({name: _Placeholder(pattern) for name, pattern in plan.patterns.items()})
+    made = WorkflowViz(workflow)
+    match picture:
+        case "mermaid":
+            return made.to_mermaid()
+        case "dot":
+            return made.to_digraph()
+        case "svg":
+            return made.to_svg()

@@ -1,0 +1,175 @@
+"""`TeamPlan`: an orchestration of a workflow file, built with the builders of `orchestrations`.
+
+Participants are tools of the gateway as agents (`tool_agent`). Made by `plan`, once per file; built once per call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from gateway.errors import ConfigError, WorkflowInvalid
+from gateway.tools.base import Tool
+from gateway.tools.context import CallContext
+from gateway.tools.functions_source import import_object
+from gateway.workflows.agent_executor import serve_call
+from gateway.workflows.definition import WorkflowFile
+from gateway.workflows.orchestrations.concurrent import ConcurrentBuilder
+from gateway.workflows.orchestrations.group_chat import GroupChatBuilder, GroupChatState
+from gateway.workflows.orchestrations.handoff import HandoffBuilder
+from gateway.workflows.orchestrations.magentic import MagenticBuilder, StandardMagenticManager
+from gateway.workflows.orchestrations.sequential import SequentialBuilder
+from gateway.workflows.shapes import as_selection
+from gateway.workflows.team_checks import team_key
+from gateway.workflows.team_files import (
+    ConcurrentTeam,
+    GroupChatTeam,
+    HandoffTeam,
+    MagenticTeam,
+    SequentialTeam,
+    Team,
+    id_of,
+    pattern_of,
+)
+from gateway.workflows.tool_agent import ToolAgent
+from gateway.workflows.workflow import Workflow
+
+_FUNCTIONS = ("aggregator", "selection", "until")
+"""Keys that name Python functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeamPlan:
+    """What an orchestration means. Shared by concurrent calls."""
+
+    file: WorkflowFile
+    team: Team
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
+    """By key of the file."""
+
+    @classmethod
+    async def prepare(cls, file: WorkflowFile, team: Team, *, base_dir: Path) -> TeamPlan:
+        """Import what the file names.
+
+        Raises:
+            WorkflowInvalid: Something cannot be imported, or is no function; one line each.
+        """
+        functions: dict[str, Callable[..., Any]] = {}
+        problems: list[str] = []
+        for key in _FUNCTIONS:
+            reference: str | None = getattr(team, key, None)
+            if reference is None or reference == "round-robin":
+                continue
+            path = f"{team_key(file)}.{key}"
+            try:
+                found = await import_object(reference, base_dir=base_dir)
+            except ConfigError as error:
+                problems.append(f"{path}: {error}")
+                continue
+            if callable(found):
+                functions[key] = found
+            else:
+                problems.append(f"{path}: {reference} is {type(found).__name__}, not a function.")
+        if problems:
+            raise WorkflowInvalid("\n".join(problems))
+        return cls(file, team, functions)
+
+    @property
+    def patterns(self) -> dict[str, str]:
+        """The tool behind each participant, as `source/tool`, by its id; and those who lead."""
+        needed = {id_of(item): pattern_of(item) for item in self.team.participants}
+        leader = self._leader
+        return {**needed, leader: f"agent/{leader}"} if leader is not None else needed
+
+    @property
+    def _leader(self) -> str | None:
+        if isinstance(self.team, GroupChatTeam):
+            return self.team.orchestrator
+        return self.team.manager if isinstance(self.team, MagenticTeam) else None
+
+    def build(self, tools: Mapping[str, Tool]) -> Workflow:
+        """A workflow for one run; `tools` by id, as `patterns` asks.
+
+        Raises:
+            ToolFailed: A participant takes no text.
+        """
+        agents = [
+            ToolAgent(tools[id_of(item)], name=id_of(item), has_judgement=pattern_of(item).startswith("agent/"))
+            for item in self.team.participants
+        ]
+        workflow = self._build(agents, tools)
+        workflow.name, workflow.description = self.file.name, self.file.description
+        return workflow
+
+    def _build(self, agents: list[ToolAgent], tools: Mapping[str, Tool]) -> Workflow:
+        team, outputs, others = self.team, as_selection(self.file.output_from), as_selection(self.file.intermediate_output_from)
+        if outputs is None and isinstance(others, str):
+            # The builders take a word for the others alone as "no outputs"; in a file the result stays what it is.
+            if isinstance(team, SequentialTeam):
+                outputs, others = [id_of(team.participants[-1])], "all_other"
+            elif isinstance(team, HandoffTeam):
+                outputs, others = "all", None
+        common: dict[str, Any] = {
+            "participants": agents, "name": self.file.name, "output_from": outputs, "intermediate_output_from": others
+        }  # fmt: skip
+        if isinstance(team, SequentialTeam):
+            return _reviewed(SequentialBuilder(**common, chain_only_agent_responses=team.answers_only), team.review).build()
+        if isinstance(team, ConcurrentTeam):
+            concurrent = _reviewed(ConcurrentBuilder(**common), team.review)
+            aggregator = self.functions.get("aggregator")
+            return (concurrent.with_aggregator(aggregator) if aggregator is not None else concurrent).build()
+        if isinstance(team, GroupChatTeam):
+            return self._group_chat(team, common, tools)
+        if isinstance(team, HandoffTeam):
+            return self._handoff(team, common)
+        manager = _Manager(
+            self._lead(tools), max_stall_count=team.max_stalls, max_reset_count=team.max_resets, max_round_count=team.max_rounds
+        )
+        return MagenticBuilder(**common, manager=manager, enable_plan_review=team.review_plan).build()
+
+    def _lead(self, tools: Mapping[str, Tool]) -> ToolAgent:
+        name = cast("str", self._leader)
+        return ToolAgent(tools[name], name=name, has_judgement=True)
+
+    def _group_chat(self, team: GroupChatTeam, common: dict[str, Any], tools: Mapping[str, Tool]) -> Workflow:
+        chooser: dict[str, Any] = (
+            {"orchestrator_agent": self._lead(tools)}
+            if team.orchestrator is not None
+            else {"selection_func": self.functions.get("selection", _in_turn)}
+        )
+        builder = GroupChatBuilder(
+            **common, **chooser, max_rounds=team.max_rounds, termination_condition=self.functions.get("until")
+        )  # fmt: skip
+        return _reviewed(builder, team.review).build()
+
+    def _handoff(self, team: HandoffTeam, common: dict[str, Any]) -> Workflow:
+        builder = HandoffBuilder(**common, termination_condition=self.functions.get("until"))
+        builder.with_start_agent(team.start or id_of(team.participants[0])).enable_return_to_previous(not team.return_to_start)
+        for source, targets in (team.handoffs or {}).items():
+            builder.add_handoff(source, targets)
+        if team.autonomous_turns:
+            names = [id_of(item) for item in team.participants]
+            builder.with_autonomous_mode(turn_limits=dict.fromkeys(names, team.autonomous_turns))
+        return builder.build()
+
+
+class _Manager(StandardMagenticManager):
+    """A manager whose agent acts within the call that the workflow serves."""
+
+    def serve(self, call: CallContext) -> None:
+        """Tell the agent."""
+        serve_call(self._agent, call)
+
+
+def _reviewed(builder: Any, review: bool | tuple[str, ...]) -> Any:
+    if review is False:
+        return builder
+    return builder.with_request_info(agents=None if review is True else list(review))
+
+
+def _in_turn(state: GroupChatState) -> str:
+    """Round-robin."""
+    names = list(state.participants)
+    return names[state.current_round % len(names)]

@@ -1,0 +1,89 @@
+"""`ToolAgent`: a tool of the gateway (an agent by name, a workflow, a remote tool) as an agent that takes part in an orchestration.
+
+The tool is what answers: a chat client that calls it stands where a model would, so that sessions, handoffs and records of a run
+are those of every agent. The gate stays in between: tools come from the tool box. Made by `team`, afresh for every run.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+
+from gateway.agents.agent import Agent
+from gateway.chat.base import BaseChatClient
+from gateway.chat.openai_options import tool_definitions
+from gateway.errors import WorkflowError
+from gateway.tools.base import Tool
+from gateway.tools.contents import from_block
+from gateway.tools.context import CallContext
+from gateway.types.content import Content
+from gateway.types.messages import Message
+from gateway.types.options import ChatOptions
+from gateway.types.responses import ChatResponseUpdate
+from gateway.workflows.steps import find_object, inner_context, invoke, task_argument
+
+_HAND_OVER = """\
+Instead of answering you can hand the conversation over. To do so answer with one JSON object and nothing else, such as \
+{{"call": "{example}"}}. These can be called:
+{tools}"""
+
+
+class ToolChatClient(BaseChatClient):
+    """Answers by calling a tool with the conversation."""
+
+    def __init__(self, tool: Tool, *, name: str, has_judgement: bool) -> None:
+        """`has_judgement`: it is an agent, which is shown the whole conversation and may be asked for decisions; any other tool gets
+        the last message."""
+        super().__init__(name)
+        self._tool = tool
+        self._argument = task_argument(tool)
+        self._has_judgement = has_judgement
+        self.call: CallContext | None = None
+        """The call that the run serves; set before each run."""
+
+    async def _updates(
+        self, messages: Sequence[Message], *, stream: bool, options: ChatOptions
+    ) -> AsyncGenerator[ChatResponseUpdate, None]:
+        if self.call is None:
+            raise WorkflowError(f"Participant {self.model!r} runs outside a call of its workflow.")
+        handoffs = {name: text for name, text, _ in tool_definitions(options)}
+        asked = self._prompt(messages, handoffs if self._has_judgement else {}, options)
+        result = await invoke(self._tool, {self._argument: asked}, inner_context(self.call, self.model))
+        found = find_object(result.as_text()) if handoffs and self._has_judgement else None
+        chosen = found.get("call") if found is not None else None
+        if isinstance(chosen, str) and chosen in handoffs:
+            contents = [Content.from_function_call(str(uuid.uuid4()), chosen, {})]
+        else:
+            contents = [from_block(block) for block in result.content]
+        yield ChatResponseUpdate(contents, "assistant", self.model)
+
+    def _prompt(self, messages: Sequence[Message], handoffs: dict[str, str], options: ChatOptions) -> str:
+        said = [message for message in messages if message.role in ("user", "assistant") and message.text]
+        if not self._has_judgement:
+            return said[-1].text if said else ""
+        parts = [str(options.get("instructions") or "")]
+        if len(said) == 1 and said[0].role == "user":
+            parts.append(said[0].text)
+        elif said:
+            lines = "\n\n".join(f"{message.author_name or message.role}: {message.text}" for message in said)
+            parts.append(f"You are {self.model} in this conversation:\n\n{lines}\n\nIt is your turn.")
+        if handoffs:
+            tools = "\n".join(f"- {name}: {text}" for name, text in handoffs.items())
+            parts.append(_HAND_OVER.format(example=next(iter(handoffs)), tools=tools))
+        return "\n\n".join(part for part in parts if part)
+
+
+class ToolAgent(Agent):
+    """The agent; tell it which call it serves (`serve`) before each run."""
+
+    def __init__(self, tool: Tool, *, name: str, has_judgement: bool) -> None:
+        """
+        Raises:
+            ToolFailed: The tool takes no text.
+        """
+        self._answers = ToolChatClient(tool, name=name, has_judgement=has_judgement)
+        super().__init__(self._answers, id=name, name=name, description=tool.definition.description)
+
+    def serve(self, call: CallContext) -> None:
+        """Act within this call from now on."""
+        self._answers.call = call
