@@ -48,6 +48,7 @@ from starlette.routing import Route
 from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
 from gateway.catalog.skills import SkillFace
+from gateway.config.models import TaskSettings
 from gateway.server.caller import WireCaller
 from gateway.server.calls import CallHandler
 from gateway.server.changes import Changes
@@ -60,6 +61,7 @@ from gateway.server.skills import bind_skills, declare_skills
 from gateway.server.tasks import TaskHandler
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
+from gateway.tasks.tools import TaskTools
 from gateway.tools.base import ChangeKind
 
 if TYPE_CHECKING:
@@ -127,7 +129,7 @@ class GatewayServer:
         """`instructions` describes what is here now; a person has `ask_timeout_seconds` to answer. `state_key` (32 bytes)
         seals request state; gateways that share it take each other's. No side effects."""
         self._ask_timeout_seconds = ask_timeout_seconds
-        self._records: Records | None = None
+        self._kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None
         self._catalog = catalog
         self._task_key = hmac.digest(state_key, b"task-handles", "sha256")
         self._instructions = instructions
@@ -168,9 +170,12 @@ class GatewayServer:
         bind_skills(self.mcp, self._skills, lambda ctx: self._clients.context(ctx, WireCaller(ctx)))
         declare_skills(self.mcp, self._skills)
 
-    def keep_tasks_in(self, records: Records) -> None:
-        """Where tasks of this gateway are kept; before it is entered. Without it only tasks of servers are relayed."""
-        self._records = records
+    def keep_tasks_in(self, records: Records, settings: TaskSettings, tools: TaskTools) -> None:
+        """Where tasks of this gateway are kept, and what shows them to clients without tasks; before it is entered.
+
+        Without it only tasks of servers are relayed.
+        """
+        self._kept_tasks = (records, settings, tools)
 
     async def __aenter__(self) -> GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
@@ -178,9 +183,11 @@ class GatewayServer:
         self._parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
         self._reads.park_in(parked)
         handler = TaskHandler(self._catalog, self._clients, self._task_key)
-        if self._records is not None:
-            runner = TaskRunner(tasks, self._records, handler.call, ask_timeout_seconds=self._ask_timeout_seconds)
+        if self._kept_tasks is not None:
+            records, settings, tools = self._kept_tasks
+            runner = TaskRunner(tasks, records, handler.call, settings=settings, ask_timeout_seconds=self._ask_timeout_seconds)
             handler.run_with(runner)
+            tools.run_with(runner)
             tasks.start_soon(runner.run)
         handler.bind(self.mcp)
         calls = CallHandler(self._catalog, self._clients, parked, handler)
