@@ -19,7 +19,7 @@ run: $(STAMP)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash config/servers/run.sh $(ARGS)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not interop and not conformance and not browser and not postgres and not faults and not soak" $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not interop and not conformance and not browser and not faults and not soak" $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
@@ -56,7 +56,6 @@ accept: $(STAMP)
 	@$(BIN)/python -m pytest -q -n auto -m "interop or browser" $(ARGS)
 
 postgres: $(STAMP)
-	@bash tests/install_postgres.sh
 	@$(BIN)/python -m pytest -q -m postgres $(ARGS)
 
 clean:

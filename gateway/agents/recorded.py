@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from gateway.chat.middleware import ChatContext, ChatMiddleware
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject
 from gateway.middleware import CallNext
 from gateway.tools.context import DurablePort
 from gateway.types.responses import ChatResponse
@@ -20,14 +20,18 @@ class RecordModelCalls(ChatMiddleware):
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
         """Ask the model, or give its recorded answer."""
+        step = await self._durable.begin("model")
+        if step.is_done:
+            recorded = step.value
+            context.result = ChatResponse.from_dict(cast("JsonObject", recorded)) if recorded is not None else ChatResponse([])
+            return
 
-        async def ask(key: str) -> JsonValue:
-            await call_next()
-            result = context.result
-            if isinstance(result, ResponseStream):
-                result = await result.get_final_response()
-            return result.to_dict() if result is not None else None
+        async def record(response: ChatResponse) -> None:
+            await step.finish(response.to_dict())
 
-        recorded = await self._durable.step("model", ask, repeatable=True)
-        response = ChatResponse.from_dict(cast("JsonObject", recorded)) if recorded is not None else ChatResponse([])
-        context.result = response
+        await call_next()
+        result = context.result
+        if isinstance(result, ResponseStream):
+            context.result = result.with_result_hook(record)  # its parts go on to whoever reads
+        elif result is not None:
+            await record(result)

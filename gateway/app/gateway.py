@@ -44,6 +44,7 @@ from gateway.storage.entries import AuditEntry
 from gateway.storage.records import Records
 from gateway.storage.results import ResultStore
 from gateway.storage.state import StateFolder, default_state_dir
+from gateway.tasks.tools import TaskTools
 from gateway.telemetry.events import Event, EventStream
 from gateway.telemetry.logging import SecretMask
 from gateway.tools.approvals import Approvals
@@ -146,7 +147,8 @@ class Gateway:
         )
         self._learn_secrets()
         status = GatewayStatus(self.sources, self.problems, self._mask.mask) if config.server.status_tool else None
-        self._own = OwnSource(store, status, records)
+        task_tools = TaskTools()
+        self._own = OwnSource(store, status, records, task_tools.tools)
         self._offer_own()
         budget = NAME_BUDGET - len(config.server.client_prefix)
         self.catalog = Catalog(
@@ -170,7 +172,7 @@ class Gateway:
             ask_timeout_seconds=config.server.ask_timeout_seconds,
             state_key=state_key,
         )
-        self._server.keep_tasks_in(services.records, self.keys.may_call)
+        self._server.keep_tasks_in(services.records, config.tasks, task_tools, may_call=self.keys.may_call)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(self.catalog.run)

@@ -21,7 +21,7 @@ from gateway.errors import GatewayError
 
 logger = logging.getLogger(__name__)
 
-FIXED_SECTIONS = ("storage", "sessions", "defaults")
+FIXED_SECTIONS = ("storage", "sessions", "tasks", "defaults")
 """Sections that are read at the start only."""
 
 FOLLOWED_SETTINGS = frozenset({"instructions", "reload", "lock_file", "log_level"})

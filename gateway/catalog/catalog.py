@@ -16,7 +16,7 @@ import anyio
 
 from gateway.catalog.disclosure import Disclosure
 from gateway.catalog.names import expose_uri, split_uri, uri_label
-from gateway.catalog.own import SOURCE_ID
+from gateway.catalog.own import SOURCE_ID, TASK_TOOLS
 from gateway.catalog.shelf import KEY_OF, CatalogEntry, Fittings, Shelf
 from gateway.catalog.templates import matches_template
 from gateway.catalog.uris import expose_contents, expose_messages
@@ -220,6 +220,8 @@ class Catalog:
                 if strict and local[name] and shelf.entry.is_local:
                     raise Collision(text, name=name, first=first.source, second=guarded.source)
                 problems[name] = f"{text} The first one counts."
+        if all(tool.definition.task_by == "nobody" for tool in merged.values()):
+            merged = {name: tool for name, tool in merged.items() if tool.source != SOURCE_ID or name not in TASK_TOOLS}
         for name, text in problems.items():
             if self.problems.get(name) != text:
                 logger.error("%s", text)

@@ -1,7 +1,8 @@
 """`OwnSource`: the gateway's own tools and resources as a source named `gateway`.
 
 `read_result` with the resources `moongate://results/<id>` for what was shortened, `gateway_status` with `moongate://status`, and
-where agents are served `session_list` and `session_delete` with `session://<id>`. Local, without a prefix, so its names are
+where agents are served `session_list` and `session_delete` with `session://<id>`; `task_status`, `task_result` and `task_cancel`
+where a tool can become a task. Local, without a prefix, so its names are
 reserved. `app` makes it and hands in what it tells.
 """
 
@@ -22,6 +23,9 @@ from gateway.tools.selection import decode
 
 SOURCE_ID = "gateway"
 
+TASK_TOOLS = frozenset({"task_status", "task_result", "task_cancel"})
+"""Our tools that are listed only while some other one can become a task."""
+
 UNLIMITED_BYTES = 2**62
 """Results of this source are not shortened again: they were judged when they were kept."""
 
@@ -29,11 +33,12 @@ UNLIMITED_BYTES = 2**62
 class OwnSource:
     """Implements `Source`. `status` is `None` where `server.statusTool` is off; sessions are in `records`."""
 
-    def __init__(self, store: ResultStore, status: GatewayStatus | None, records: Records) -> None:
+    def __init__(self, store: ResultStore, status: GatewayStatus | None, records: Records, task_tools: Sequence[Tool] = ()) -> None:
+        """`task_tools` are listed while some tool can become a task; the catalog sees to that."""
         self._store = store
         self._status = status
         self._records = records
-        self._tools: list[Tool] = [ReadResult(store), *([status] if status is not None else [])]
+        self._tools: list[Tool] = [ReadResult(store), *([status] if status is not None else []), *task_tools]
         self._session_tools = session_tools(records)
         self._with_sessions = False
         self._more: Sequence[Tool] = ()

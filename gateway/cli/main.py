@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "approvals": "gateway.cli.records:approvals",
     "audit": "gateway.cli.records:audit",
     "sessions": "gateway.cli.sessions:sessions",
+    "tasks": "gateway.cli.tasks:tasks",
     "auth": "gateway.cli.auth:auth",
 }
 """Command → where it is defined, in the order of `--help`."""

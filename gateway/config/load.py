@@ -33,7 +33,7 @@ __all__ = ["DisabledServer", "LoadedConfig", "load_config"]
 MAX_CONFIG_BYTES = 4_194_304
 """A configuration larger than this is refused unread; real ones stay below 100 kB."""
 
-SETTINGS_SECTIONS = ("expose", "server", "storage", "sessions", "secrets", "defaults")
+SETTINGS_SECTIONS = ("expose", "server", "storage", "sessions", "tasks", "secrets", "defaults")
 """Sections in which a `${…}` would be taken literally; refused, because nobody means that."""
 
 

@@ -165,6 +165,23 @@ class SessionSettings(Model):
     """How long a call waits for another one on the same session before it fails as busy."""
 
 
+class TaskSettings(Model):
+    """Calls that run in the background. How one source's do is its policy's."""
+
+    inline_seconds: float | None = Field(default=50, ge=0)
+    """How long a client that has no tasks waits for a call that may run as one, before it gets a handle; `null`: to the end."""
+    ttl_seconds: float = Field(default=3600, gt=0, le=31_536_000)
+    """How long a finished task can be read where the client does not say."""
+    ask_timeout_seconds: float = Field(default=604_800, gt=0)
+    """How long a question of a task waits for its answer, stops of the gateway included; then what asked fails."""
+    max_per_caller: int = Field(default=64, ge=1)
+    """Unfinished tasks of one caller, running and waiting; more are refused."""
+    max_running_per_caller: int = Field(default=16, ge=1)
+    """Tasks of one caller that run at once; more wait their turn. Those that wait for a person do not count."""
+    starts_per_minute_per_caller: int | None = Field(default=None, ge=1)
+    """Tasks of one caller that begin within a minute; more wait their turn. `null`: any number."""
+
+
 class SecretCommand(Model):
     """A program whose output is a secret, for `${cmd:NAME}`."""
 
@@ -202,6 +219,8 @@ class GatewayConfig(Model):
     """The gateway's own state."""
     sessions: SessionSettings = Field(default_factory=SessionSettings)
     """Conversations with agents."""
+    tasks: TaskSettings = Field(default_factory=TaskSettings)
+    """Calls in the background."""
     secrets: dict[str, SecretCommand] = Field(default_factory=dict)
     """Programs behind `${cmd:NAME}`."""
     defaults: Defaults = Field(default_factory=Defaults)

@@ -50,6 +50,10 @@ class ToolOverride(Model):
     """Arguments always sent with this value, and taken out of the published schema."""
     defaults: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments sent with this value where the caller gives none; no longer required."""
+    max_running_tasks: int | None = Field(default=None, ge=1)
+    """Calls of this tool that run as tasks at once, over all callers; more wait their turn. Left out: no limit of its own."""
+    task_starts_per_minute: int | None = Field(default=None, ge=1)
+    """Calls of this tool that begin as tasks within a minute; more wait their turn. Left out: no limit of its own."""
 
 
 class ApprovalLists(Model):
@@ -101,7 +105,13 @@ class TaskPolicy(Model):
     follow: bool = True
     """Follow a server's task to its result for clients that have no tasks; false: such clients get what the server gives them."""
     promote: list[str] = Field(default_factory=list)
-    """Globs of plain tools that may run as a task of this gateway, for clients that have tasks."""
+    """Globs of plain tools that may run as a task of this gateway."""
+    max_running: int | None = Field(default=None, ge=1)
+    """Tasks of this source that run at once, over all callers; more wait their turn. Left out: no limit of its own."""
+    starts_per_minute: int | None = Field(default=None, ge=1)
+    """Tasks of this source that begin within a minute; more wait their turn. Left out: no limit of its own."""
+    resume: bool = True
+    """`false`: a task whose gateway stopped is not taken up again; it fails and says why."""
 
 
 class ClientCredentials(Model):

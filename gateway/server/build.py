@@ -48,6 +48,7 @@ from starlette.routing import Route
 from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
 from gateway.catalog.skills import SkillFace
+from gateway.config.models import TaskSettings
 from gateway.errors import StorageError
 from gateway.server.caller import WireCaller
 from gateway.server.calls import CallHandler
@@ -61,6 +62,7 @@ from gateway.server.skills import bind_skills, declare_skills
 from gateway.server.tasks import TaskHandler
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
+from gateway.tasks.tools import TaskTools
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.telemetry.operations import SERVER_DURATION, measured
 from gateway.tools.base import ChangeKind
@@ -151,7 +153,7 @@ class GatewayServer:
         """`instructions` describes what is here now; a person has `ask_timeout_seconds` to answer. `state_key` (32 bytes)
         seals request state; gateways that share it take each other's. No side effects."""
         self._ask_timeout_seconds = ask_timeout_seconds
-        self._records: Records | None = None
+        self._kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None
         self._may_call: Callable[[str], bool] | None = None
         self._catalog = catalog
         self._task_key = hmac.digest(state_key, b"task-handles", "sha256")
@@ -193,12 +195,14 @@ class GatewayServer:
         bind_skills(self.mcp, self._skills, lambda ctx: self._clients.context(ctx, WireCaller(ctx)))
         declare_skills(self.mcp, self._skills)
 
-    def keep_tasks_in(self, records: Records, may_call: Callable[[str], bool] | None = None) -> None:
-        """Where tasks of this gateway are kept; before it is entered. Without it only tasks of servers are relayed.
+    def keep_tasks_in(
+        self, records: Records, settings: TaskSettings, tools: TaskTools, *, may_call: Callable[[str], bool] | None = None
+    ) -> None:
+        """Where tasks of this gateway are kept, and what shows them to clients without tasks; before it is entered.
 
-        Tasks of a principal that `may_call` no longer lets are stopped.
+        Without it only tasks of servers are relayed. Tasks of a principal that `may_call` no longer lets are stopped.
         """
-        self._records = records
+        self._kept_tasks = (records, settings, tools)
         self._may_call = may_call
 
     async def __aenter__(self) -> GatewayServer:
@@ -207,9 +211,11 @@ class GatewayServer:
         self._parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
         self._reads.park_in(parked)
         handler = TaskHandler(self._catalog, self._clients, self._task_key)
-        if self._records is not None:
-            runner = TaskRunner(tasks, self._records, handler.call, ask_timeout_seconds=self._ask_timeout_seconds)
+        if self._kept_tasks is not None:
+            records, settings, tools = self._kept_tasks
+            runner = TaskRunner(tasks, records, handler.call, settings=settings, ask_timeout_seconds=self._ask_timeout_seconds)
             handler.run_with(runner)
+            tools.run_with(runner)
             tasks.start_soon(runner.run)
             tasks.start_soon(self._stop_tasks, runner)
         handler.bind(self.mcp)

@@ -7,14 +7,16 @@ catalog is already guarded.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, CallToolRequestParams
 
 from gateway.catalog import Catalog
-from gateway.errors import AskUnavailable, NotFound, ToolFailed, UpstreamRefused
+from gateway.errors import AskUnavailable, NotFound, TaskError, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonObject
+from gateway.policy.decision import Reject
 from gateway.server.caller import WireCaller
 from gateway.server.clients import Clients, RequestContext, is_modern
 from gateway.server.errors import relays_code, to_mcp_error
@@ -81,19 +83,34 @@ class CallHandler:
         return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
 
     async def _run_leg(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: WireCaller) -> ToolOutcome:
+        run = tool.call
+        if not ctx.takes_tasks and self._tasks.may_take_long(tool, arguments):
+            run = self._attended(tool)
         if tool.definition.may_ask:
-            return await self._parked.run(lambda leg: tool.call(arguments, leg), ctx, caller)
-        outcome = await tool.call(arguments, dataclasses.replace(ctx, request_state=open_upstream_state(ctx.request_state)))
+            return await self._parked.run(lambda leg: run(arguments, leg), ctx, caller)
+        outcome = await run(arguments, dataclasses.replace(ctx, request_state=open_upstream_state(ctx.request_state)))
         return seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
 
+    def _attended(self, tool: GuardedTool) -> Callable[[JsonObject, CallContext], Awaitable[ToolOutcome]]:
+        async def run(arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+            return await self._tasks.attend(tool, arguments, ctx, lambda inner: tool.call(arguments, inner))
+
+        return run
+
     async def _run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: WireCaller) -> ToolOutcome:
-        if self._tasks.must_run_here(tool) and ctx.client.protocol_version >= FIRST_WITH_TASKS:
-            raise MCPError(METHOD_NOT_FOUND, f"Tool {tool.exposed_name!r} only runs as a task: send `task` with the call.")
+        if self._tasks.must_run_here(tool):
+            if ctx.client.protocol_version >= FIRST_WITH_TASKS:
+                raise MCPError(METHOD_NOT_FOUND, f"Tool {tool.exposed_name!r} only runs as a task: send `task` with the call.")
+            if not isinstance(tool.check(arguments), Reject):
+                return self._tasks.handle(await self._tasks.start(tool, arguments, ctx), tool)
         try:
-            outcome = await drive(tool, arguments, ctx)
+            if self._tasks.may_take_long(tool, arguments):
+                outcome = await self._tasks.attend(tool, arguments, ctx, lambda inner: drive(tool, arguments, inner))
+            else:
+                outcome = await drive(tool, arguments, ctx)
             await caller.close()
             return outcome
-        except ToolFailed as error:
+        except (ToolFailed, TaskError) as error:
             return Complete.text(str(error), is_error=True)
 
 

@@ -36,9 +36,11 @@ from gateway.server.caller import WireCaller
 from gateway.server.clients import Clients, RequestContext, is_modern, principal_of
 from gateway.server.errors import to_mcp_error
 from gateway.server.handles import Handle, TaskHandles
-from gateway.tasks.runner import TaskRunner
+from gateway.tasks.attending import Work
+from gateway.tasks.runner import TaskKind, TaskRunner
 from gateway.tasks.task import Task
-from gateway.tools.base import Complete, TaskMethod, TaskStarted
+from gateway.tasks.tools import still_running
+from gateway.tools.base import Complete, TaskMethod, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
 from gateway.tools.guard import GuardedTool
@@ -116,6 +118,26 @@ class TaskHandler:
         runs_here = self._given is not None and tool.definition.task_by == "gateway"
         return runs_here and ctx.takes_tasks and not isinstance(tool.check(arguments), Reject)
 
+    def may_take_long(self, tool: GuardedTool, arguments: JsonObject) -> bool:
+        """Whether a call of a client that has no tasks may go on as one when its client has waited long enough."""
+        if self._given is None or self._given.settings.inline_seconds is None or tool.definition.task_by == "nobody":
+            return False
+        return not isinstance(tool.check(arguments), Reject)
+
+    async def attend(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, work: Work) -> ToolOutcome:
+        """Make a call whose client waits for it: what `work` gives, or a handle when it takes too long (`TaskRunner.attend`).
+
+        A source whose `timeoutSeconds` is within the wait keeps to it: its calls never become tasks this way.
+        """
+        seconds = self._runner.settings.inline_seconds
+        inner = dataclasses.replace(ctx, in_task=seconds is not None and tool.timeout_seconds > seconds)
+        outcome = await self._runner.attend(tool.exposed_name, arguments, inner, work, kind=_kind(tool))
+        return self.handle(outcome, tool) if isinstance(outcome, Task) else outcome
+
+    def handle(self, task: Task, tool: GuardedTool) -> Complete:
+        """What a client that has no tasks gets for one."""
+        return still_running(task, has_output_schema=tool.definition.output_schema is not None)
+
     def must_run_here(self, tool: GuardedTool) -> bool:
         """Whether an agent or workflow of ours says that it only runs as a task."""
         return self._given is not None and tool.definition.task == "required" and tool.source in OWN_SOURCES
@@ -126,7 +148,7 @@ class TaskHandler:
         Raises:
             TaskError: The caller has too many.
         """
-        return await self._runner.start(tool.exposed_name, arguments, ctx, ttl_seconds=ttl_seconds)
+        return await self._runner.start(tool.exposed_name, arguments, ctx, ttl_seconds=ttl_seconds, kind=_kind(tool))
 
     def started(self, task: Task) -> TaskStarted:
         """The create answer of a task that runs here."""
@@ -258,6 +280,10 @@ class TaskHandler:
         if is_modern(ctx):
             raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
         return {"tasks": [_legacy_task(task) for task in await self._runner.all_of(principal_of(ctx).id)]}
+
+
+def _kind(tool: GuardedTool) -> TaskKind:
+    return TaskKind(tool.task_limits, tool.resumes)
 
 
 def _modern_task(task: Task) -> JsonObject:

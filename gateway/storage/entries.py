@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonObject, JsonValue
+
+Steps = dict[str, tuple[bool, JsonValue]]
+"""What a task did, by key: whether the step is done, and its result."""
 
 AskState = Literal[
     "open", "approved", "approved_always", "approved_always_with_arguments", "denied", "expired", "withdrawn", "delivered"
@@ -136,3 +140,28 @@ class TaskRow:
     attempts: int = 1
     owner: str = ""
     lease_until: float = 0.0
+    limits: list[JsonObject] = field(default_factory=lambda: cast("list[JsonObject]", []))
+    """What it waits for its turn by: `scope`, and `running` and `perMinute` where they are limited."""
+    admitted_at: float = 0.0
+    """When its turn came; 0 while it waits."""
+
+    def to_json(self) -> JsonObject:
+        """As `moongate tasks --json` prints it; times are seconds since the epoch."""
+        return {
+            "id": self.id, "tool": self.tool, "caller": self.principal, "status": self.status, "message": self.message,
+            "queued": not self.admitted_at and not self.gone_at, "attempts": self.attempts, "createdAt": self.created_at,
+            "updatedAt": self.updated_at, "keptUntil": self.gone_at or None,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTask:
+    """A task that waits for its turn, or (of one that runs) what it takes up."""
+
+    id: str
+    principal: str
+    limits: list[JsonObject]
+
+
+Choose = Callable[[Sequence[WaitingTask], Sequence[WaitingTask], Mapping[str, int]], list[str]]
+"""Of those that wait, given those that run and how many began lately by scope: the ids of those whose turn it is."""

@@ -64,7 +64,15 @@ CREATE UNIQUE INDEX checkpoints_id ON checkpoints (owner, id);
 CREATE INDEX checkpoints_workflow ON checkpoints (owner, workflow, at);
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS)
+_QUEUES = """
+ALTER TABLE tasks ADD COLUMN limits TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE tasks ADD COLUMN admitted_at {float} NOT NULL DEFAULT 0;
+UPDATE tasks SET admitted_at = created_at;
+CREATE TABLE task_starts (scope TEXT NOT NULL, at {float} NOT NULL);
+CREATE INDEX task_starts_at ON task_starts (at);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES)
 """Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
 
 _WORDS = {

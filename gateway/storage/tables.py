@@ -128,11 +128,23 @@ tasks = sa.Table(
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("owner", sa.Text, nullable=False),
     sa.Column("lease_until", sa.Float, nullable=False),
+    sa.Column("limits", sa.Text, nullable=False, server_default="[]"),
+    sa.Column("admitted_at", sa.Float, nullable=False, server_default="0"),
     sa.Index("tasks_principal", "principal", "created_at"),
     sa.Index("tasks_lease", "gone_at", "lease_until"),
 )
 """Long-running work. `call`, `outcome` and `asked` are JSON. `gone_at` is 0 until it is over; the owner runs it and renews the
-lease, and whoever finds the lease run out may take it over."""
+lease, and whoever finds the lease run out may take it over. While `admitted_at` is 0 it waits for its turn; `limits` (JSON) says
+what for."""
+
+task_starts = sa.Table(
+    "task_starts",
+    METADATA,
+    sa.Column("scope", sa.Text, nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Index("task_starts_at", "at"),
+)
+"""A row per task that began in a scope whose beginnings are limited; those of the last minute."""
 
 task_steps = sa.Table(
     "task_steps",

@@ -1,7 +1,8 @@
 """Long-running work where a restart and other processes find it.
 
 A task belongs to the process that runs it, by a lease that it renews; whoever finds a lease run out takes the task over. All
-decisions are made in the database, so that of two processes one wins. What a task is and how it runs is `tasks`' business.
+decisions are made in the database, so that of two processes one wins; leases count in the database server's time where there is
+one, because the clocks of machines differ. What a task is and how it runs is `tasks`' business.
 """
 
 from __future__ import annotations
@@ -9,15 +10,29 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 
 from gateway.errors import TaskError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.engine import Database
-from gateway.storage.entries import TaskRow
-from gateway.storage.tables import locks, task_steps, tasks
+from gateway.storage.entries import Choose, Steps, TaskRow, WaitingTask
+from gateway.storage.tables import locks, task_starts, task_steps, tasks
+
+RATE_SECONDS = 60.0
+"""How long a beginning counts."""
+
+MAX_WAITING = 2_000
+"""Waiting tasks looked at together, the oldest first."""
+
+# One statement for both dialects: the first of a step, its result, and whether the task is still this process's.
+_PUT_STEP = sa.text(
+    "INSERT INTO task_steps (task, key, is_done, value) "
+    "SELECT CAST(:task AS TEXT), CAST(:key AS TEXT), CAST(:is_done AS INTEGER), CAST(:value AS TEXT) "
+    "WHERE EXISTS (SELECT 1 FROM tasks WHERE id = :task AND owner = :owner AND gone_at = 0) "
+    "ON CONFLICT (task, key) DO UPDATE SET is_done = excluded.is_done, value = excluded.value"
+)
 
 
 class TaskRows:
@@ -26,24 +41,71 @@ class TaskRows:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, row: TaskRow, *, max_open: int, max_kept: int) -> None:
-        """Store a new task; committed when this returns. The oldest finished ones of the principal over `max_kept` give way.
+    async def add(
+        self, row: TaskRow, *, lease_seconds: float, max_open: int, max_kept: int, choose: Choose | None, steps: Steps | None = None
+    ) -> None:
+        """Store a new task, with what it did already; committed when this returns, and `row` says whether it may begin.
+
+        With `choose` it waits for its turn; without, it has begun. The oldest finished ones of the principal over `max_kept` give way.
 
         Raises:
             TaskError: The principal has `max_open` unfinished ones.
         """
         mine = tasks.c.principal == row.principal
         async with self._database.begin() as connection:
-            await connection.execute(sa.select(locks).where(locks.c.name == "tasks").with_for_update())
+            await _lock(connection)
             await _sweep(connection)
             open_count = sa.select(sa.func.count()).select_from(tasks).where(mine & (tasks.c.gone_at == 0))
             if (await connection.execute(open_count)).scalar_one() >= max_open:
-                raise TaskError(f"There are already {max_open} unfinished tasks; wait for one to end, or cancel one.")
+                text = "There are already {} unfinished tasks of yours, running or waiting; wait for one to end, or cancel one."
+                raise TaskError(text.format(max_open))
             finished = sa.select(tasks.c.id).where(mine & (tasks.c.gone_at > 0)).order_by(tasks.c.gone_at.desc()).offset(max_kept - 1)
             old = [found for (found,) in await connection.execute(finished)]
             if old:
                 await _delete(connection, old)
-            await connection.execute(sa.insert(tasks), _to_row(row))
+            row.admitted_at = 0.0 if choose is not None else time.time()
+            await connection.execute(sa.insert(tasks).values({**_to_row(row), "lease_until": _now(connection) + lease_seconds}))
+            for key, (is_done, value) in (steps or {}).items():
+                step: JsonObject = {"task": row.id, "key": key, "is_done": int(is_done), "value": json.dumps(value)}
+                await connection.execute(sa.insert(task_steps), step)
+            if choose is not None and row.id in await _admit(connection, choose):
+                row.admitted_at = time.time()
+
+    async def admit(self, choose: Choose) -> list[str]:
+        """Let those begin whose turn it is, whichever process has them; their ids."""
+        async with self._database.begin() as connection:
+            await _lock(connection)
+            return await _admit(connection, choose)
+
+    async def sweep(self) -> None:
+        """Forget what is past its time."""
+        async with self._database.begin() as connection:
+            await _sweep(connection)
+
+    async def retry(self, task_id: str, *, from_start: bool) -> bool:
+        """Have a finished task run again, by whichever process looks first; False where it is not over, or gone.
+
+        It goes on after the steps that worked, or `from_start`.
+        """
+        async with self._database.begin() as connection:
+            found = await _locked(connection, task_id)
+            if found is None or not found.gone_at:
+                return False
+            kept = {} if from_start else await _steps(connection, task_id)
+            worked = {key: step for key, step in kept.items() if step[0] and not _is_failure(step[1])}
+            for key in [key for key in worked if key.startswith("kept:") and key.endswith("/task")]:
+                if key.removeprefix("kept:").removesuffix("/task") not in worked:
+                    del worked[key]  # a server's own task that did not work is not followed again
+            for key in [key for key in await _steps(connection, task_id) if key not in worked]:
+                await connection.execute(sa.delete(task_steps).where((task_steps.c.task == task_id) & (task_steps.c.key == key)))
+            # An answer that nobody gave was put there when it ended.
+            asked = {} if from_start else {key: item for key, item in found.asked.items() if item.get("answer")}
+            values: JsonObject = {
+                "status": "working", "message": "", "outcome": "{}", "asked": json.dumps(asked), "updated_at": time.time(),
+                "gone_at": 0.0, "is_cancelled": 0, "attempts": 2, "owner": "", "lease_until": 0.0, "admitted_at": 0.0,
+            }  # fmt: skip
+            await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
+            return True
 
     async def get(self, task_id: str) -> TaskRow | None:
         """One task; expired ones are gone."""
@@ -60,10 +122,11 @@ class TaskRows:
             await _sweep(connection)
             return [_from_row(found) for found in (await connection.execute(query)).mappings()]
 
-    async def save(self, row: TaskRow, *, owner: str) -> bool:
+    async def save(self, row: TaskRow, *, owner: str, drop_steps: bool = False) -> bool:
         """Write what the owner knows: status, message, outcome, questions. False when another process took the task over.
 
-        Answers that came through another process are kept and put into `row`. What is over stays as it is.
+        Answers that came through another process are kept and put into `row`. What is over stays as it is. With `drop_steps` what
+        the task did is forgotten; else it is kept as long as the task, for another try.
         """
         async with self._database.begin() as connection:
             found = await _locked(connection, row.id)
@@ -73,9 +136,9 @@ class TaskRows:
                 if "answer" in stored and key in row.asked:
                     row.asked[key].setdefault("answer", stored["answer"])
             row.is_cancelled = found.is_cancelled or row.is_cancelled
-            row.lease_until = max(found.lease_until, row.lease_until)
+            row.lease_until, row.admitted_at = found.lease_until, max(found.admitted_at, row.admitted_at)
             await connection.execute(sa.update(tasks).where(tasks.c.id == row.id), _to_row(row))
-            if row.gone_at:
+            if drop_steps:
                 await connection.execute(sa.delete(task_steps).where(task_steps.c.task == row.id))
             return True
 
@@ -101,28 +164,33 @@ class TaskRows:
             if found is None or found.gone_at:
                 return
             values: JsonObject = {"is_cancelled": 1, "updated_at": now}
-            if found.lease_until < now:
-                values |= {"status": "cancelled", "gone_at": now + found.ttl_seconds}
-                await connection.execute(sa.delete(task_steps).where(task_steps.c.task == task_id))
             await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
+            left = (tasks.c.id == task_id) & (tasks.c.lease_until < _now(connection))
+            values = {"status": "cancelled", "gone_at": now + found.ttl_seconds}
+            await connection.execute(sa.update(tasks).where(left).values(values))
 
-    async def renew(self, ids: Sequence[str], *, owner: str, until: float) -> list[TaskRow]:
+    async def renew(self, ids: Sequence[str], *, owner: str, lease_seconds: float) -> list[TaskRow]:
         """Renew the owner's leases; the tasks as they are stored, without those that it lost."""
         mine = tasks.c.id.in_(list(ids)) & (tasks.c.owner == owner)
         async with self._database.begin() as connection:
+            until = _now(connection) + lease_seconds
             await connection.execute(sa.update(tasks).where(mine & (tasks.c.gone_at == 0)).values(lease_until=until))
             return [_from_row(found) for found in (await connection.execute(sa.select(tasks).where(mine))).mappings()]
 
-    async def take_over(self, *, owner: str, until: float, limit: int) -> list[TaskRow]:
-        """Make tasks whose owner died one's own."""
-        now = time.time()
-        orphaned = (tasks.c.gone_at == 0) & (tasks.c.lease_until < now)
+    async def take_over(self, *, owner: str, lease_seconds: float, limit: int) -> list[TaskRow]:
+        """Make tasks whose owner died one's own. One that still waited for its turn was never begun.
+
+        Whoever asks lives, so what it owns is not orphaned, however late it renews.
+        """
         async with self._database.begin() as connection:
+            now = _now(connection)
+            orphaned = (tasks.c.gone_at == 0) & (tasks.c.lease_until < now) & (tasks.c.owner != owner)
             query = sa.select(tasks).where(orphaned).order_by(tasks.c.created_at).limit(limit).with_for_update(skip_locked=True)
             found = [_from_row(item) for item in (await connection.execute(query)).mappings()]
             for row in found:
-                row.owner, row.lease_until, row.attempts = owner, until, row.attempts + 1
-                values: JsonObject = {"owner": owner, "lease_until": until, "attempts": row.attempts}
+                row.owner = owner
+                row.attempts += 1 if row.admitted_at else 0
+                values: JsonObject = {"owner": owner, "lease_until": now + lease_seconds, "attempts": row.attempts}
                 await connection.execute(sa.update(tasks).where(tasks.c.id == row.id).values(values))
             return found
 
@@ -134,29 +202,75 @@ class TaskRows:
 
     # -- steps -------------------------------------------------------------------------------------------------
 
-    async def steps(self, task_id: str) -> dict[str, tuple[bool, JsonValue]]:
-        """By key: whether the step is done, and its result."""
+    async def steps(self, task_id: str) -> Steps:
+        """What the task did."""
         async with self._database.begin() as connection:
-            query = sa.select(task_steps.c.key, task_steps.c.is_done, task_steps.c.value).where(task_steps.c.task == task_id)
-            return {key: (bool(done), json.loads(value)) for key, done, value in await connection.execute(query)}
+            return await _steps(connection, task_id)
 
     async def put_step(self, task_id: str, key: str, *, is_done: bool, value: JsonValue, owner: str) -> bool:
         """Begin a step, or record its result. False when another process took the task over."""
-        row: JsonObject = {"task": task_id, "key": key, "is_done": int(is_done), "value": json.dumps(value)}
+        row: JsonObject = {"task": task_id, "key": key, "is_done": int(is_done), "value": json.dumps(value), "owner": owner}
         async with self._database.begin() as connection:
-            holds = sa.select(sa.func.count()).select_from(tasks).where((tasks.c.id == task_id) & (tasks.c.owner == owner))
-            if not (await connection.execute(holds)).scalar_one():
-                return False
-            this = (task_steps.c.task == task_id) & (task_steps.c.key == key)
-            changed = await connection.execute(sa.update(task_steps).where(this).values(row))
-            if not changed.rowcount:
-                await connection.execute(sa.insert(task_steps), row)
-            return True
+            return bool((await connection.execute(_PUT_STEP, row)).rowcount)
 
     async def drop_step(self, task_id: str, key: str) -> None:
         """Forget a step that failed before anything was recorded."""
         async with self._database.begin() as connection:
             await connection.execute(sa.delete(task_steps).where((task_steps.c.task == task_id) & (task_steps.c.key == key)))
+
+
+def _now(connection: Any) -> sa.ColumnElement[float]:
+    """The time by which leases are judged: the server's own, where there is one."""
+    if connection.dialect.name == "postgresql":
+        return sa.cast(sa.func.date_part("epoch", sa.func.clock_timestamp()), sa.Float)
+    return sa.literal(time.time(), sa.Float)
+
+
+async def _lock(connection: Any) -> None:
+    await connection.execute(sa.select(locks).where(locks.c.name == "tasks").with_for_update())
+
+
+async def _admit(connection: Any, choose: Choose) -> list[str]:
+    queued = (tasks.c.gone_at == 0) & (tasks.c.admitted_at == 0) & (tasks.c.is_cancelled == 0)
+    columns = sa.select(tasks.c.id, tasks.c.principal, tasks.c.limits)
+    waiting = _claims(await connection.execute(columns.where(queued).order_by(tasks.c.created_at, tasks.c.id).limit(MAX_WAITING)))
+    if not waiting:
+        return []
+    busy = (tasks.c.gone_at == 0) & (tasks.c.admitted_at > 0) & (tasks.c.status == "working")
+    running = _claims(await connection.execute(columns.where(busy)))
+    paced = {str(limit["scope"]) for claim in waiting for limit in claim.limits if limit.get("perMinute") is not None}
+    started: dict[str, int] = {}
+    now = time.time()
+    if paced:
+        # A clock that was set back would otherwise keep what lies in the future for ever.
+        outside = (task_starts.c.at <= now - RATE_SECONDS) | (task_starts.c.at > now + RATE_SECONDS)
+        await connection.execute(sa.delete(task_starts).where(outside))
+        counts = sa.select(task_starts.c.scope, sa.func.count()).group_by(task_starts.c.scope)
+        started = {str(scope): int(count) for scope, count in await connection.execute(counts)}
+    chosen = choose(waiting, running, started)
+    if chosen:
+        await connection.execute(sa.update(tasks).where(tasks.c.id.in_(chosen)).values(admitted_at=now, message=""))
+    begun: list[JsonObject] = [
+        {"scope": limit["scope"], "at": now} for claim in waiting if claim.id in chosen for limit in claim.limits if limit["scope"] in paced
+    ]
+    if begun:
+        await connection.execute(sa.insert(task_starts), begun)
+    return chosen
+
+
+def _claims(found: Any) -> list[WaitingTask]:
+    return [WaitingTask(id_, principal, json.loads(limits)) for id_, principal, limits in found]
+
+
+async def _steps(connection: Any, task_id: str) -> Steps:
+    query = sa.select(task_steps.c.key, task_steps.c.is_done, task_steps.c.value).where(task_steps.c.task == task_id)
+    return {key: (bool(done), json.loads(value)) for key, done, value in await connection.execute(query)}
+
+
+def _is_failure(value: JsonValue) -> bool:
+    """Whether a step's recorded result is a call's that says that it failed."""
+    result = cast("JsonObject", value).get("result") if isinstance(value, dict) else None
+    return isinstance(result, dict) and bool(cast("JsonObject", result).get("isError"))
 
 
 async def _sweep(connection: Any) -> None:
@@ -176,7 +290,7 @@ async def _locked(connection: Any, task_id: str) -> TaskRow | None:
     return _from_row(found) if found is not None else None
 
 
-_JSON = ("call", "outcome", "asked")
+_JSON = ("call", "outcome", "asked", "limits")
 
 
 def _to_row(row: TaskRow) -> JsonObject:

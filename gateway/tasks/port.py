@@ -9,8 +9,9 @@ import anyio
 
 from gateway.errors import AskUnavailable, GatewayError, StorageError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
+from gateway.storage.entries import Steps
 from gateway.storage.records import Records
-from gateway.tools.context import CallContext
+from gateway.tools.context import BegunStep, CallContext
 
 logger = logging.getLogger(__name__)
 
@@ -20,9 +21,7 @@ _KEPT = "kept:"
 class StepLog:
     """The steps of one task in one process."""
 
-    def __init__(
-        self, task_id: str, steps: dict[str, tuple[bool, JsonValue]], records: Records, owner: str, on_lost: Callable[[], None]
-    ) -> None:
+    def __init__(self, task_id: str, steps: Steps, records: Records, owner: str, on_lost: Callable[[], None]) -> None:
         """`steps` is what was recorded before. `on_lost` stops the work, when another process has taken the task over."""
         self.task_id = task_id
         self._steps = steps
@@ -30,8 +29,37 @@ class StepLog:
         self._owner = owner
         self._on_lost = on_lost
         self._counts: dict[str, int] = {}
+        self._is_noting = False
+        self._written: anyio.Event | None = None
         self.ask: CallContext | None = None
         """Whom to ask about a step whose outcome nobody knows."""
+
+    @classmethod
+    def noting(cls, task_id: str, records: Records, owner: str, on_lost: Callable[[], None]) -> StepLog:
+        """A log of a call that is no task yet: nothing is written before `write`."""
+        log = cls(task_id, {}, records, owner, on_lost)
+        log._is_noting = True
+        return log
+
+    async def write(self, store: Callable[[Steps], Awaitable[None]]) -> None:
+        """Have `store` put down what was noted; from now on every step is. When that fails, steps are noted as before.
+
+        Raises:
+            StorageError: They cannot be recorded.
+            TaskError: `store` refuses.
+        """
+        self._is_noting, self._written = False, anyio.Event()
+        try:
+            await store(self._steps)
+        except (TypeError, ValueError) as error:
+            self._is_noting = True
+            raise StorageError(f"A step's result cannot be recorded: {error}.") from error
+        except BaseException:
+            self._is_noting = True
+            raise
+        finally:
+            written, self._written = self._written, None
+            written.set()
 
     def port(self) -> StepPort:
         """The port of the whole task."""
@@ -48,23 +76,35 @@ class StepLog:
         for name in [name for name in self._counts if name.startswith(f"{scope}/")]:
             del self._counts[name]
 
-    async def step(self, key: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: bool) -> JsonValue:
+    async def step(self, key: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: bool | Callable[[str], bool]) -> JsonValue:
         """See `DurablePort.step`."""
         is_done, value = self._steps.get(key, (False, None))
         if is_done:
             return value
-        if key in self._steps and not repeatable:
+        if key in self._steps and not (repeatable if isinstance(repeatable, bool) else repeatable(key)):
             await self._judge(key)
         await self._put(key, is_done=False, value=None)
         try:
             value = await work(f"{self.task_id}:{key}")
         except GatewayError:  # nothing was done that must not be done again
             self._steps.pop(key, None)
-            await (await self._records.tasks()).drop_step(self.task_id, key)
+            if not self._is_noting:
+                await (await self._records.tasks()).drop_step(self.task_id, key)
             raise
+        await self.finish(key, value)
+        return value
+
+    async def begin(self, key: str) -> tuple[bool, JsonValue]:
+        """See `DurablePort.begin`."""
+        is_done, value = self._steps.get(key, (False, None))
+        if not is_done:
+            await self._put(key, is_done=False, value=None)
+        return is_done, value
+
+    async def finish(self, key: str, value: JsonValue) -> None:
+        """Record the result of a step."""
         with anyio.CancelScope(shield=True):  # what happened must be on record
             await self._put(key, is_done=True, value=value)
-        return value
 
     async def keep(self, key: str, value: JsonValue) -> None:
         """See `DurablePort.keep`."""
@@ -75,13 +115,16 @@ class StepLog:
         return self._steps.get(_KEPT + key, (False, None))[1]
 
     async def _put(self, key: str, *, is_done: bool, value: JsonValue) -> None:
-        try:
-            rows = await self._records.tasks()
-            if not await rows.put_step(self.task_id, key, is_done=is_done, value=value, owner=self._owner):
-                self._on_lost()
-                await anyio.sleep_forever()
-        except TypeError as error:
-            raise StorageError(f"A step's result cannot be recorded: {error}.") from error
+        if self._written is not None:
+            await self._written.wait()
+        if not self._is_noting:
+            try:
+                rows = await self._records.tasks()
+                if not await rows.put_step(self.task_id, key, is_done=is_done, value=value, owner=self._owner):
+                    self._on_lost()
+                    await anyio.sleep_forever()
+            except (TypeError, ValueError) as error:
+                raise StorageError(f"A step's result cannot be recorded: {error}.") from error
         self._steps[key] = (is_done, value)
 
     async def _judge(self, key: str) -> None:
@@ -119,9 +162,21 @@ class StepPort:
         self._log.restart(scope)
         return StepPort(self._log, scope)
 
-    async def step(self, name: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: bool) -> JsonValue:
+    async def step(
+        self, name: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: bool | Callable[[str], bool]
+    ) -> JsonValue:
         """Run it once."""
         return await self._log.step(self._log.number(f"{self._scope}/{name}"), work, repeatable=repeatable)
+
+    async def begin(self, name: str) -> BegunStep:
+        """Begin it."""
+        key = self._log.number(f"{self._scope}/{name}")
+        is_done, value = await self._log.begin(key)
+
+        async def finish(result: JsonValue) -> None:
+            await self._log.finish(key, result)
+
+        return BegunStep(is_done, value, finish)
 
     async def keep(self, name: str, value: JsonValue) -> None:
         """Keep a value."""

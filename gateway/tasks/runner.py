@@ -11,35 +11,32 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
-from typing import cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
 from gateway.auth.principal import Principal
-from gateway.errors import GatewayError, NotFound, StorageError, UpstreamRefused
+from gateway.config.models import TaskSettings
+from gateway.errors import GatewayError, NotFound, StorageError, TaskError, UpstreamRefused
 from gateway.json_types import JsonObject, JsonValue
-from gateway.storage.entries import TaskRow
+from gateway.policy.turns import choose_next
+from gateway.storage.entries import Choose, Steps, TaskRow
 from gateway.storage.records import Records
+from gateway.tasks.attending import Attended, Work
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.port import StepLog
 from gateway.tasks.task import Task
-from gateway.tools.base import Complete, TaskStarted
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.base import Complete, TaskStarted, ToolOutcome
+from gateway.tools.context import CallContext, Caller, ClientProfile
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_TTL_SECONDS = 3600.0
-"""How long a finished task is readable where nobody says otherwise."""
-
 MAX_TTL_SECONDS = 24 * 3600.0
-"""Longest time a client may have a finished task kept."""
-
-MAX_TASKS_PER_PRINCIPAL = 64
-"""Tasks of one principal that may be unfinished at once."""
+"""Longest time a client may have a finished task kept, where the configuration's own is not longer."""
 
 MAX_KEPT_PER_PRINCIPAL = 256
 """Finished tasks of one principal that are kept; the oldest give way."""
@@ -59,8 +56,24 @@ ADOPT_AT_ONCE = 16
 SOURCE_WAIT_SECONDS = 60.0
 """How long a task that was taken over waits for its tool to be there: servers connect after a start."""
 
+SWEEP_SECONDS = 60.0
+"""How often tasks past their time are removed."""
+
+INTERNAL = -32603
+"""JSON-RPC's code for what went wrong inside."""
+
 CallTool = Callable[[str, JsonObject, CallContext], Awaitable[Complete | TaskStarted]]
 """Makes the call of a tool by its exposed name, to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKind:
+    """What a tool's rules say of its tasks."""
+
+    limits: Sequence[JsonObject] = ()
+    """What they wait for their turn by, beside their caller's limits (`policy.turns`)."""
+    resumes: bool = True
+    """Whether another process goes on with one whose process died."""
 
 
 class TaskRunner:
@@ -72,35 +85,68 @@ class TaskRunner:
         records: Records,
         call: CallTool,
         *,
+        settings: TaskSettings | None = None,
         ask_timeout_seconds: float = 3600.0,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        """`records` is opened with the first task, or when there is an orphan. The lease is the same in all processes."""
+        """`records` is opened with the first task, or when there is an orphan. The lease is the same in all processes.
+
+        `ask_timeout_seconds` is how long a client that waits for its call has to answer.
+        """
         self._group = group
         self._records = records
         self._call = call
-        self._ask_timeout = ask_timeout_seconds
+        self.settings = settings or TaskSettings()
+        self._live_timeout = ask_timeout_seconds
         self._lease = lease_seconds
         self._tick_seconds = lease_seconds / 5
         self._owner = secrets.token_hex(12)
         self._here: dict[str, Task] = {}
+        self._wake = anyio.Event()
 
     # -- what the server asks for ------------------------------------------------------------------------------
 
-    async def start(self, tool: str, arguments: JsonObject, ctx: CallContext, *, ttl_seconds: float | None = None) -> Task:
-        """Run a call in the background; the task is on disk before this returns.
+    async def start(
+        self, tool: str, arguments: JsonObject, ctx: CallContext, *, ttl_seconds: float | None = None, kind: TaskKind | None = None
+    ) -> Task:
+        """Run a call in the background, when its turn comes; the task is on disk before this returns.
 
         Raises:
             TaskError: The principal has too many unfinished tasks.
             StorageError: It cannot be kept.
         """
-        call: JsonObject = {"arguments": arguments, "meta": dict(ctx.meta), "name": ctx.principal.name, "client": _profile(ctx.client)}
-        ttl = min(ttl_seconds or DEFAULT_TTL_SECONDS, MAX_TTL_SECONDS)
-        row = TaskRow(secrets.token_urlsafe(24), ctx.principal.id, tool, call, ttl)
-        row.owner, row.lease_until = self._owner, time.time() + self._lease
-        rows = await self._records.tasks()
-        await rows.add(row, max_open=MAX_TASKS_PER_PRINCIPAL, max_kept=MAX_KEPT_PER_PRINCIPAL)
+        row = self._new_row(tool, arguments, ctx, ttl_seconds, kind or TaskKind())
+        row.message = "Waiting for its turn"
+        await self._add(row, choose_next)
+        if row.admitted_at:
+            row.message = ""
         return self._launch(row, ctx)
+
+    async def attend(
+        self, tool: str, arguments: JsonObject, ctx: CallContext, work: Work, *, kind: TaskKind | None = None
+    ) -> ToolOutcome | Task:
+        """Run a call whose client waits for it and has no tasks: its outcome, or the task it became because it took too long.
+
+        Within `tasks.inlineSeconds` it is a plain call: it costs no storage, its questions go to the client, it ends when the
+        client cancels it. Raises what `work` raises. Where it cannot be stored the client goes on waiting.
+        """
+        row = self._new_row(tool, arguments, ctx, None, kind or TaskKind())
+        task = Task(row)
+        log = StepLog.noting(row.id, self._records, self._owner, lambda: self._lose(task))
+        caller = self._caller(task, ctx.client, live=ctx.caller)
+        inner = dataclasses.replace(
+            ctx, caller=caller, takes_tasks=False, durable=log.port(), ask_timeout_seconds=self.settings.ask_timeout_seconds
+        )
+        log.ask = inner
+        call = Attended(task, log, caller)
+        self._group.start_soon(self._run_attended, call, work, inner)
+        seconds = self.settings.inline_seconds
+        try:
+            became_task = await call.wait(float("inf") if seconds is None else seconds, lambda: self._hand_over(call))
+        except anyio.get_cancelled_exc_class():
+            task.scope.cancel()
+            raise
+        return task if became_task else call.result()
 
     async def find(self, task_id: str, principal: str) -> Task:
         """A task of `principal`.
@@ -129,13 +175,17 @@ class TaskRunner:
         return await self.find(task.id, task.principal)
 
     async def answer(self, task: Task, responses: Mapping[str, JsonValue]) -> None:
-        """Hand over answers to open questions; other keys are ignored."""
-        rows = await self._records.tasks()
-        await rows.answer(task.id, responses)
+        """Hand over answers to open questions; other keys are ignored, as is what is no object."""
+        if task.is_here:  # first here: the question itself may be on its way to the disk still
+            open_asks = task.asks
+            for key, value in responses.items():
+                if key in open_asks and isinstance(value, dict):
+                    task.row.asked[key]["answer"] = value
+        await (await self._records.tasks()).answer(task.id, responses)
         if task.is_here:
-            row = await rows.get(task.id)
-            if row is not None:
-                self._hear(task, row)
+            if task.status == "input_required" and not task.asks:
+                task.row.status = "working"
+            task.touch()
 
     async def cancel(self, task: Task) -> Task:
         """Stop a task and wait until it stopped; one that is over stays as it is."""
@@ -156,22 +206,54 @@ class TaskRunner:
             await self.cancel(task)
 
     async def run(self) -> None:
-        """Renew leases, hear what came in elsewhere and take over orphans, until cancelled."""
-        looked_at = float("-inf")
+        """Renew leases, hear what came in elsewhere, give turns, take over orphans and forget what is old, until cancelled."""
+        looked_at, swept_at = float("-inf"), anyio.current_time()
         try:
             while True:
                 try:
+                    self._wake = anyio.Event()
                     await self._tick()
+                    await self._give_turns()
                     if anyio.current_time() - looked_at >= 2 * self._tick_seconds:
                         looked_at = anyio.current_time()
                         await self._adopt()
+                    if self._records.is_open and anyio.current_time() - swept_at >= SWEEP_SECONDS:
+                        swept_at = anyio.current_time()
+                        await (await self._records.tasks()).sweep()
                 except StorageError as error:
                     logger.warning("tasks: the database did not answer: %s", error)
-                await anyio.sleep(self._tick_seconds)
+                    await anyio.sleep(self._tick_seconds)
+                with anyio.move_on_after(self._tick_seconds):
+                    await self._wake.wait()
         finally:
             await self._let_go()
 
     # -- inside ------------------------------------------------------------------------------------------------
+
+    def _new_row(self, tool: str, arguments: JsonObject, ctx: CallContext, ttl_seconds: float | None, kind: TaskKind) -> TaskRow:
+        call: JsonObject = {"arguments": arguments, "meta": dict(ctx.meta), "name": ctx.principal.name, "client": _profile(ctx.client)}
+        if ctx.request_state is not None or ctx.input_responses is not None:
+            call |= {"state": ctx.request_state, "responses": dict(ctx.input_responses or {})}
+        if not kind.resumes:
+            call["resumes"] = False
+        longest = max(MAX_TTL_SECONDS, self.settings.ttl_seconds)
+        row = TaskRow(secrets.token_urlsafe(24), ctx.principal.id, tool, call, min(ttl_seconds or self.settings.ttl_seconds, longest))
+        row.owner = self._owner
+        settings = self.settings
+        mine: JsonObject = {"scope": f"caller:{ctx.principal.id}", "running": settings.max_running_per_caller}
+        row.limits = [{**mine, "perMinute": settings.starts_per_minute_per_caller}, *kind.limits]
+        return row
+
+    async def _add(self, row: TaskRow, choose: Choose | None, steps: Steps | None = None) -> None:
+        rows = await self._records.tasks()
+        bounds = {"max_open": self.settings.max_per_caller, "max_kept": MAX_KEPT_PER_PRINCIPAL}
+        await rows.add(row, lease_seconds=self._lease, choose=choose, steps=steps, **bounds)
+
+    def _caller(self, task: Task, client: ClientProfile, *, live: Caller | None = None) -> TaskCaller:
+        seconds = self.settings.ask_timeout_seconds
+        return TaskCaller(
+            task, client, self._save, ask_timeout_seconds=seconds, live=live, live_timeout_seconds=self._live_timeout
+        )
 
     def _launch(self, row: TaskRow, ctx: CallContext) -> Task:
         task = self._here[row.id] = Task(row, is_here=True)
@@ -180,42 +262,83 @@ class TaskRunner:
 
     async def _run(self, task: Task, ctx: CallContext) -> None:
         """The task-runner boundary: whatever happens becomes the task's end."""
-        outcome: JsonObject = {}
-        status = "cancelled"
+        result: ToolOutcome | None = None
+        problem: Exception | None = None
         try:
             with task.scope:
                 try:
                     result = await self._work(task, ctx)
-                    if isinstance(result, Complete):
-                        outcome, status = {"result": result.result}, "completed"
-                    else:
-                        outcome, status = _error(-32603, "The call became a task of another server."), "failed"
-                except UpstreamRefused as error:
-                    outcome, status = _error(error.code, str(error)), "failed"
-                except GatewayError as error:
-                    outcome, status = _error(-32603, str(error)), "failed"
-                except Exception:  # the task-runner boundary
-                    logger.exception("task of %s failed", task.tool)
-                    outcome, status = _error(-32603, "Internal error"), "failed"
+                except Exception as error:  # the task-runner boundary
+                    problem = error
         except BaseException:
             self._here.pop(task.id, None)  # the process ends: others may go on with it
             raise
+        await self._conclude(task, result, problem)
+
+    async def _run_attended(self, call: Attended, work: Work, ctx: CallContext) -> None:
+        try:
+            await call.run(work, ctx)
+        except BaseException:
+            self._here.pop(call.task.id, None)
+            raise
+        if call.is_task:
+            await self._conclude(call.task, call.outcome, call.error)
+
+    async def _hand_over(self, call: Attended) -> bool:
+        """Make a task of a call that still runs; False where it goes on as it is, or has just ended."""
+        task, live = call.task, call.caller.leave()
+
+        async def store(steps: Steps) -> None:
+            await self._add(task.row, None, steps)
+
+        try:
+            with anyio.CancelScope(shield=True):
+                await call.log.write(store)
+        except (StorageError, TaskError) as error:
+            logger.warning("%s takes long, and cannot go on as a task: %s", task.tool, error)
+            call.caller.come_back(live)
+            return False
+        task.is_here = call.is_task = True
+        if call.done.is_set():
+            await self._conclude(task, call.outcome, call.error)
+            return False
+        self._here[task.id] = task
+        if task.asks:
+            await self._save(task)
+        return True
+
+    async def _conclude(self, task: Task, result: ToolOutcome | None, problem: Exception | None) -> None:
         if task.is_lost:
             self._here.pop(task.id, None)
             task.touch()
             return
-        await self._end(task, outcome, status)
+        match problem:
+            case None if isinstance(result, Complete):
+                await self._end(task, {"result": result.result}, "completed")
+            case None if result is None:
+                await self._end(task, {}, "cancelled")
+            case None:
+                await self._end(task, _error(INTERNAL, "The call became a task of another server."), "failed")
+            case UpstreamRefused():
+                await self._end(task, _error(problem.code, str(problem)), "failed")
+            case GatewayError():
+                await self._end(task, _error(INTERNAL, str(problem)), "failed")
+            case _:
+                logger.error("task of %s failed", task.tool, exc_info=problem)
+                await self._end(task, _error(INTERNAL, "Internal error"), "failed")
 
     async def _work(self, task: Task, ctx: CallContext) -> Complete | TaskStarted:
         row = task.row
+        while not row.admitted_at:
+            await task.moved.wait()
         steps = await (await self._records.tasks()).steps(row.id) if row.attempts > 1 else {}
         if row.attempts > MAX_ATTEMPTS:
             raise GatewayError(f"The gateway stopped {MAX_ATTEMPTS} times while this ran, so it is not tried again.")
         log = StepLog(row.id, steps, self._records, self._owner, lambda: self._lose(task))
-        caller = TaskCaller(task, ctx.client, self._save)
-        inner = dataclasses.replace(
-            ctx, caller=caller, wants_progress=True, takes_tasks=False, in_task=True, log_level=None, durable=log.port()
-        )
+        settled: dict[str, Any] = {"takes_tasks": False, "in_task": True, "log_level": None, "durable": log.port()}
+        seconds = self.settings.ask_timeout_seconds
+        caller = self._caller(task, ctx.client)
+        inner = dataclasses.replace(ctx, caller=caller, wants_progress=True, ask_timeout_seconds=seconds, **settled)
         log.ask = inner
         deadline = anyio.current_time() + (SOURCE_WAIT_SECONDS if row.attempts > 1 else 0)
         while True:
@@ -236,16 +359,22 @@ class TaskRunner:
                 item.setdefault("answer", {})
             while True:
                 try:
-                    await (await self._records.tasks()).save(row, owner=self._owner)
+                    # What a call did that failed is kept with it: `moongate tasks retry` goes on from there.
+                    worked = status == "completed" and not Complete(outcome["result"]).is_error
+                    await (await self._records.tasks()).save(row, owner=self._owner, drop_steps=worked)
                     break
                 except StorageError as error:
                     logger.warning("task %s ended and cannot be stored yet: %s", row.id[:6], error)
                     await anyio.sleep(RETRY_SECONDS)
             self._here.pop(task.id, None)
+            self._wake.set()
             task.touch()
 
     async def _save(self, task: Task) -> None:
+        if task.id not in self._here:
+            return  # it is being made a task of just now
         task.row.updated_at = time.time()
+        self._wake.set()
         if not await (await self._records.tasks()).save(task.row, owner=self._owner):
             self._lose(task)
         task.touch()
@@ -257,7 +386,9 @@ class TaskRunner:
 
     def _hear(self, task: Task, row: TaskRow) -> None:
         """Take what came in through the database."""
-        changed = False
+        changed = bool(row.admitted_at) and not task.row.admitted_at
+        if changed:
+            task.row.admitted_at, task.row.message = row.admitted_at, ""
         for key, item in row.asked.items():
             if "answer" in item and key in task.row.asked and "answer" not in task.row.asked[key]:
                 task.row.asked[key]["answer"] = item["answer"]
@@ -274,8 +405,7 @@ class TaskRunner:
         ids = list(self._here)
         if not ids:
             return
-        until = time.time() + self._lease
-        stored = await (await self._records.tasks()).renew(ids, owner=self._owner, until=until)
+        stored = await (await self._records.tasks()).renew(ids, owner=self._owner, lease_seconds=self._lease)
         for row in stored:
             if row.id in self._here:
                 self._hear(self._here[row.id], row)
@@ -283,19 +413,35 @@ class TaskRunner:
         for task in [task for name, task in self._here.items() if name in ids and name not in held]:
             self._lose(task)
 
+    async def _give_turns(self) -> None:
+        """Let tasks begin whose turn it is; those of other processes hear of it at their next tick."""
+        if not any(not task.row.admitted_at for task in self._here.values()):
+            return
+        for task_id in await (await self._records.tasks()).admit(choose_next):
+            if (task := self._here.get(task_id)) is not None:
+                task.row.admitted_at, task.row.message = time.time(), ""
+                task.touch()
+
     async def _adopt(self) -> None:
         if not await anyio.to_thread.run_sync(self._records.has_orphans, time.time()):
             return
         rows = await self._records.tasks()
-        for row in await rows.take_over(owner=self._owner, until=time.time() + self._lease, limit=ADOPT_AT_ONCE):
+        for row in await rows.take_over(owner=self._owner, lease_seconds=self._lease, limit=ADOPT_AT_ONCE):
             if row.is_cancelled:
                 await self._end(Task(row), {}, "cancelled")
                 continue
-            logger.info("task %s of %s is taken up again", row.id[:6], row.tool)
             call = row.call
+            if row.admitted_at and call.get("resumes") is False:
+                text = "The gateway stopped while this ran, and its tasks are not resumed (`tasks.resume` of its source)."
+                await self._end(Task(row), _error(INTERNAL, text), "failed")
+                continue
+            logger.info("task %s of %s is taken up again", row.id[:6], row.tool)
             client = ClientProfile(**cast("dict[str, JsonValue]", call["client"]))
             principal = Principal(row.principal, str(call.get("name") or ""))
-            self._launch(row, CallContext(principal=principal, client=client, meta=call["meta"], ask_timeout_seconds=self._ask_timeout))
+            ctx = CallContext(principal=principal, client=client, meta=call["meta"])
+            if "state" in call:
+                ctx = dataclasses.replace(ctx, request_state=call["state"], input_responses=call["responses"])
+            self._launch(row, ctx)
 
     async def _let_go(self) -> None:
         """Others may take over at once what this process leaves behind."""

@@ -120,6 +120,17 @@ def severity(level: str) -> int:
     return _SEVERITY.get(level, _SEVERITY["info"])
 
 
+@dataclass(frozen=True, slots=True)
+class BegunStep:
+    """A step of a durable task that is under way, or on record."""
+
+    is_done: bool
+    value: JsonValue
+    """The result on record; `None` where it is not done."""
+    finish: Callable[[JsonValue], Awaitable[None]]
+    """Records the result."""
+
+
 class DurablePort(Protocol):
     """What work inside a durable task may use; `CallContext.durable` is `None` outside one.
 
@@ -131,15 +142,21 @@ class DurablePort(Protocol):
         """The port for a part of the work; names and numbers of steps there are its own."""
         ...
 
-    async def step(self, name: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: bool) -> JsonValue:
+    async def step(
+        self, name: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: bool | Callable[[str], bool]
+    ) -> JsonValue:
         """Run `work` once and record its JSON result. It gets the step's idempotency key, the same at every attempt.
 
         Steps of one name are told apart by their order. One that had begun when the process died runs again if it is
-        `repeatable`; otherwise a person is asked whether to.
+        `repeatable` (a function is asked then, with the key without the task's id); otherwise a person is asked whether to.
 
         Raises:
             ToolFailed: Nobody knows whether it took effect, and it is not to be repeated.
         """
+        ...
+
+    async def begin(self, name: str) -> BegunStep:
+        """Begin a step whose result comes in parts; it must be harmless to repeat. Whoever does it calls `finish`."""
         ...
 
     async def keep(self, name: str, value: JsonValue) -> None:

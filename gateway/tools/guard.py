@@ -18,7 +18,7 @@ from typing import cast
 
 import anyio
 
-from gateway.config.policies import SourcePolicy
+from gateway.config.policies import SourcePolicy, ToolOverride
 from gateway.errors import AskExpired, AskUnavailable, GatewayError, NotFound, PolicyDenied, ToolFailed, UpstreamRefused, only_cause
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.approvals import RULE as APPROVAL_RULE
@@ -72,6 +72,10 @@ class ToolGate:
     """Keeps the whole of results over `max_result_bytes`; without one they are refused."""
     needs_approval: bool = False
     """A person decides on each call."""
+    queues: tuple[JsonObject, ...] = ()
+    """What its tasks wait for their turn by, beside their caller's: `of` (`source` or `tool`), `running`, `perMinute`."""
+    resumes: bool = True
+    """Whether its tasks are taken up again after their process died."""
 
     @classmethod
     def build(
@@ -102,7 +106,8 @@ class ToolGate:
         longest = source_policy.tasks.max_wait_seconds
         unlimited = math.inf if is_local else max(DEFAULT_TASK_SECONDS, source_policy.timeout_seconds)
         times = source_policy.timeout_seconds, unlimited if longest is None else longest
-        return cls(arguments, published, *times, *limits, hidden_text, keeper, needs_approval)
+        queues = _queues(source_policy, override)
+        return cls(arguments, published, *times, *limits, hidden_text, keeper, needs_approval, queues, source_policy.tasks.resume)
 
 
 class GuardedTool:
@@ -161,6 +166,22 @@ class GuardedTool:
     def needs_approval(self) -> bool:
         """Whether a person decides on each call."""
         return self._policy.needs_approval
+
+    @property
+    def task_limits(self) -> list[JsonObject]:
+        """What a task of this tool waits for its turn by, beside its caller's limits (`policy.turns`)."""
+        scopes = {"source": f"source:{self.source}", "tool": f"tool:{self.source}/{self.definition.name}"}
+        return [{"scope": scopes[queue["of"]], **{k: v for k, v in queue.items() if k != "of"}} for queue in self._policy.queues]
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a task of it is taken up again after its process died."""
+        return self._policy.resumes
+
+    @property
+    def timeout_seconds(self) -> float:
+        """Working time of a call that is no task."""
+        return self._policy.timeout_seconds
 
     def check(self, arguments: JsonObject) -> Verdict:
         """Judge a call without running it; whoever is about to start a task asks first."""
@@ -384,6 +405,13 @@ class _CallRecord:
             fields["dropped"] = _noted(self.dropped)
             fields["droppedCount"] = len(self.dropped)
         return fields
+
+
+def _queues(policy: SourcePolicy, override: ToolOverride | None) -> tuple[JsonObject, ...]:
+    wanted: list[tuple[str, int | None, int | None]] = [("source", policy.tasks.max_running, policy.tasks.starts_per_minute)]
+    if override is not None:
+        wanted.append(("tool", override.max_running_tasks, override.task_starts_per_minute))
+    return tuple({"of": of, "running": running, "perMinute": rate} for of, running, rate in wanted if running or rate)
 
 
 def _noted(names: tuple[str, ...]) -> list[str]:

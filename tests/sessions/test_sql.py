@@ -1,4 +1,4 @@
-"""Conversations in a database: SQLite in every run of the tests, PostgreSQL with `make postgres`."""
+"""Conversations in a database: in SQLite and on a PostgreSQL server."""
 
 from __future__ import annotations
 

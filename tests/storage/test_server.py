@@ -1,4 +1,4 @@
-"""The gateway's records and sessions on a PostgreSQL server: the same as in a file (`make postgres`)."""
+"""The gateway's records and sessions on a PostgreSQL server: the same as in a file."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio
 
+from gateway.config.models import TaskSettings
 from gateway.storage.records import Records
 from gateway.storage.state import StateFolder
 from gateway.tasks.runner import CallTool, TaskRunner
@@ -39,12 +40,14 @@ def die() -> None:
 
 
 @asynccontextmanager
-async def running(folder: Path, call: CallTool) -> AsyncGenerator[TaskRunner]:
-    """A runner over the state folder, as a gateway has it."""
-    records = Records(StateFolder(folder), audit_days=1)
+async def running(
+    folder: Path, call: CallTool, *, settings: TaskSettings | None = None, url: str | None = None
+) -> AsyncGenerator[TaskRunner]:
+    """A runner over the state folder, or the database at `url`, as a gateway has it."""
+    records = Records(StateFolder(folder), audit_days=1, url=url)
     try:
         async with anyio.create_task_group() as group:
-            runner = TaskRunner(group, records, call, lease_seconds=LEASE_SECONDS)
+            runner = TaskRunner(group, records, call, settings=settings, lease_seconds=LEASE_SECONDS)
             group.start_soon(runner.run)
             yield runner
             group.cancel_scope.cancel()

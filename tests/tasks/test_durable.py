@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 import signal
+import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +16,20 @@ import anyio
 import pytest
 
 from gateway.auth.principal import Principal
+from gateway.config.models import TaskSettings
 from gateway.errors import NotFound, TaskError
 from gateway.json_types import JsonObject, JsonValue
+from gateway.storage.names import DATABASE_FILE
 from gateway.storage.records import Records
 from gateway.storage.state import StateFolder
-from gateway.tasks.runner import MAX_TASKS_PER_PRINCIPAL, CallTool, TaskRunner
+from gateway.tasks.runner import CallTool, TaskKind, TaskRunner
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext, ClientProfile
 from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
+from tests.fakes.postgres import Postgres, postgres
 from tests.tasks.dying import Journal, die, in_a_process, running
 from tests.workflows.scripted import ScriptedToolBox, guard
 
@@ -30,6 +37,7 @@ STEPS = 10
 ASKABLE = ClientProfile(capabilities={"elicitation": {"form": {}}})
 CTX = CallContext(client=ASKABLE)
 Death = tuple[int, str] | None
+UNDISTURBED = [f"{number} /step#{number + 1}" for number in range(STEPS)]
 
 
 def ten_steps(journal: Journal, death: Death, *, repeatable: bool = True) -> CallTool:
@@ -63,22 +71,40 @@ async def ended(runner: TaskRunner, task: Task) -> Task:
     return task
 
 
+def caller(name: str) -> CallContext:
+    return CallContext(principal=Principal(name), client=ASKABLE)
+
+
 async def only_task(runner: TaskRunner) -> Task:
     (task,) = await runner.all_of("local")
     return task
 
 
-def start_and_die(folder: Path, call: CallTool) -> None:
+def start_and_die(folder: Path, call: CallTool, url: str | None = None) -> None:
     async def main() -> None:
-        async with running(folder, call) as runner:
+        async with running(folder, call, url=url) as runner:
             await ended(runner, await runner.start("tool", {}, CTX))
 
     assert in_a_process(main) == signal.SIGKILL
 
 
-async def finish(folder: Path, call: CallTool) -> Task:
-    async with running(folder, call) as runner:
+async def finish(folder: Path, call: CallTool, url: str | None = None) -> Task:
+    async with running(folder, call, url=url) as runner:
         return await ended(runner, await only_task(runner))
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Postgres]:
+    with postgres() as running_server:
+        yield running_server
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest) -> str | None:
+    """Where tasks are kept: in the state folder, or on a server."""
+    if request.param == "sqlite":
+        return None
+    return request.getfixturevalue("server").database(f"tasks_{secrets.token_hex(4)}")
 
 
 ALL = [(number, when) for number in range(STEPS) for when in ("before", "after")]
@@ -88,17 +114,29 @@ MATRIX = [pytest.param(death, marks=() if death in FEW else pytest.mark.faults) 
 
 @pytest.mark.requirement(97)
 @pytest.mark.parametrize("death", MATRIX)
-def test_after_a_kill_the_task_goes_on_and_no_finished_step_runs_twice(death: Death, tmp_path: Path) -> None:
+def test_after_a_kill_the_task_goes_on_and_no_finished_step_runs_twice(death: Death, url: str | None, tmp_path: Path) -> None:
+    """The side effects, de-duplicated by key, are those of the undisturbed run; at most the step in flight has two."""
     journal = Journal(tmp_path / "journal")
-    start_and_die(tmp_path, ten_steps(journal, death))
-    task = anyio.run(finish, tmp_path, ten_steps(journal, None))
+    start_and_die(tmp_path, ten_steps(journal, death), url)
+    task = anyio.run(finish, tmp_path, ten_steps(journal, None), url)
     assert (task.status, task.row.attempts) == ("completed", 2)
     assert task.result == Complete.text("45").result
     lines = journal.lines()
-    assert sorted(set(lines)) == [f"{number} /step#{number + 1}" for number in range(STEPS)]
+    assert list(dict.fromkeys(lines)) == UNDISTURBED
     twice = {line for line in lines if lines.count(line) > 1}
     assert twice <= {f"{death[0]} /step#{death[0] + 1}"} if death else not twice
     assert len(lines) <= STEPS + 1
+
+
+def test_an_undisturbed_run_has_each_side_effect_once(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+
+    async def main() -> None:
+        async with running(tmp_path, ten_steps(journal, None)) as runner:
+            await ended(runner, await runner.start("tool", {}, CTX))
+
+    anyio.run(main)
+    assert journal.lines() == UNDISTURBED
 
 
 @pytest.mark.requirement(97)
@@ -182,9 +220,9 @@ def waiting(done: list[str]) -> CallTool:
 
 @pytest.mark.requirement(94)
 @pytest.mark.requirement(95)
-async def test_a_task_is_polled_answered_and_cancelled_through_another_process(tmp_path: Path) -> None:
+async def test_a_task_is_polled_answered_and_cancelled_through_another_process(url: str | None, tmp_path: Path) -> None:
     done: list[str] = []
-    async with running(tmp_path, waiting(done)) as one, running(tmp_path, waiting([])) as two:
+    async with running(tmp_path, waiting(done), url=url) as one, running(tmp_path, waiting([]), url=url) as two:
         first, second = await one.start("first", {}, CTX), await one.start("second", {}, CTX)
         with anyio.fail_after(10):
             for task in (first, second):
@@ -201,18 +239,178 @@ async def test_a_task_is_polled_answered_and_cancelled_through_another_process(t
 
 
 @pytest.mark.requirement(97)
-async def test_a_peer_takes_over_what_a_killed_process_ran(tmp_path: Path) -> None:
+async def test_one_of_two_peers_takes_over_what_a_killed_process_ran(url: str | None, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
     def start() -> None:
-        start_and_die(tmp_path, ten_steps(journal, (3, "before")))
+        start_and_die(tmp_path, ten_steps(journal, (3, "before")), url)
 
-    async with running(tmp_path, ten_steps(journal, None)) as peer:
+    call = ten_steps(journal, None)
+    async with running(tmp_path, call, url=url) as peer, running(tmp_path, call, url=url):
         await anyio.to_thread.run_sync(start)
-        began = time.monotonic()
         task = await ended(peer, await only_task(peer))
-        assert time.monotonic() - began < 3
     assert task.status == "completed"
+    assert journal.lines() == UNDISTURBED
+
+
+# -- turns ---------------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """A call that runs until it is let go, and counts how many do at once."""
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+        self.most = 0
+        self._running = 0
+        self._go = anyio.Event()
+
+    def open(self) -> None:
+        self._go.set()
+
+    async def call(self, tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        self.began.append(str(arguments["name"]))
+        self._running += 1
+        self.most = max(self.most, self._running)
+        await self._go.wait()
+        await anyio.sleep(0.02)
+        self._running -= 1
+        return Complete.text("went")
+
+
+async def test_tasks_of_one_tool_take_turns_over_all_processes_and_callers_take_turns_too(url: str | None, tmp_path: Path) -> None:
+    gate = Gate()
+    kind = TaskKind([{"scope": "tool:agent/slow", "running": 2}])
+    async with running(tmp_path, gate.call, url=url) as one, running(tmp_path, gate.call, url=url) as two:
+        tasks = [await one.start("tool", {"name": f"ann-{number}"}, caller("ann"), kind=kind) for number in range(6)]
+        tasks.append(await two.start("tool", {"name": "bob"}, caller("bob"), kind=kind))
+        with anyio.fail_after(10):
+            while len(gate.began) < 2:
+                await anyio.sleep(0.01)
+        waits = await two.find(tasks[-1].id, "bob")
+        assert (waits.status, waits.message, gate.began) == ("working", "Waiting for its turn", ["ann-0", "ann-1"])
+        gate.open()
+        places = zip([one] * 6 + [two], tasks, strict=True)
+        over = [await ended(runner, await runner.find(task.id, task.principal)) for runner, task in places]
+    assert {task.status for task in over} == {"completed"}
+    assert gate.most == 2
+    assert over[6].row.admitted_at <= over[3].row.admitted_at  # not behind the whole queue of the other
+
+
+async def test_a_limit_on_beginnings_and_on_a_caller_hold_and_what_waits_can_be_cancelled(tmp_path: Path) -> None:
+    gate = Gate()
+    gate.open()
+    kind = TaskKind([{"scope": "source:up", "perMinute": 2}])
+    settings = TaskSettings(max_running_per_caller=2)
+    async with running(tmp_path, gate.call, settings=settings) as runner:
+        first = [await runner.start("tool", {"name": str(number)}, CTX, kind=kind) for number in range(3)]
+        assert [(await ended(runner, task)).status for task in first[:2]] == ["completed"] * 2
+        assert (await runner.cancel(first[2])).status == "cancelled"
+        assert gate.began == ["0", "1"]
+        other = await ended(runner, await runner.start("tool", {"name": "other"}, CTX))
+        assert other.status == "completed"
+
+
+async def test_a_task_that_waits_for_a_person_makes_room(tmp_path: Path) -> None:
+    settings = TaskSettings(max_running_per_caller=1)
+    async with running(tmp_path, waiting([]), settings=settings) as runner:
+        tasks = [await runner.start("tool", {}, CTX) for _ in range(3)]
+        with anyio.fail_after(10):
+            for task in tasks:
+                while task.status != "input_required":
+                    await task.moved.wait()
+
+
+def test_a_task_that_waited_for_its_turn_when_its_process_died_begins_later(tmp_path: Path) -> None:
+    settings = TaskSettings(max_running_per_caller=1)
+    journal = Journal(tmp_path / "journal")
+
+    async def hang_and_die() -> None:
+        async with running(tmp_path, Gate().call, settings=settings) as runner:
+            for name in ("a", "b"):
+                await runner.start("tool", {"name": name}, CTX)
+            die()
+
+    async def note(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        journal.write(str(arguments["name"]))
+        return Complete.text("went")
+
+    async def rest() -> list[Task]:
+        async with running(tmp_path, note, settings=settings) as runner:
+            return [await ended(runner, task) for task in await runner.all_of("local")]
+
+    assert in_a_process(hang_and_die) == signal.SIGKILL
+    tasks = anyio.run(rest)
+    assert [(task.status, task.row.attempts) for task in tasks] == [("completed", 2), ("completed", 1)]
+    assert sorted(journal.lines()) == ["a", "b"]
+
+
+@pytest.mark.requirement(97)
+def test_work_that_is_not_to_be_resumed_fails_after_a_kill_and_says_why(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+
+    async def start() -> None:
+        async with running(tmp_path, ten_steps(journal, (3, "before"))) as runner:
+            await ended(runner, await runner.start("tool", {}, CTX, kind=TaskKind(resumes=False)))
+
+    assert in_a_process(start) == signal.SIGKILL
+    task = anyio.run(finish, tmp_path, ten_steps(journal, None))
+    assert task.status == "failed"
+    assert task.error is not None and "`tasks.resume`" in task.error["message"]
+    assert len(journal.lines()) == 3
+
+
+# -- people take their time ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("days", "expected"), [(6, "completed"), (8, "failed")])
+def test_a_question_waits_for_days_also_while_no_process_runs_and_not_for_ever(days: int, expected: str, tmp_path: Path) -> None:
+    async def ask_and_die() -> None:
+        async with running(tmp_path, asking(Journal(tmp_path / "journal"), None)) as runner:
+            task = await runner.start("tool", {}, CTX)
+            while not task.asks:
+                await task.moved.wait()
+            await runner.find(task.id, "local")
+            await anyio.sleep(0.1)
+            die()
+
+    assert in_a_process(ask_and_die) == signal.SIGKILL
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:  # so many days go by
+        ((asked,),) = database.execute("SELECT asked FROM tasks").fetchall()
+        stored = json.loads(asked)
+        for item in stored.values():
+            item["at"] -= days * 86_400
+        database.execute("UPDATE tasks SET asked = ?, created_at = created_at - ?", (json.dumps(stored), days * 86_400))
+        database.commit()
+
+    async def answered() -> Task:
+        async with running(tmp_path, asking(Journal(tmp_path / "journal"), None)) as runner:
+            task = await only_task(runner)
+            if expected == "completed":
+                await runner.answer(task, {key: {"action": "accept", "content": {"name": "Ada"}} for key in task.asks})
+            return await ended(runner, task)
+
+    task = anyio.run(answered)
+    assert task.status == expected
+    if task.error is not None:
+        assert "Nobody answered within 604800 s" in task.error["message"]
+
+
+async def test_what_a_task_did_is_forgotten_with_it(tmp_path: Path) -> None:
+    async def fails(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        assert ctx.durable is not None
+        await ctx.durable.keep("checkpoint", {"round": 1})
+        return Complete.text("no", is_error=True)
+
+    async with running(tmp_path, fails, settings=TaskSettings(ttl_seconds=0.3)) as runner:
+        task = await ended(runner, await runner.start("tool", {}, CTX))
+        with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:
+            assert database.execute("SELECT count(*) FROM task_steps").fetchone() == (1,)
+            with anyio.fail_after(5):
+                while task.row.gone_at > time.time():
+                    await anyio.sleep(0.05)
+            assert await runner.all_of("local") == []
+            assert database.execute("SELECT count(*) FROM task_steps").fetchone() == (0,)
 
 
 # -- who may ask, how long, how many -------------------------------------------------------------------------------
@@ -247,10 +445,10 @@ async def test_a_finished_task_is_readable_for_its_time_and_then_unknown(tmp_pat
 
 
 async def test_one_caller_cannot_have_too_many_unfinished_tasks(tmp_path: Path) -> None:
-    async with running(tmp_path, waiting([])) as runner:
-        for _ in range(MAX_TASKS_PER_PRINCIPAL):
+    async with running(tmp_path, waiting([]), settings=TaskSettings(max_per_caller=3)) as runner:
+        for _ in range(3):
             await runner.start("tool", {}, CTX)
-        with pytest.raises(TaskError, match=f"already {MAX_TASKS_PER_PRINCIPAL} unfinished"):
+        with pytest.raises(TaskError, match="already 3 unfinished"):
             await runner.start("tool", {}, CTX)
         await runner.start("tool", {}, CallContext(principal=Principal("ann"), client=ASKABLE))
 

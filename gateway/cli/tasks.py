@@ -1,0 +1,181 @@
+"""`moongate tasks`: the calls that run in the background, for the one who runs the gateway.
+
+Reads and changes the gateway's database; a running gateway hears of a cancel or a retry within a second.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.common import Group, config_option, json_option
+from gateway.cli.records import moment, with_records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.json_types import JsonObject
+    from gateway.storage.entries import Steps, TaskRow
+    from gateway.storage.records import Records
+
+HEARD_SECONDS = 3.0
+"""How long a command waits for the gateway that runs a task to do what it was told."""
+
+STATUSES = ("working", "input_required", "completed", "failed", "cancelled")
+
+
+class _Tasks(Group):
+    default = ("list",)
+
+
+@click.group(cls=_Tasks, context_settings={"help_option_names": ["-h", "--help"]})
+def tasks() -> None:
+    """Calls that run in the background."""
+
+
+@tasks.command("list")
+@click.option("--status", type=click.Choice(STATUSES), help="Only those that stand so.")
+@click.option("--tool", metavar="NAME", help="Only calls of this tool, by the name clients call it.")
+@click.option("--caller", metavar="ID", help="Only of this caller, as the list names it.")
+@config_option
+@json_option
+def list_tasks(status: str | None, tool: str | None, caller: str | None, config_path: str | None, as_json: bool) -> None:
+    """Show every task that is kept, the oldest first."""
+    from gateway.cli.output import print_json, print_table
+
+    async def read(records: Records) -> list[TaskRow]:
+        return await (await records.tasks()).all_of(caller)
+
+    found = [row for row in with_records(config_path, read) if status in (None, row.status) and tool in (None, row.tool)]
+    if as_json:
+        print_json({"tasks": [row.to_json() for row in found]})
+        return
+    rows = [
+        [row.id[:12], row.tool, row.principal, _standing(row), moment(row.created_at), moment(row.updated_at), row.message] for row in found
+    ]
+    print_table(("id", "tool", "caller", "status", "begun", "changed", "says"), rows, whole_last=True)
+
+
+@tasks.command("show")
+@click.argument("task_id", metavar="ID")
+@config_option
+@json_option
+def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
+    """Show one task: what was called, what it asks, what it did so far, what it gave."""
+    from gateway.cli.output import clean, print_content, print_json
+
+    async def read(records: Records) -> tuple[TaskRow, Steps]:
+        found = await _matching(records, task_id)
+        return found, await (await records.tasks()).steps(found.id)
+
+    row, steps = with_records(config_path, read)
+    made = {key: done for key, (done, _) in sorted(steps.items()) if not key.startswith("kept:")}
+    asked = {key: item["request"] for key, item in row.asked.items() if "answer" not in item}
+    if as_json:
+        shown = {**row.to_json(), "arguments": row.call["arguments"], "outcome": row.outcome, "asks": asked}
+        print_json({**shown, "steps": [{"step": key, "done": done} for key, done in made.items()]})
+        return
+    click.echo(clean(f"{row.id}  {row.tool}  {row.principal}  {_standing(row)}  attempt {row.attempts}"))
+    click.echo(clean(f"arguments: {json.dumps(row.call['arguments'], ensure_ascii=False)}"))
+    for key, request in asked.items():
+        click.echo(clean(f"asks {key}: {_question(request)}"))
+    for key, done in made.items():
+        click.echo(clean(f"step {key}: {'done' if done else 'in flight'}"))
+    if row.message:
+        click.echo(clean(f"says: {row.message}"))
+    if "error" in row.outcome:
+        click.echo(clean(f"error {row.outcome['error']['code']}: {row.outcome['error']['message']}"))
+    elif "result" in row.outcome:
+        print_content(row.outcome["result"])
+
+
+@tasks.command("cancel")
+@click.argument("task_id", metavar="ID")
+@config_option
+@json_option
+def cancel_task(task_id: str, config_path: str | None, as_json: bool) -> None:
+    """Stop a task; one that is over stays as it is."""
+    from gateway.cli.failures import CommandFailed
+
+    async def work(records: Records) -> TaskRow:
+        found = await _matching(records, task_id)
+        if found.gone_at:
+            raise CommandFailed(f"Task {found.id[:12]} is {found.status} already.", code="tool-error")
+        await (await records.tasks()).cancel(found.id)
+        return await _heard(records, found)
+
+    row = with_records(config_path, work)
+    _tell(row, "cancelled" if row.status == "cancelled" else "is being cancelled by the gateway that runs it", as_json=as_json)
+
+
+@tasks.command("retry")
+@click.argument("task_id", metavar="ID")
+@click.option("--from-start", is_flag=True, help="Forget what it did; else it goes on after the steps that worked.")
+@config_option
+@json_option
+def retry_task(task_id: str, from_start: bool, config_path: str | None, as_json: bool) -> None:
+    """Have a task that failed or was cancelled run again, under the same id."""
+    from gateway.cli.failures import CommandFailed
+    from gateway.tools.base import Complete
+
+    async def work(records: Records) -> TaskRow:
+        found = await _matching(records, task_id)
+        if found.status == "completed" and not Complete(found.outcome["result"]).is_error:
+            raise CommandFailed(f"Task {found.id[:12]} is completed and has a result; call the tool again.", code="tool-error")
+        if not found.gone_at or not await (await records.tasks()).retry(found.id, from_start=from_start):
+            raise CommandFailed(f"Task {found.id[:12]} is {found.status}; only one that is over can be tried again.", code="tool-error")
+        return await _heard(records, found)
+
+    row = with_records(config_path, work)
+    _tell(row, "runs again" if row.owner else "runs again as soon as a gateway runs", as_json=as_json)
+
+
+def _tell(row: TaskRow, what: str, *, as_json: bool) -> None:
+    from gateway.cli.output import clean, print_json
+
+    if as_json:
+        print_json(row.to_json())
+        return
+    click.echo(clean(f"{row.id[:12]} of {row.tool} {what}"))
+
+
+async def _heard(records: Records, row: TaskRow) -> TaskRow:
+    """The task once a gateway did something about it, or after a moment where none runs."""
+    import anyio
+
+    rows = await records.tasks()
+    with anyio.move_on_after(HEARD_SECONDS):
+        while (now := await rows.get(row.id)) is not None:
+            row = now
+            if row.gone_at or (row.owner and not row.is_cancelled) or (row.is_cancelled and row.lease_until < time.time()):
+                break
+            await anyio.sleep(0.1)
+    return row
+
+
+async def _matching(records: Records, task_id: str) -> TaskRow:
+    """The task with this id, or with an id that begins so and is the only one."""
+    from gateway.errors import NotFound
+
+    known: Sequence[TaskRow] = await (await records.tasks()).all_of()
+    found = [row for row in known if row.id == task_id] or [row for row in known if task_id and row.id.startswith(task_id)]
+    if len(found) == 1:
+        return found[0]
+    hint = "Several begin so; write more of it." if found else "`moongate tasks list` shows them."
+    raise NotFound("task", task_id, f"There is no task {task_id!r}. {hint}")
+
+
+def _standing(row: TaskRow) -> str:
+    if row.gone_at:
+        result: JsonObject = row.outcome.get("result") or {}
+        failed = row.status == "completed" and bool(result.get("isError"))
+        return "completed, error" if failed else row.status
+    return "waiting" if not row.admitted_at else row.status
+
+
+def _question(request: JsonObject) -> str:
+    params: JsonObject = request.get("params") or {}
+    return str(params.get("message") or request.get("method"))

@@ -1,0 +1,167 @@
+"""Clients that have no tasks: a call that takes too long becomes a handle for three small tools, over real processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp.client.client import Client
+
+from tests.fakes.running import ROOT, gateway_http
+from tests.interaction.ways import MODERN, Way, connected
+from tests.interaction.wire import ELICITS, Era, Wire, over_http
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
+
+FUNCTIONS = """\
+import pathlib, time
+HERE = pathlib.Path(__file__).parent
+
+def slow(name: str) -> str:
+    while not (HERE / f"go-{name}").exists():
+        time.sleep(0.02)
+    return f"done {name}"
+"""
+
+FLOW = """\
+name: NAME
+description: One slow function.
+input: {name: {type: string}}
+task: SUPPORT
+executors:
+  one: {python: "handle_functions:slow", arguments: {name: "{{name}}"}}
+start: one
+output: one
+"""
+OLD = "2025-06-18"
+ERAS: tuple[Era, ...] = ("legacy", "modern")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("handles")
+
+
+@pytest.fixture(scope="module")
+def front(folder: Path) -> Generator[str]:
+    """A gateway that lets clients wait for half a second."""
+    (folder / "handle_functions.py").write_text(FUNCTIONS)
+    for name, support in (("flow", "optional"), ("must", "required")):
+        (folder / f"{name}.workflow.yaml").write_text(FLOW.replace("NAME", name).replace("SUPPORT", support))
+    form: dict[str, Any] = {"type": "object", "properties": {}}
+    asks: dict[str, Any] = {"method": "elicitation/create", "params": {"message": "Sure?", "requestedSchema": form}}
+    script: dict[str, Any] = {
+        "tools/call": [{"result": {"resultType": "task", "taskId": "t1", "status": "working"}}],
+        "tasks/get": [
+            {"result": {"taskId": "t1", "status": "working"}},
+            {"result": {"taskId": "t1", "status": "working", "statusMessage": "half way"}},
+            {"result": {"taskId": "t1", "status": "input_required", "inputRequests": {"sure": asks}}},
+            {"result": {"taskId": "t1", "status": "completed", "result": {"content": [{"type": "text", "text": "deleted"}]}}},
+        ],
+        "tasks/update": [{"result": {}}],
+    }
+    args = ["-m", "tests.fakes.task_script", "--modern", "--log", str(folder / "requests.jsonl"), json.dumps(script)]
+    config: dict[str, Any] = {
+        "mcpServers": {"up": {"command": sys.executable, "args": args, "cwd": str(ROOT)}},
+        "expose": {"agents": ["."]},
+        "tasks": {"inlineSeconds": 0.5},
+    }
+    with gateway_http(folder, config) as url:
+        yield url
+
+
+async def result_of(wire: Wire, handle: dict[str, Any]) -> dict[str, Any]:
+    return await wire.send("tools/call", name="task_result", arguments={"task_id": handle["taskId"]})
+
+
+def structured(answer: dict[str, Any]) -> dict[str, Any]:
+    return answer["result"]["structuredContent"]
+
+
+@pytest.mark.requirement(92, 96)
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_call_that_takes_longer_than_its_client_waits_goes_on_under_a_handle(front: str, folder: Path, era: Era) -> None:
+    async with over_http(front, era, tasks=False) as wire:
+        started = await wire.send("tools/call", name="workflow__flow", arguments={"name": era})
+        handle = structured(started)
+        assert started["result"]["_meta"]["dev.moongate/task"] == handle
+        assert handle["taskId"] in started["result"]["content"][0]["text"]
+        assert (handle["status"], handle["tool"], started["result"].get("isError")) == ("working", "workflow__flow", None)
+    async with over_http(front, era, tasks=False) as wire:  # the client that asked is gone
+        shown = structured(await wire.send("tools/call", name="task_status", arguments={"task_id": handle["taskId"]}))
+        assert (shown["status"], shown["statusMessage"]) == ("working", "one started")
+        assert structured(await result_of(wire, handle))["taskId"] == handle["taskId"]
+        (folder / f"go-{era}").touch()
+        with anyio.fail_after(10):
+            while "structuredContent" in (done := await result_of(wire, handle))["result"]:
+                pass
+        assert done["result"]["content"] == [{"type": "text", "text": f"done {era}"}]
+        quick = await wire.send("tools/call", name="workflow__flow", arguments={"name": era})
+        assert quick["result"]["content"] == done["result"]["content"]
+
+
+@pytest.mark.requirement(94)
+async def test_a_handle_can_be_cancelled_and_is_nothing_to_others(front: str) -> None:
+    async with over_http(front, "modern", tasks=False) as wire:
+        handle = structured(await wire.send("tools/call", name="workflow__flow", arguments={"name": "never"}))
+        for _ in range(2):
+            ended = structured(await wire.send("tools/call", name="task_cancel", arguments={"task_id": handle["taskId"]}))
+            assert ended["status"] == "cancelled"
+        gone = await wire.send("tools/call", name="task_result", arguments={"task_id": handle["taskId"]})
+        unknown = [await wire.send("tools/call", name=name, arguments={"task_id": "x" * 32}) for name in ("task_status", "task_cancel")]
+    assert gone["result"]["content"][0]["text"] == "The task was cancelled."
+    assert all(answer["result"]["isError"] and "no such task" in answer["result"]["content"][0]["text"] for answer in unknown)
+
+
+@pytest.mark.requirement(91, 92)
+async def test_a_tool_that_only_runs_as_a_task_gives_each_client_what_it_can_take(front: str, folder: Path) -> None:
+    (folder / "go-must").touch()
+    async with over_http(front, "modern", tasks=False) as modern, over_http(front, "legacy") as legacy:
+        assert (await modern.send("tools/call", name="workflow__must", arguments={"name": "must"}))["error"]["code"] == -32021
+        assert (await legacy.send("tools/call", name="workflow__must", arguments={"name": "must"}))["error"]["code"] == -32601
+    async with over_http(front, "legacy", version=OLD) as old:
+        handle = structured(await old.send("tools/call", name="workflow__must", arguments={"name": "must"}))
+        done = await old.send("tools/call", name="task_result", arguments={"task_id": handle["taskId"]})
+        assert done["result"]["content"] == [{"type": "text", "text": "done must"}]
+
+
+async def test_a_client_that_waits_hears_that_the_work_goes_on(front: str, folder: Path) -> None:
+    heard: list[tuple[float, str | None]] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, message))
+
+    async with Client(front, mode=MODERN) as client:
+        result: Any = await client.call_tool("workflow__flow", {"name": "heard"}, progress_callback=note)
+        (folder / "go-heard").touch()
+        done: Any = await client.call_tool("task_result", {"task_id": result.structured_content["taskId"]})
+    assert len(heard) > 2  # what the workflow says, and signs of life
+    assert {message for _, message in heard} == {"one started"}
+    assert [number for number, _ in heard] == sorted({number for number, _ in heard})
+    assert done.content[0].text == "done heard"
+
+
+@pytest.mark.requirement(89)
+async def test_what_a_task_asks_reaches_the_person_who_waits_for_its_result(front: str, folder: Path) -> None:
+    async with connected(Way("http", "modern", "up"), front) as (client, told):
+        result: Any = await client.call_tool("up__job", {})
+        with anyio.fail_after(20):
+            while result.structured_content is not None:
+                result = await client.call_tool("task_result", {"task_id": result.structured_content["taskId"]})
+    assert [params.message for params in told.asked] == ["up asks: Sure?"]
+    assert result.content[0].text == "deleted"
+    sent = [json.loads(line)["method"] for line in (folder / "requests.jsonl").read_text().splitlines()]
+    assert sent.count("tools/call") == 1
+
+
+async def test_the_tools_are_listed_only_where_some_tool_can_become_a_task(front: str, tmp_path: Path) -> None:
+    with gateway_http(tmp_path, {}) as bare:
+        for url, listed in ((front, True), (bare, False)):
+            async with over_http(url, "modern", capabilities=ELICITS) as wire:
+                names = {tool["name"] for tool in (await wire.send("tools/list"))["result"]["tools"]}
+                assert ({"task_status", "task_result", "task_cancel"} <= names, "task_status" in names) == (listed, listed)
