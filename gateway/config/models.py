@@ -93,6 +93,8 @@ class HttpSettings(Model):
     """`Origin` values accepted beside loopback, e.g. `https://app.example.com`."""
     max_request_bytes: int = Field(default=4_194_304, ge=1024)
     """Larger request bodies are refused with 413."""
+    direct_path: Literal["auto", "off"] = "auto"
+    """Answer plain calls of remote servers' tools past the MCP SDK's HTTP machinery; `off`: all through it."""
     agui: bool = True
     """Serve each agent at `/agui/<agent>` too, for applications that speak AG-UI."""
 

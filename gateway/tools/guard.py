@@ -72,6 +72,8 @@ class ToolGate:
     """Keeps the whole of results over `max_result_bytes`; without one they are refused."""
     needs_approval: bool = False
     """A person decides on each call."""
+    is_local: bool = False
+    """The tool is ours, not a remote server's."""
 
     @classmethod
     def build(
@@ -102,7 +104,7 @@ class ToolGate:
         longest = source_policy.tasks.max_wait_seconds
         unlimited = math.inf if is_local else max(DEFAULT_TASK_SECONDS, source_policy.timeout_seconds)
         times = source_policy.timeout_seconds, unlimited if longest is None else longest
-        return cls(arguments, published, *times, *limits, hidden_text, keeper, needs_approval)
+        return cls(arguments, published, *times, *limits, hidden_text, keeper, needs_approval, is_local)
 
 
 class GuardedTool:
@@ -161,6 +163,11 @@ class GuardedTool:
     def needs_approval(self) -> bool:
         """Whether a person decides on each call."""
         return self._policy.needs_approval
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the tool is ours, not a remote server's."""
+        return self._policy.is_local
 
     def check(self, arguments: JsonObject) -> Verdict:
         """Judge a call without running it; whoever is about to start a task asks first."""
