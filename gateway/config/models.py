@@ -104,6 +104,8 @@ class HttpSettings(Model):
     """How long an answer may wait for a client that does not read; then its connection is cut."""
     drain_seconds: int = Field(default=10, ge=0)
     """How long calls may go on after the gateway was told to stop; a second signal ends them at once."""
+    direct_path: Literal["auto", "off"] = "auto"
+    """Answer plain calls of remote servers' tools past the MCP SDK's HTTP machinery; `off`: all through it."""
     agui: bool = True
     """Serve each agent at `/agui/<agent>` too, for applications that speak AG-UI."""
 

@@ -155,14 +155,14 @@ class GatewayServer:
         self._ask_timeout_seconds = ask_timeout_seconds
         self._kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None
         self._may_call: Callable[[str], bool] | None = None
-        self._catalog = catalog
+        self.catalog = catalog
         self._task_key = hmac.digest(state_key, b"task-handles", "sha256")
         self._instructions = instructions
         self._stack = AsyncExitStack()
-        self._clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
-        self._changes = Changes(catalog, self._clients)
-        self._lists = ListHandler(catalog, self._clients, page_size=page_size, own_id=own_id)
-        self._reads = ReadHandler(catalog, self._clients)
+        self.clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
+        self._changes = Changes(catalog, self.clients)
+        self._lists = ListHandler(catalog, self.clients, page_size=page_size, own_id=own_id)
+        self._reads = ReadHandler(catalog, self.clients)
         self._skills = SkillFace(catalog)
         self.mcp = _Server(name, version=version, instructions=instructions(), get_tool_input_schema=catalog.input_schema)
         self._register()
@@ -192,7 +192,7 @@ class GatewayServer:
         add("logging/setLevel", SetLevelRequestParams, reads.set_level)
         add("subscriptions/listen", SubscriptionsListenRequestParams, self._changes.listen)
         self.mcp.add_notification_handler("notifications/initialized", NotificationParams, self._arrived)
-        bind_skills(self.mcp, self._skills, lambda ctx: self._clients.context(ctx, WireCaller(ctx)))
+        bind_skills(self.mcp, self._skills, lambda ctx: self.clients.context(ctx, WireCaller(ctx)))
         declare_skills(self.mcp, self._skills)
 
     def keep_tasks_in(
@@ -210,7 +210,7 @@ class GatewayServer:
         self._stack.callback(tasks.cancel_scope.cancel)
         self._parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
         self._reads.park_in(parked)
-        handler = TaskHandler(self._catalog, self._clients, self._task_key)
+        handler = TaskHandler(self.catalog, self.clients, self._task_key)
         if self._kept_tasks is not None:
             records, settings, tools = self._kept_tasks
             runner = TaskRunner(tasks, records, handler.call, settings=settings, ask_timeout_seconds=self._ask_timeout_seconds)
@@ -219,8 +219,8 @@ class GatewayServer:
             tasks.start_soon(runner.run)
             tasks.start_soon(self._stop_tasks, runner)
         handler.bind(self.mcp)
-        calls = CallHandler(self._catalog, self._clients, parked, handler)
-        self.mcp.add_request_handler("tools/call", CallToolRequestParams, calls)
+        self.calls = CallHandler(self.catalog, self.clients, parked, handler)
+        self.mcp.add_request_handler("tools/call", CallToolRequestParams, self.calls)
         tasks.start_soon(self._changes.run)
         return self
 
@@ -240,7 +240,7 @@ class GatewayServer:
     async def _arrived(self, ctx: RequestContext, params: NotificationParams) -> None:
         """A 2025 client is here, and hears of changes from now on, whatever it asks for."""
         if not is_modern(ctx):
-            self._clients.session_of(ctx)
+            self.clients.session_of(ctx)
 
     def agui_route(self, agents: Conversations, *, max_request_bytes: int) -> Route:
         """The route of AG-UI applications; it parks calls as this server does."""
@@ -251,15 +251,15 @@ class GatewayServer:
             if not made:
                 agui = await anyio.to_thread.run_sync(import_module, "gateway.server.agui")
                 limits = {"ask_timeout_seconds": self._ask_timeout_seconds, "max_request_bytes": max_request_bytes}
-                made.append(agui.AguiRoute(self._catalog, agents, self._parked, **limits))
+                made.append(agui.AguiRoute(self.catalog, agents, self._parked, **limits))
             return await made[0].serve(request)
 
         return Route("/agui/{agent}", serve, methods=["POST"])
 
     async def _released(self, session: LegacySession) -> None:
         await self._reads.release(session)
-        if self._catalog.disclosure is not None:
-            self._catalog.disclosure.forget(scope_of(session.profile.session_id, ""))
+        if self.catalog.disclosure is not None:
+            self.catalog.disclosure.forget(scope_of(session.profile.session_id, ""))
 
     def describe(self) -> None:
         """Tell clients that come from now on what is here now; done by itself when a list changes."""

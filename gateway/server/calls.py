@@ -12,6 +12,7 @@ from typing import cast
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, CallToolRequestParams
+from starlette.requests import Request
 
 from gateway.catalog import Catalog
 from gateway.errors import AskUnavailable, NotFound, TaskError, ToolFailed, UpstreamRefused
@@ -24,13 +25,17 @@ from gateway.server.parked import GONE, ParkedCalls, open_upstream_state, seal_u
 from gateway.server.profiles import fit_outcome
 from gateway.server.tasks import TaskHandler, declares_tasks
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, Caller
 from gateway.tools.drive import drive
 from gateway.tools.guard import GuardedTool
 from gateway.upstream.session import TASKS_EXTENSION
 
 FIRST_WITH_TASKS = "2025-11-25"
 """The first protocol version that has tasks; older clients never heard of them."""
+
+
+RUNNING_SCOPE_KEY = "moongate.running"
+"""ASGI scope key of a call that `direct` began: its outcome is awaited instead of calling once more. Cancelled with who awaits it."""
 
 
 class CallHandler:
@@ -46,15 +51,10 @@ class CallHandler:
         """Run one leg of a call."""
         modern = is_modern(ctx)
         era = "modern" if modern else "legacy"
-        try:
-            tool = await self._catalog.seek(params.name)
-        except NotFound as error:
-            raise MCPError(INVALID_PARAMS, f"Unknown tool: {error.name}") from None
         caller = WireCaller(ctx)
         facts = self._clients.context(ctx, caller)
-        arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
         try:
-            outcome = await (self._run_modern if modern else self._run_legacy)(tool, arguments, facts, caller)
+            outcome = await (_running(ctx) or self._leg(ctx, params.name, facts, caller))
         except UpstreamRefused as error:
             if relays_code(error.code, era):
                 raise to_mcp_error(error, era) from None
@@ -71,7 +71,16 @@ class CallHandler:
             outcome = fit_outcome(outcome, facts.client)
         return to_wire(outcome, modern=modern)
 
-    async def _run_modern(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: WireCaller) -> ToolOutcome:
+    async def _leg(self, ctx: RequestContext, name: str, facts: CallContext, caller: WireCaller) -> ToolOutcome:
+        try:
+            tool = await self._catalog.seek(name)
+        except NotFound as error:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {error.name}") from None
+        arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
+        return await (self.run if is_modern(ctx) else self._run_legacy)(tool, arguments, facts, caller)
+
+    async def run(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
+        """One leg of a 2026 client's call, for this handler and for `direct`."""
         if declares_tasks(ctx):
             ctx = dataclasses.replace(ctx, takes_tasks=True)
             if self._tasks.starts_here(tool, arguments, ctx):
@@ -82,7 +91,7 @@ class CallHandler:
         outcome = await self._run_leg(tool, arguments, ctx, caller)
         return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
 
-    async def _run_leg(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: WireCaller) -> ToolOutcome:
+    async def _run_leg(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
         run = tool.call
         if not ctx.takes_tasks and self._tasks.may_take_long(tool, arguments):
             run = self._attended(tool)
@@ -112,6 +121,12 @@ class CallHandler:
             return outcome
         except (ToolFailed, TaskError) as error:
             return Complete.text(str(error), is_error=True)
+
+
+def _running(ctx: RequestContext) -> Awaitable[ToolOutcome] | None:
+    """The call of this very request that `direct` began and handed on."""
+    request = ctx.request
+    return cast("Awaitable[ToolOutcome] | None", request.scope.get(RUNNING_SCOPE_KEY)) if isinstance(request, Request) else None
 
 
 def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:

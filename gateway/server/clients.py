@@ -90,16 +90,24 @@ class Clients:
     def context(self, ctx: RequestContext, caller: LeveledCaller) -> CallContext:
         """The call context of one request; `caller` is its way back and is told the log level."""
         raw = ctx.params or {}
-        meta = cast("JsonMapping", raw.get("_meta") or {})
         if is_modern(ctx):
-            profile = _modern_profile(ctx, meta)
-            log_level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))
-        else:
-            session = self.session_of(ctx)
-            profile, log_level = session.profile, session.log_level
+            return self.modern_context(principal_of(ctx), ctx.protocol_version, raw, caller)
+        session = self.session_of(ctx)
+        return self._context(principal_of(ctx), session.profile, session.log_level, raw, caller)
+
+    def modern_context(self, principal: Principal, version: str, params: JsonMapping, caller: LeveledCaller) -> CallContext:
+        """The call context of one 2026 request, all of which is in its parameters."""
+        meta = cast("JsonMapping", params.get("_meta") or {})
+        level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))
+        return self._context(principal, _modern_profile(version, meta), level, params, caller)
+
+    def _context(
+        self, principal: Principal, profile: ClientProfile, log_level: LogLevel | None, raw: JsonMapping, caller: LeveledCaller
+    ) -> CallContext:
+        meta = cast("JsonMapping", raw.get("_meta") or {})
         caller.log_level = log_level
         return CallContext(
-            principal=principal_of(ctx),
+            principal=principal,
             client=profile,
             caller=caller,
             meta=crossing_meta(meta),
@@ -144,11 +152,11 @@ def legacy_profile(ctx: RequestContext, session_id: str | None) -> ClientProfile
     )
 
 
-def _modern_profile(ctx: RequestContext, meta: JsonMapping) -> ClientProfile:
+def _modern_profile(version: str, meta: JsonMapping) -> ClientProfile:
     info = cast("JsonMapping", meta.get("io.modelcontextprotocol/clientInfo") or {})
     return ClientProfile(
         era="modern",
-        protocol_version=ctx.protocol_version,
+        protocol_version=version,
         name=str(info.get("name") or ""),
         version=str(info.get("version") or ""),
         capabilities=cast("JsonMapping", meta.get("io.modelcontextprotocol/clientCapabilities") or {}),

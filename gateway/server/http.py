@@ -26,6 +26,7 @@ from gateway.config.models import HttpSettings
 from gateway.errors import ConfigError, StorageError
 from gateway.server.build import GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+from gateway.server.direct import DirectPath
 from gateway.server.replay import RETRY_MILLISECONDS, ReplayStore
 
 logger = logging.getLogger(__name__)
@@ -158,5 +159,7 @@ def build_http_app(
         host=host,
         custom_starlette_routes=[Route("/health", health), Route("/ready", readiness), *routes],  # pyright: ignore[reportArgumentType]
     )
+    if settings.direct_path == "auto":
+        app.add_middleware(DirectPath, server=server, path=settings.path, max_request_bytes=settings.max_request_bytes)
     app.add_middleware(KeyGate, keys=keys, security=security, requires_key=not is_loopback(host) or bool(keys.list()))
     return app

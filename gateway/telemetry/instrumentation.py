@@ -99,6 +99,13 @@ def disable_instrumentation() -> None:
     OBSERVABILITY_SETTINGS.refuse()
 
 
+def is_traced() -> bool:
+    """Whether the process has a provider that keeps spans; the short cuts past the SDK, which makes some, are not taken then."""
+    from opentelemetry import trace
+
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+
+
 def get_tracer(instrumenting_module_name: str = SCOPE, instrumenting_library_version: str | None = None) -> Tracer:
     """A tracer of the process's provider."""
     from opentelemetry import trace

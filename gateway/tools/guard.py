@@ -76,6 +76,8 @@ class ToolGate:
     """What its tasks wait for their turn by, beside their caller's: `of` (`source` or `tool`), `running`, `perMinute`."""
     resumes: bool = True
     """Whether its tasks are taken up again after their process died."""
+    is_local: bool = False
+    """The tool is ours, not a remote server's."""
 
     @classmethod
     def build(
@@ -107,7 +109,7 @@ class ToolGate:
         unlimited = math.inf if is_local else max(DEFAULT_TASK_SECONDS, source_policy.timeout_seconds)
         times = source_policy.timeout_seconds, unlimited if longest is None else longest
         queues = _queues(source_policy, override)
-        return cls(arguments, published, *times, *limits, hidden_text, keeper, needs_approval, queues, source_policy.tasks.resume)
+        return cls(arguments, published, *times, *limits, hidden_text, keeper, needs_approval, queues, source_policy.tasks.resume, is_local)
 
 
 class GuardedTool:
@@ -182,6 +184,11 @@ class GuardedTool:
     def timeout_seconds(self) -> float:
         """Working time of a call that is no task."""
         return self._policy.timeout_seconds
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the tool is ours, not a remote server's."""
+        return self._policy.is_local
 
     def check(self, arguments: JsonObject) -> Verdict:
         """Judge a call without running it; whoever is about to start a task asks first."""

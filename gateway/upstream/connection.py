@@ -237,6 +237,8 @@ class Connection:
 
                 tasks.start_soon(watch)
                 await session.negotiate(self._remote.policy.era, self._capabilities)
+                if session.is_modern:
+                    session.exchange = self._remote.exchange()
                 await self._on_ready(session)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:

@@ -24,9 +24,10 @@ from typing import Protocol, TypeVar
 import anyio
 import anyio.abc
 import httpx2
+from mcp.shared.exceptions import MCPError
 
 from gateway.errors import AuthNeeded, GatewayError, StorageError, UpstreamError, UpstreamUnavailable
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonObject, JsonValue
 from gateway.upstream.proxies import proxy_for
 
 logger = logging.getLogger(__name__)
@@ -355,16 +356,16 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
             return self._stand_in(request, LOST, f"connection lost: {type(error).__name__}", error)
         except GatewayError as error:
             return self._stand_in(request, _code_of(error), str(error), error)
-        if request.method == "POST" and response.status_code in (401, 403):
-            await response.aclose()
-            fix = f"set or fix its credentials under `headers`, or `policies.{self._server}.auth`"
-            code = UNAUTHORIZED if response.status_code == 401 else FORBIDDEN
-            return _json_rpc_error(request, code, f"Server {self._server!r} answered {response.status_code}; {fix}.")
-        if request.method == "POST" and response.status_code in (400, 404, 429, 503):
-            turned_away = await self._turned_away(request, response)
-            if turned_away is not None:
+        if request.method == "POST":
+            refused = turned_away(self._server, response.status_code, response.headers.get("retry-after", ""))
+            if refused is not None:
                 await response.aclose()
-                return turned_away
+                return _json_rpc_error(request, refused.error.code, refused.error.message, refused.error.data)
+            if response.status_code in (400, 404) and "mcp-session-id" in request.headers:
+                gone = await self._session_gone(request, response)
+                if gone is not None:
+                    await response.aclose()
+                    return gone
         stream = response.stream
         if not isinstance(stream, httpx2.AsyncByteStream):
             return response
@@ -375,15 +376,9 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         response.stream = _BoundedStream(stream, self._server, None if streaming else self._max_body_bytes, self._flights, flight)
         return response
 
-    async def _turned_away(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response | None:
-        """Our answer where the status says that the request was not taken: too many, or an unknown session."""
+    async def _session_gone(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response | None:
+        """Our answer where the status says that the request was not taken because its session is unknown."""
         status = response.status_code
-        if status in (429, 503):
-            seconds = _retry_after(response.headers.get("retry-after", ""))
-            text = f"it answered {status} and wants to be left alone for {seconds:g} s"
-            return _json_rpc_error(request, BUSY, text, seconds)
-        if "mcp-session-id" not in request.headers:
-            return None
         if status == 404:
             return _json_rpc_error(request, SESSION_GONE, "the server no longer knows our session")
         body = b""
@@ -406,6 +401,17 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close the real transport."""
         await self._inner.aclose()
+
+
+def turned_away(server: str, status: int, retry_after: str) -> MCPError | None:
+    """What stands in for an answer to a request that was not taken: for want of credentials, or because there are too many."""
+    if status in (401, 403):
+        fix = f"set or fix its credentials under `headers`, or `policies.{server}.auth`"
+        return MCPError(UNAUTHORIZED if status == 401 else FORBIDDEN, f"Server {server!r} answered {status}; {fix}.")
+    if status in (429, 503):
+        seconds = _retry_after(retry_after)
+        return MCPError(BUSY, f"it answered {status} and wants to be left alone for {seconds:g} s", seconds)
+    return None
 
 
 def _code_of(error: GatewayError) -> int:
@@ -457,7 +463,7 @@ def _retry_after(value: str) -> float:
     return min(max(seconds, DEFAULT_RETRY_SECONDS), MAX_RETRY_SECONDS) if math.isfinite(seconds) else DEFAULT_RETRY_SECONDS
 
 
-def _json_rpc_error(request: httpx2.Request, code: int, message: str, data: float | None = None) -> httpx2.Response:
+def _json_rpc_error(request: httpx2.Request, code: int, message: str, data: JsonValue = None) -> httpx2.Response:
     error: JsonObject = {"code": code, "message": message, **({} if data is None else {"data": data})}
     body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
     return httpx2.Response(502, headers={"content-type": "application/json"}, content=body, request=request)

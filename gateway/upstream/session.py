@@ -65,9 +65,10 @@ from gateway.errors import (
 )
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import strip_text, strip_value
-from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, is_traced
 from gateway.telemetry.operations import CLIENT_DURATION, measured
 from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
+from gateway.upstream.exchange import Exchange
 from gateway.upstream.http import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED
 
 logger = logging.getLogger(__name__)
@@ -177,6 +178,9 @@ class Session:
         """Digests of the tools as last listed on this session (`note_tools`); `None` once they may be others."""
         self.tool_changes = 0
         """How often the tools became others, or may have."""
+        self.exchange: Exchange | None = None
+        """The short cut for plain calls, on a modern connection that has one; closed with the session."""
+        self._is_plain = True
 
     def note_tools(self, digests: Mapping[str, str], *, as_of: int) -> None:
         """Keep what a listing said that began at `tool_changes` `as_of`; a change in between makes it worthless."""
@@ -204,6 +208,11 @@ class Session:
         ctx = envelope.ctx
         if ctx is None:
             return await self._send(method, wire, options)
+        exchange = self.exchange if method == "tools/call" and not ctx.wants_progress and ctx.log_level is None else None
+        if exchange is not None and self._is_plain and not is_traced():
+            result = await self._exchange(exchange, method, wire, options, ctx)
+            if result is not None:
+                return result
         if ctx.wants_progress:
             options["on_progress"] = ctx.progress
         key = id(options)
@@ -214,6 +223,25 @@ class Session:
         finally:
             _calling.reset(token)
             self._running.pop(key, None)
+
+    async def _exchange(
+        self, exchange: Exchange, method: str, wire: JsonObject, options: CallOptions, ctx: CallContext
+    ) -> JsonObject | None:
+        """The result by the short cut, or `None` where it does not lead there; then it is not tried again on this connection."""
+
+        async def hear(method: str, params: JsonMapping) -> None:
+            await self._take_notice(method, params, ctx)
+
+        if self.closed.is_set():
+            raise SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
+        try:
+            result = await exchange.request(method, wire, options.get("headers") or {}, hear)
+        except MCPError as error:
+            raise self._translate(method, error) from None
+        if result is None:
+            logger.info("%s: asks for more than plain requests; calls go by the longer way", self.server)
+            self._is_plain = False
+        return result
 
     async def want_level(self, level: LogLevel | None) -> None:
         """Have a legacy server send log messages of `level`; its most talkative caller decides, `server.caller` filters."""
@@ -377,11 +405,14 @@ class Session:
             raise MCPError(INVALID_REQUEST, str(error)) from None
 
     async def _on_notify(self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> None:
+        await self._take_notice(method, params or {}, _calling.get() or self._only_caller())
+
+    async def _take_notice(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         if method in ("notifications/progress", "notifications/cancelled"):
             return
         if method == "notifications/tools/list_changed":
             self.forget_tools()
-        await self._hooks.notified(method, params or {}, _calling.get() or self._only_caller())
+        await self._hooks.notified(method, params, ctx)
 
     def _only_caller(self) -> CallContext | None:
         """The call a message belongs to when only one downstream session has calls running, else `None`."""
@@ -397,6 +428,8 @@ class Session:
             await self._dispatcher.run(self._on_request, self._on_notify, task_status=task_status)
         finally:
             self.closed.set()
+            if self.exchange is not None:
+                self.exchange.close()
 
 
 def _shares(versions: JsonValue, known: tuple[str, ...] | list[str]) -> list[str]:

@@ -20,6 +20,7 @@ from gateway.config.policies import SourcePolicy
 from gateway.errors import UpstreamUnavailable
 from gateway.json_types import JsonObject
 from gateway.upstream.children import ChildProcesses, Holder
+from gateway.upstream.exchange import Exchange, open_exchange
 from gateway.upstream.http import Credentials, build_http_client, build_sse_client
 from gateway.upstream.stdio import ChildLog, open_stdio
 
@@ -48,6 +49,12 @@ class Remote:
             if self.children is not None and isinstance(self.entry, StdioServer):
                 await stack.enter_async_context(self.children.place(self.name, holder))
             yield await stack.enter_async_context(open_transport(self.name, self.entry, log, self.credentials, self.children))
+
+    def exchange(self) -> Exchange | None:
+        """The short cut for plain calls (`open_exchange`); the caller closes it."""
+        if self.policy.direct_path == "off":
+            return None
+        return open_exchange(self.name, self.entry, self.credentials, max_body_bytes=MAX_MESSAGE_BYTES)
 
 
 @asynccontextmanager

@@ -1,0 +1,237 @@
+"""`Exchange`: one request of the modern era and its answer over a `Pool`, for calls that need nothing else.
+
+A short cut of `session` past the SDK's transport: decoded JSON in and out, failures in the SDK transport's own words (`http`),
+which `session` translates for both. What it cannot do as that one does (a proxy, a sign-in, a redirect, another address form)
+it leaves to that one: `open_exchange` and `request` answer `None`, before anything was sent or taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import zlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
+from pydantic_core import from_json
+
+from gateway.config.models import HttpServer, ServerEntry
+from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.upstream.events import Events
+from gateway.upstream.http import LOST, NOT_SENT, TOO_LARGE, tls_context, too_large, turned_away
+from gateway.upstream.proxies import proxy_for
+
+if TYPE_CHECKING:
+    from gateway.upstream.http import Credentials
+    from gateway.upstream.pool import Answer, Pool, Stream
+
+logger = logging.getLogger(__name__)
+
+Hear = Callable[[str, JsonMapping], Awaitable[None]]
+"""Takes a notification that comes before the answer."""
+
+_FRAMING = frozenset(
+    {"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade", "expect", "keep-alive", "proxy-connection"}
+)
+"""Configured headers that would change how a request is framed: such a server is left to the SDK's transport."""
+
+_TARGET = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/?]*")
+_HOST = re.compile(r"[A-Za-z0-9\-._:]+")
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
+"""What goes out as it is; anything else, foremost a line break, does not."""
+
+
+def open_exchange(server: str, entry: ServerEntry, credentials: Credentials | None, *, max_body_bytes: int) -> Exchange | None:
+    """The short cut to a server, or `None` where its entry asks for more than plain requests. Opens no connection."""
+    if not isinstance(entry, HttpServer) or credentials is not None:
+        return None
+    try:
+        parts = urlsplit(entry.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        if proxy_for(server, entry.url, os.environ) is not None:
+            return None
+    except (ValueError, UpstreamUnavailable):
+        return None
+    host, target = parts.hostname or "", (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    is_plain = parts.scheme in ("http", "https") and "@" not in parts.netloc and not parts.fragment
+    fields = {
+        "user-agent": "moongate",
+        **{name.lower(): value for name, value in entry.headers.items()},
+        "accept": "application/json, text/event-stream",
+        "accept-encoding": "identity",
+        "content-type": "application/json",
+    }
+    if not (is_plain and _HOST.fullmatch(host) and _TARGET.fullmatch(target)) or _FRAMING & fields.keys():
+        return None
+    if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in fields.items()):
+        return None
+    from gateway.upstream.pool import Pool
+
+    shown = f"[{host}]" if ":" in host else host
+    shown += "" if parts.port is None else f":{port}"
+    lines = [f"POST {target} HTTP/1.1", f"host: {shown}", *(f"{name}: {value}" for name, value in fields.items())]
+    pool = Pool(server, host, port, tls=tls_context() if parts.scheme == "https" else None, max_body_bytes=max_body_bytes)
+    return Exchange(server, pool, "\r\n".join(lines))
+
+
+class Exchange:
+    """Plain requests to one server. Made by `open_exchange`; its owner closes it."""
+
+    def __init__(self, server: str, pool: Pool, head: str) -> None:
+        """`head` is the beginning of every request, without its last line break."""
+        self._server = server
+        self._pool = pool
+        self._head = head
+        self._last = 0
+
+    def close(self) -> None:
+        """End every connection."""
+        self._pool.close()
+
+    async def request(self, method: str, params: JsonMapping, headers: Mapping[str, str], hear: Hear) -> JsonObject | None:
+        """The result of one request, or `None` where the SDK's transport must do it; then the server has not taken it.
+
+        Raises:
+            MCPError: An error came back, or stands in for an answer (`http`).
+            ToolFailed: The parameters cannot be sent.
+        """
+        if not all(_VALUE.fullmatch(value) for value in headers.values()):
+            return None
+        self._last = number = self._last + 1
+        try:
+            body = json.dumps(
+                {"jsonrpc": "2.0", "id": number, "method": method, "params": params}, separators=(",", ":"), allow_nan=False
+            ).encode()
+        except ValueError:
+            raise ToolFailed("The arguments hold a number that JSON does not have (NaN or infinity).") from None
+        fields = "".join(f"\r\n{name}: {value}" for name, value in headers.items())
+        from gateway.upstream.pool import TooLarge
+
+        try:
+            answer = await self._pool.send(f"{self._head}{fields}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+            if 300 <= answer.status < 400:
+                return None
+            if answer.stream is not None:
+                return await self._streamed(answer.stream, number, hear)
+            return self._settle(answer, number)
+        except TooLarge:
+            raise MCPError(TOO_LARGE, too_large(self._pool.max_body_bytes)) from None
+        except UpstreamUnavailable as error:
+            raise MCPError(NOT_SENT, str(error)) from None
+        except UpstreamLost as error:
+            raise MCPError(LOST, f"connection lost: {error}") from None
+
+    def _settle(self, answer: Answer, number: int) -> JsonObject:
+        status = answer.status
+        headers = answer.headers
+        refused = turned_away(self._server, status, headers.get(b"retry-after", b"").decode("latin-1"))
+        if refused is not None:
+            raise refused
+        if status == 202:
+            raise MCPError(INVALID_REQUEST, "server answered a request with 202 Accepted")
+        kind = headers.get(b"content-type", b"").lower()
+        is_json = kind.startswith(b"application/json")
+        if status >= 400:
+            said = None
+            with contextlib.suppress(MCPError):
+                said = _error_of(_decoded(self._read(answer))) if is_json else None
+            if said is not None:
+                raise said
+            if status == 404:
+                raise MCPError(METHOD_NOT_FOUND, "Not Found")
+            raise MCPError(INTERNAL_ERROR, "Server returned an error response")
+        if not is_json:
+            raise MCPError(INVALID_REQUEST, f"Unexpected content type: {kind.decode('latin-1')}")
+        message = _decoded(self._read(answer))
+        result = _result_of(message, number)
+        if result is None:
+            raise _error_of(message) or MCPError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
+        return result
+
+    def _read(self, answer: Answer) -> bytes:
+        """The body without the coding that the server put on although none was asked for."""
+        coding = answer.headers.get(b"content-encoding", b"identity").strip().lower()
+        if coding in (b"identity", b""):
+            return answer.body
+        if coding not in (b"gzip", b"x-gzip", b"deflate"):
+            raise MCPError(PARSE_ERROR, "Failed to parse JSON response: its coding was not asked for")
+        limit = self._pool.max_body_bytes
+        inflater = zlib.decompressobj(wbits=47 if coding != b"deflate" else 15)
+        try:
+            body = inflater.decompress(answer.body, limit)
+        except zlib.error:
+            raise MCPError(PARSE_ERROR, "Failed to parse JSON response: its coding is broken") from None
+        if inflater.unconsumed_tail:
+            raise MCPError(TOO_LARGE, too_large(limit))
+        return body
+
+    async def _streamed(self, stream: Stream, number: int, hear: Hear) -> JsonObject:
+        """The answer at the end of an event stream."""
+        events = Events(self._pool.max_body_bytes)
+        try:
+            while part := await stream.part():
+                for data in events.feed(part):
+                    message = _decoded(data, "SSE message")
+                    result = _result_of(message, number)
+                    if result is not None:
+                        return result
+                    if (error := _error_of(message)) is not None:
+                        raise error
+                    await self._heard(message, hear)
+                if events.is_too_large:
+                    raise MCPError(TOO_LARGE, too_large(self._pool.max_body_bytes))
+        except BaseException:
+            stream.close()
+            raise
+        finally:
+            stream.leave()
+        raise MCPError(CONNECTION_CLOSED, "SSE stream ended without a response")
+
+    async def _heard(self, message: JsonValue, hear: Hear) -> None:
+        """A notification; a request has no place on the stream of a modern server, and gets no answer."""
+        if not isinstance(message, dict):
+            return
+        fields = cast("JsonMapping", message)
+        method, params = fields.get("method"), fields.get("params")
+        if not isinstance(method, str) or "id" in fields:
+            logger.debug("%s: a message without a place in a modern answer was dropped", self._server)
+            return
+        await hear(method, cast("JsonMapping", params) if isinstance(params, dict) else {})
+
+
+def _decoded(data: bytes, what: str = "JSON response") -> JsonValue:
+    """Read by the parser that the SDK's transport uses too."""
+    try:
+        return from_json(data)
+    except ValueError:
+        raise MCPError(PARSE_ERROR, f"Failed to parse {what}: it is no JSON") from None
+
+
+def _result_of(message: JsonValue, number: int) -> JsonObject | None:
+    """The result in the answer to request `number`."""
+    if not isinstance(message, dict):
+        return None
+    fields = cast("JsonMapping", message)
+    result = fields.get("result")
+    is_answer = fields.get("jsonrpc") == "2.0" and fields.get("id") in (number, str(number)) and fields.get("id") is not True
+    return cast("JsonObject", result) if is_answer and isinstance(result, dict) else None
+
+
+def _error_of(message: JsonValue) -> MCPError | None:
+    """The JSON-RPC error in an answer; the connection says which request it is for."""
+    found = cast("JsonMapping", message).get("error") if isinstance(message, dict) else None
+    if not isinstance(found, dict):
+        return None
+    error = cast("JsonMapping", found)
+    code, text = error.get("code"), error.get("message")
+    if not isinstance(code, int) or isinstance(code, bool) or not isinstance(text, str):
+        return None
+    return MCPError(code, text, error.get("data"))

@@ -1,0 +1,413 @@
+"""`Pool`: kept HTTP/1.1 connections to one origin, lean enough for the path of every call.
+
+Used by `exchange` for plain requests; what needs a proxy, a redirect or a sign-in goes through `http`. httptools (llhttp,
+C, MIT) does the parsing, strictly: an answer whose framing can be read in two ways ends its connection. One request at a
+time on a connection; nothing is ever sent twice. Plain asyncio, because a task group, streams and scopes per request cost
+more than the request (performance.md §4): deadlines are the callers' scopes, and a cancelled request closes its connection.
+
+Decided: a parser in C and our own framing of requests. Because: 13 times less processor time than httpx2 per request.
+Instead of: httpx2 (slow), aiohttp (3 times slower, a second HTTP stack). Revisit when: the SDK's transport comes near.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import anyio
+import httptools
+
+from gateway.errors import UpstreamLost, UpstreamUnavailable
+
+MAX_HEAD_BYTES = 65_536
+"""Of an answer before its body, and of anything else that is no body."""
+
+MAX_IDLE = 64
+"""Connections kept for later requests, as in the SDK's transport."""
+
+IDLE_SECONDS = 60.0
+"""A connection unused for longer is not trusted any more."""
+
+CONNECT_SECONDS = 10.0
+"""For name, TCP and TLS; the deadline of the request itself is its caller's."""
+
+HIGH_WATER_BYTES = 1_048_576
+"""Of a streamed body nobody has taken yet; reading pauses here."""
+
+DRAIN_SECONDS = 1.0
+"""For the end of a stream whose last message has come; then the connection is closed instead of kept."""
+
+
+class Stream:
+    """The body of an event stream, taken while it comes."""
+
+    def __init__(self, line: Line) -> None:
+        self._line: Line | None = line
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._failure: UpstreamLost | None = None
+        self._taker: asyncio.Future[None] | None = None
+
+    async def part(self) -> bytes:
+        """What came since the last part; empty at the end.
+
+        Raises:
+            UpstreamLost: It broke off.
+        """
+        while not self._parts:
+            if self._failure is not None:
+                raise self._failure
+            if self._line is None:
+                return b""
+            self._taker = asyncio.get_running_loop().create_future()
+            try:
+                await self._taker
+            finally:
+                self._taker = None
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self._size = 0
+        if self._line is not None:
+            self._line.read_on()
+        return data
+
+    def leave(self) -> None:
+        """Nothing more is wanted: the connection is kept if the end comes at once, else closed."""
+        line = self._line
+        if line is not None:
+            line.drain()
+
+    def close(self) -> None:
+        """Nothing more is wanted, and the server is to know."""
+        line = self._line
+        if line is not None:
+            line.abort()
+
+    def feed(self, data: bytes) -> bool:
+        """More came (from `Line`); whether reading may go on."""
+        self._parts.append(data)
+        self._size += len(data)
+        self._wake()
+        return self._size <= HIGH_WATER_BYTES
+
+    def end(self, failure: UpstreamLost | None) -> None:
+        """It is over (from `Line`)."""
+        self._line, self._failure = None, failure
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._taker is not None and not self._taker.done():
+            self._taker.set_result(None)
+
+
+@dataclass(slots=True)
+class Answer:
+    """The answer to one request."""
+
+    status: int
+    headers: Mapping[bytes, bytes]
+    """Names in lower case; of a repeated one the values joined by commas."""
+    body: bytes
+    stream: Stream | None = None
+    """Of an event stream; its owner takes it to the end, leaves it or closes it."""
+
+
+class TooLarge(UpstreamLost):
+    """The body is larger than is taken."""
+
+
+class Pool:
+    """Connections to one origin. Belongs to one event loop; `close` when done."""
+
+    def __init__(self, server: str, host: str, port: int, *, tls: ssl.SSLContext | None, max_body_bytes: int) -> None:
+        """`server` is the name in messages. Nothing is opened before the first request."""
+        self.server = server
+        self.max_body_bytes = max_body_bytes
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._idle: list[Line] = []
+        self._all: set[Line] = set()
+        self._is_closed = False
+
+    async def send(self, request: bytes) -> Answer:
+        """Send a whole request and wait for its answer, or for the head of one that is an event stream.
+
+        Raises:
+            UpstreamUnavailable: Nothing was sent.
+            TooLarge: The answer is larger than `max_body_bytes`.
+            UpstreamLost: The connection broke; the request may have been taken.
+        """
+        line = self._kept() or await self._connect()
+        try:
+            return await line.send(request)
+        except BaseException:
+            line.abort()
+            raise
+
+    def close(self) -> None:
+        """Close every connection; requests under way end as lost."""
+        self._is_closed = True
+        self._idle.clear()
+        for line in list(self._all):
+            line.abort()
+
+    def _kept(self) -> Line | None:
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            line = self._idle.pop()
+            if line.is_fresh(now):
+                return line
+            line.abort()
+        return None
+
+    async def _connect(self) -> Line:
+        loop = asyncio.get_running_loop()
+        try:
+            with anyio.fail_after(CONNECT_SECONDS):
+                _, line = await loop.create_connection(
+                    lambda: Line(self),
+                    self._host,
+                    self._port,
+                    ssl=self._tls,
+                    server_hostname=self._host if self._tls is not None else None,
+                    happy_eyeballs_delay=0.25,
+                )
+        except (OSError, TimeoutError, ssl.SSLError) as error:
+            raise UpstreamUnavailable(f"cannot connect: {_reason(error)}", server=self.server) from None
+        return line
+
+    def opened(self, line: Line) -> None:
+        """A connection came to be."""
+        self._all.add(line)
+        if self._is_closed:
+            line.abort()
+
+    def keep(self, line: Line) -> None:
+        """Its answer is complete and the server keeps it open."""
+        if self._is_closed or len(self._idle) >= MAX_IDLE:
+            line.abort()
+        else:
+            self._idle.append(line)
+
+    def lost(self, line: Line) -> None:
+        """It is over."""
+        self._all.discard(line)
+        with contextlib.suppress(ValueError):
+            self._idle.remove(line)
+
+
+class Line(asyncio.Protocol):
+    """One connection; also what httptools calls back. Made by `Pool`."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._idle_since = 0.0
+        self._is_readable: Callable[[], bool] = lambda: False
+        self._drain_timer: asyncio.TimerHandle | None = None
+        self._begin(None)
+
+    def _begin(self, waiter: asyncio.Future[Answer] | None) -> None:
+        """Forget the last answer, and wait for the next."""
+        self._waiter = waiter
+        self._stream: Stream | None = None
+        self._headers: dict[bytes, bytes] = {}
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._quiet = 0
+        """Bytes since the last of a body."""
+        self._is_open = waiter is not None
+        """Whether an answer is due, or coming."""
+        self._has_head = self._is_interim = self._stays_open = self._until_end = False
+
+    # -- for the pool and the stream -----------------------------------------------------------------------------
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether it can take a request: open, used lately, and silent since."""
+        transport = self._transport
+        return transport is not None and not transport.is_closing() and now - self._idle_since < IDLE_SECONDS and not self._is_readable()
+
+    async def send(self, request: bytes) -> Answer:
+        """As `Pool.send`; the caller aborts the connection where this raises."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise UpstreamUnavailable("cannot connect: the connection closed at once", server=self._pool.server)
+        waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._begin(waiter)
+        transport.write(request)
+        return await waiter
+
+    def read_on(self) -> None:
+        """What was read has been taken."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def drain(self) -> None:
+        """Wait a moment for the end of the stream, which nobody takes."""
+        if self._stream is not None:
+            self._stream.end(None)
+            self._stream = None
+            self.read_on()
+            self._drain_timer = asyncio.get_running_loop().call_later(DRAIN_SECONDS, self.abort)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- for the event loop --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called once."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._is_readable = _watcher(transport)
+        self._pool.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came; any that nobody asked for end the connection."""
+        if not self._is_open:
+            self.abort()
+            return
+        self._quiet += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail("it switched protocols")
+        except (httptools.HttpParserError, httptools.HttpParserCallbackError):
+            self._fail("its answer is malformed")
+        if self._quiet > MAX_HEAD_BYTES:
+            self._fail("the head of its answer is too long")
+        if not self._is_open:
+            self._settle()
+
+    def eof_received(self) -> bool:
+        """No more comes, which is the end of a body that has no other."""
+        if self._is_open and self._until_end:
+            self.on_message_complete()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called once."""
+        self._transport = None
+        self._fail("the connection closed")
+        self._pool.lost(self)
+
+    def _fail(self, why: str) -> None:
+        self._end(UpstreamLost(why, server=self._pool.server))
+
+    def _end(self, failure: UpstreamLost) -> None:
+        """The answer does not come to its end."""
+        if self._is_open:
+            self._close_answer(failure)
+            waiter, self._waiter = self._waiter, None
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(failure)
+        self._stays_open = False
+        self.abort()
+
+    def _close_answer(self, failure: UpstreamLost | None) -> None:
+        self._is_open = False
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+            self._drain_timer = None
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.end(failure)
+
+    def _settle(self) -> None:
+        """All that came with the answer is read: keep the connection, or close it."""
+        if self._stays_open and self._transport is not None and not self._transport.is_closing():
+            self._idle_since = asyncio.get_running_loop().time()
+            self._pool.keep(self)
+        else:
+            self.abort()
+
+    # -- for httptools -------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """An answer begins; after a complete one nobody asked for it."""
+        if not self._is_open:
+            self._stays_open = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One field, of the head or (dropped) of a trailer."""
+        if not self._has_head:
+            name = name.lower()
+            self._headers[name] = self._headers[name] + b", " + value if name in self._headers else value
+
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        status = self._parser.get_status_code()
+        self._is_interim = status < 200
+        if status == 101:
+            self._fail("it switched protocols")
+        if self._is_interim or not self._is_open:
+            return
+        headers = self._headers
+        self._has_head = True
+        coding = headers.get(b"transfer-encoding")
+        length = headers.get(b"content-length")
+        self._until_end = coding is None and length is None and status not in (204, 304)
+        self._stays_open = self._parser.should_keep_alive() and not self._until_end
+        if coding is not None and coding.strip().lower() != b"chunked":
+            self._fail("it frames its answer in a way that is not taken")
+        elif status == 200 and headers.get(b"content-type", b"").lower().startswith(b"text/event-stream"):
+            self._stream = Stream(self)
+            self._resolve(Answer(status, headers, b"", self._stream))
+        elif length is not None and int(length) > self._pool.max_body_bytes:
+            self._end(TooLarge("", server=self._pool.server))
+
+    def on_body(self, data: bytes) -> None:
+        """A part of the body."""
+        self._quiet = 0
+        if self._stream is not None:
+            if not self._stream.feed(data) and self._transport is not None:
+                self._transport.pause_reading()
+        elif self._waiter is not None:
+            self._parts.append(data)
+            self._size += len(data)
+            if self._size > self._pool.max_body_bytes:
+                self._end(TooLarge("", server=self._pool.server))
+
+    def on_message_complete(self) -> None:
+        """The answer is complete, or an interim one that does not count."""
+        if self._is_interim:
+            self._is_interim = False
+            self._headers = {}
+        elif self._is_open:
+            self._close_answer(None)
+            if self._waiter is not None:
+                self._resolve(Answer(self._parser.get_status_code(), self._headers, b"".join(self._parts)))
+                self._parts = []
+
+    def _resolve(self, answer: Answer) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(answer)
+
+
+def _watcher(transport: asyncio.BaseTransport) -> Callable[[], bool]:
+    """Tells whether something came that the loop has not read yet, such as the end: a request must not go out after it."""
+    connected = transport.get_extra_info("socket")
+    if connected is None or not hasattr(select, "poll"):
+        return lambda: False
+    poll = select.poll()
+    poll.register(connected.fileno(), select.POLLIN)
+    return lambda: bool(poll.poll(0))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no connection in time"
+    if not isinstance(error, ssl.SSLError | socket.gaierror):
+        return "All connection attempts failed"
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__

@@ -1,0 +1,369 @@
+"""The direct path against the SDK's: the same messages go to both, and nobody can tell which one answered."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.auth.keys import KeyStore
+from gateway.catalog import Catalog, CatalogEntry
+from gateway.config.models import HttpSettings
+from gateway.config.policies import SourcePolicy
+from gateway.errors import AskUnavailable, NotFound, PolicyDenied, ToolFailed, UpstreamLost, UpstreamRefused
+from gateway.server.build import GatewayServer
+from gateway.server.direct import HAND_ON_SECONDS, DirectPath
+from gateway.server.http import KeyGate, build_http_app, security_settings
+from gateway.telemetry.events import EventStream
+from gateway.tools.base import Complete, InputRequired, OnChange, TaskStarted, Tool, ToolDefinition, ToolOutcome
+from gateway.tools.context import CallContext
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 20}, "n": {}, "héé": {}}}
+MIRRORED: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string", "x-mcp-header": "Text"}}}
+VERSION = "2026-07-28"
+META = "io.modelcontextprotocol/"
+ENVELOPE: dict[str, Any] = {
+    f"{META}protocolVersion": VERSION,
+    f"{META}clientCapabilities": {},
+    f"{META}clientInfo": {"name": "t", "version": "1"},
+}
+TEXT: dict[str, Any] = {"type": "text", "text": "hi"}
+FORM: dict[str, Any] = {"type": "object", "properties": {}}
+ASK: dict[str, Any] = {"method": "elicitation/create", "params": {"mode": "form", "message": "?", "requestedSchema": FORM}}
+
+OUTCOMES: list[Any] = [
+    {"content": [TEXT]},
+    {"content": [TEXT, {"type": "image", "data": "aa==", "mimeType": "image/png"}], "isError": True},
+    {"content": [], "structuredContent": {"a": None, "b": [1.0, 10**30, None, {"é": "\u2028"}], "c": -0.0, "d": 1e308}},
+    {"content": [TEXT], "structuredContent": [1], "isError": False, "_meta": {"x/y": {"z": None}}},
+    {"structuredContent": 0},
+    {"content": [TEXT], "_meta": {"x/y": None, "z": 1}},
+    {"content": [{**TEXT, "odd": 1}], "more": 1},
+    {"content": [{**TEXT, "annotations": {"priority": 0.5}, "_meta": {"a": None}}]},
+    {"content": [{"type": "text"}]},
+    {"content": [{"type": "new", "text": "x"}]},
+    {"content": "text", "isError": 1},
+    {"content": [TEXT], "isError": None, "structuredContent": None},
+    {"content": [{"type": "resource_link", "uri": "data://x", "name": "x"}]},
+    {"content": [{"type": "text", "text": "half \ud800"}]},
+    {"content": [TEXT], "structuredContent": {"half \udc00": float("inf")}},
+    {"content": [{"type": "text", "text": "hid\u202eden"}]},
+    {"content": [{"type": "text", "text": "x" * 5_000}]},
+    InputRequired({"who": ASK}, "state"),
+    InputRequired({}, None),
+    TaskStarted({"taskId": "1", "status": "working", "createdAt": "2026-01-01T00:00:00Z", "ttlMs": None}),
+    UpstreamRefused("no", server="up", code=-32602, data={"a": 1}),
+    UpstreamRefused("no", server="up", code=-5),
+    UpstreamLost("gone", server="up"),
+    NotFound("tool", "echo"),
+    ToolFailed("it failed"),
+    PolicyDenied("no", rule="r", subject="s"),
+    AskUnavailable("cannot", capability="sampling"),
+    RuntimeError("the password is hunter2"),
+]
+
+
+class Echo:
+    """A tool of a remote server that does what it is told with the next call."""
+
+    def __init__(self, name: str, schema: dict[str, Any], *, may_ask: bool = False) -> None:
+        self.definition = ToolDefinition(name=name, input_schema=schema, may_ask=may_ask)
+        self.told: Any = OUTCOMES[0]
+        self.seconds = 0.0
+        self.calls: list[Any] = []
+        self.cancelled = anyio.Event()
+
+    async def call(self, arguments: Any, ctx: CallContext) -> ToolOutcome:
+        answers = (ctx.input_responses, ctx.request_state, ctx.takes_tasks, ctx.ask_timeout_seconds)
+        self.calls.append((arguments, ctx.principal.id, ctx.client, dict(ctx.meta), *answers))
+        try:
+            await anyio.sleep(self.seconds)
+        except anyio.get_cancelled_exc_class():
+            self.cancelled.set()
+            raise
+        if isinstance(self.told, Exception):
+            raise self.told
+        told = copy.deepcopy(self.told)
+        return Complete(cast("Any", told)) if isinstance(told, dict) else told
+
+
+class Remote:
+    """A source with tools of its own."""
+
+    def __init__(self, id: str, tools: Sequence[Tool]) -> None:
+        self.id = id
+        self._tools = tools
+
+    async def tools(self) -> Sequence[Tool]:
+        return self._tools
+
+    def subscribe(self, on_change: OnChange) -> None:
+        """Nothing changes here."""
+
+
+class Counting:
+    """What lies behind the direct path; counts what gets there."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.count = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.count += 1
+        await self.app(scope, receive, send)
+
+
+class House:
+    """One gateway with two doors."""
+
+    def __init__(self, folder: Path) -> None:
+        self.echo, self.mirrored, self.asking = Echo("echo", SCHEMA), Echo("mirrored", MIRRORED), Echo("asking", SCHEMA, may_ask=True)
+        self.own = Echo("own", SCHEMA)
+        self.events = EventStream()
+        policy = SourcePolicy.model_validate({"arguments": {"echo": {"text": {"not": {"const": "evil"}}}}, "maxResultBytes": 4096})
+        entries = [
+            CatalogEntry(Remote("up", [self.echo, self.mirrored, self.asking]), policy, ""),
+            CatalogEntry(Remote("function", [self.own]), SourcePolicy(), "", is_local=True),
+        ]
+        self.catalog = Catalog(entries, self.events, name_budget=64, settled=anyio.lowlevel.checkpoint)
+        facts: dict[str, Any] = {"name": "t", "version": "1", "own_id": "me", "page_size": 10, "ask_timeout_seconds": 60}
+        self.server = GatewayServer(self.catalog, **facts, instructions=lambda: "", state_key=bytes(32))
+        keys = KeyStore(folder / "keys.json")
+        settings = HttpSettings(direct_path="off", max_request_bytes=50_000)
+        where: dict[str, Any] = {"host": "127.0.0.1", "port": 80}
+        self.longer = build_http_app(self.server, settings, keys, **where, ready=lambda: True)
+        self.behind = Counting(self.longer)
+        direct = DirectPath(self.behind, self.server, path=settings.path, max_request_bytes=settings.max_request_bytes)
+        self.direct = KeyGate(direct, keys, security_settings(settings, **where), requires_key=False)
+
+
+@asynccontextmanager
+async def standing(folder: Path) -> AsyncGenerator[House]:
+    house = House(folder)
+    await house.catalog.refresh()
+    with anyio.fail_after(25):
+        async with house.server, house.longer.router.lifespan_context(house.longer):
+            yield house
+
+
+@dataclass
+class Reply:
+    """What a client gets."""
+
+    status: int = 0
+    kind: str = ""
+    body: bytes = b""
+
+
+async def never() -> Any:
+    await anyio.sleep_forever()
+
+
+async def post(app: ASGIApp, lines: Sequence[tuple[str, str]], body: bytes, *, leaving: Receive = never) -> Reply:
+    """One request as a server hands it over; the client leaves when `leaving` says so."""
+    named = [*lines, *([] if any(n == "host" for n, _ in lines) else [("host", "127.0.0.1")]), ("content-length", str(len(body)))]
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/mcp", "raw_path": b"/mcp", "query_string": b"", "root_path": ""}
+    scope |= {"http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1)}
+    scope["headers"] = [(n.lower().encode("latin-1"), v.encode("latin-1")) for n, v in named]
+    half = len(body) // 2
+    parts = [body[half:], body[:half]]
+    reply = Reply()
+
+    async def receive() -> Any:
+        if not parts:
+            return await leaving()
+        part = parts.pop()
+        return {"type": "http.request", "body": part, "more_body": bool(parts)}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            reply.status = message["status"]
+            reply.kind = dict(message["headers"]).get(b"content-type", b"").decode()
+        else:
+            reply.body += message.get("body", b"")
+
+    await app(scope, receive, send)
+    return reply
+
+
+def request(arguments: Any = None, meta: Mapping[str, Any] | None = None, *, name: str = "echo", number: Any = 1) -> dict[str, Any]:
+    params = {"name": name, "arguments": {"text": "a"} if arguments is None else arguments, "_meta": {**ENVELOPE, **(meta or {})}}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
+
+def heads(name: str = "echo") -> dict[str, str]:
+    return {
+        "accept": "application/json, text/event-stream",
+        "content-type": "application/json",
+        "mcp-protocol-version": VERSION,
+        "mcp-method": "tools/call",
+        "mcp-name": name,
+    }
+
+
+def told(reply: Reply) -> Any:
+    """What a client reads: status, type, and the message without what is random in it."""
+    try:
+        message: Any = json.loads(reply.body)
+    except ValueError:
+        return reply.status, reply.kind, reply.body
+    result: dict[str, Any] = message.get("result") or {}
+    result.update((key, "sealed") for key in ("requestState", "taskId") if key in result)
+    return reply.status, reply.kind, message
+
+
+def happened(events: EventStream, since: int) -> list[Any]:
+    """What was recorded, without times."""
+    return [
+        (e.kind, e.source, e.name, e.principal, {k: v for k, v in e.fields.items() if k != "milliseconds"}) for e in events.recent()[since:]
+    ]
+
+
+async def same(house: House, headers: Mapping[str, str] | Sequence[tuple[str, str]], body: bytes, *, direct: bool | None = None) -> Any:
+    """Send a message by both doors and compare all that shows; `direct` says whether the SDK may see the first."""
+    lines = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+    seen: list[Any] = []
+    tools = (house.echo, house.mirrored, house.asking, house.own)
+    for app in (house.direct, house.longer):
+        before, begun = house.behind.count, len(house.events.recent())
+        for tool in tools:
+            tool.calls.clear()
+        reply = await post(app, lines, body)
+        seen.append((told(reply), [list(tool.calls) for tool in tools], happened(house.events, begun)))
+        if app is house.direct and direct is not None:
+            assert (house.behind.count == before) is direct, (body, reply)
+    first, second = (json.dumps(what, sort_keys=True, default=repr, indent=1) for what in seen)
+    assert first == second, body
+    return seen[0][0]
+
+
+async def test_each_outcome_of_a_call_reads_the_same_by_both_paths(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        before = house.behind.count
+        for outcome in OUTCOMES:
+            house.echo.told = outcome
+            for capabilities in ("{}", f'{{"elicitation": {{}}, "extensions": {{"{META}tasks": {{}}}}}}'):
+                meta = {f"{META}clientCapabilities": json.loads(capabilities)}
+                await same(house, heads(), json.dumps(request(None, meta)).encode())
+        assert len(OUTCOMES) < house.behind.count - before < 2 * len(OUTCOMES) - 10
+
+
+VALUES: list[Any] = [None, True, 0, -1, 1.5, 10**40, "", "é", "\U0001f600", "x" * 30, "evil", [], [None], {}, {"a": {"b": [1]}}]
+
+
+def bodies(chance: random.Random) -> list[bytes]:
+    """Requests with one or more things odd in them, well formed and not."""
+    given = [request({"text": v, "n": w, "extra": v}) for v in VALUES for w in VALUES[:3]]
+    made = [json.dumps(message, ensure_ascii=escaped).encode() for message in given for escaped in (True, False)]
+    for key in ("jsonrpc", "id", "method", "params"):
+        made += [json.dumps({**request(), key: value}).encode() for value in VALUES]
+        made.append(json.dumps({k: v for k, v in request().items() if k != key}).encode())
+    for key in ("name", "arguments", "_meta", "inputResponses", "requestState", "task", "odd"):
+        made += [json.dumps({**request(), "params": {**request()["params"], key: chance.choice(VALUES)}}).encode() for _ in range(4)]
+        made.append(json.dumps({**request(), "params": {k: v for k, v in request()["params"].items() if k != key}}).encode())
+    odd = [*ENVELOPE, f"{META}logLevel", f"{META}odd", "progressToken", "traceparent", "x/y", "dev.moongate/via"]
+    made += [json.dumps(request(None, {key: chance.choice(VALUES)})).encode() for key in odd for _ in range(4)]
+    named = '[{"name": "t"}, {"name": "t", "version": 1}, {"name": "t", "version": "1", "title": null, "odd": 1}, {"version": "1"}]'
+    info: list[Any] = json.loads(named)
+    made += [json.dumps(request(None, {f"{META}clientInfo": value})).encode() for value in info]
+    claimed = '[{"sampling": null}, {"elicitation": {"form": 1}}, {"roots": {"listChanged": true}}, {"odd": 1}, {"extensions": {"a": 1}}]'
+    declared: list[Any] = json.loads(claimed)
+    made += [json.dumps(request(None, {f"{META}clientCapabilities": value})).encode() for value in declared]
+    made += [json.dumps(request(name=name)).encode() for name in ("mirrored", "asking", "own", "none", "")]
+    whole = json.dumps(request()).encode()
+    made += [whole[:cut] for cut in (0, 1, 30, len(whole) - 1)]
+    made += [whole + b" ", whole + b"x", b"[" + whole + b"]", b"null", b"\xff", b"\xef\xbb\xbf" + whole, whole.decode().encode("utf-16")]
+    made.append(whole.replace(b'"a"', b'"\xed\xa0\x80"'))
+    made.append(whole.replace(b'"a"', b'"\\ud83d\\ude00"'))
+    made.append(whole.replace(b'"a"', b'"\\ud83d"'))
+    made.append(whole.replace(b'"text"', b'"\\ud83d"'))
+    made.append(whole.replace(b'"a"', b"NaN"))
+    made.append(whole.replace(b'"a"', b"1" * 5_000))
+    made.append(whole.replace(b'"a"', b"[" * 3_000 + b"]" * 3_000))
+    made.append(whole.replace(b'"name": "echo"', b'"name": "none", "name": "echo"'))
+    made.append(whole.replace(b'"name": "echo"', b'"name": "echo", "name": "own"'))
+    made.append(whole.replace(b'"id": 1', b'"id": 1, "id": 2, "ID": 3'))
+    return made
+
+
+def fields(chance: random.Random) -> list[list[tuple[str, str]]]:
+    """Header lines with one thing odd in them."""
+    usual = list(heads().items())
+    picked = chance.sample
+    made = [[line for line in usual if line[0] != name] for name, _ in usual]
+    made += [[*usual, line] for line in usual]
+    odd = ["", "x", "application/json", "*/*", "text/event-stream;q=0, application/*", "2025-11-25", "2027-01-01", "tools/list"]
+    odd.append("=?base64?ZWNobw==?=")
+    made += [[(name, value) if line[0] == name else line for line in usual] for name, _ in usual for value in picked(odd, 5)]
+    more = {"mcp-param-text": "a", "origin": "http://localhost", "Origin": "http://evil.example", "mcp-session-id": "x", "X-Odd": "é"}
+    made += [[*usual, line] for line in more.items()]
+    made.append([(name.upper(), value) for name, value in usual])
+    return made
+
+
+async def test_whatever_is_sent_is_told_done_and_recorded_the_same_by_both_paths(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    async with standing(tmp_path) as house:
+        for body in bodies(chance):
+            await same(house, heads(json.loads(body)["params"]["name"]) if b'"own", "arg' in body else heads(), body)
+        for name in ("mirrored", "asking", "own", "none"):
+            await same(house, heads(name), json.dumps(request(name=name)).encode(), direct=False)
+        for lines in fields(chance):
+            await same(house, lines, json.dumps(request()).encode())
+
+
+async def test_a_plain_call_never_reaches_the_sdk_and_is_judged_by_the_gate(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        status, _, message = await same(house, heads(), json.dumps(request(number="seven")).encode(), direct=True)
+        assert (status, message["id"], message["result"]["content"]) == (200, "seven", [TEXT])
+        _, _, refused = await same(house, heads(), json.dumps(request({"text": "evil"})).encode(), direct=True)
+        assert refused["result"]["_meta"]["dev.moongate/rule"] == "arguments.echo.text"
+        _, _, wrong = await same(house, heads(), json.dumps(request({"text": 1})).encode(), direct=True)
+        assert wrong["result"]["isError"] is True
+
+
+async def test_a_body_in_parts_or_over_the_limit_is_read_as_the_sdk_reads_it(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        await same(house, heads(), json.dumps(request({"n": "x" * 49_000})).encode(), direct=True)
+        status, *_ = await same(house, heads(), json.dumps(request({"n": "x" * 51_000})).encode(), direct=False)
+        assert status == 413
+
+
+async def test_a_slow_call_runs_once_and_is_answered_by_the_longer_path(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        house.echo.seconds = HAND_ON_SECONDS + 0.05
+        status, _, message = await same(house, heads(), json.dumps(request()).encode(), direct=False)
+        assert (status, message["result"]["content"]) == (200, [TEXT])
+
+
+@pytest.mark.parametrize("after", [0.0, HAND_ON_SECONDS + 0.1])
+async def test_a_client_that_leaves_ends_its_call(tmp_path: Path, after: float) -> None:
+    async with standing(tmp_path) as house:
+        house.echo.seconds = 60
+
+        async def leaving() -> Any:
+            await anyio.sleep(after)
+            return {"type": "http.disconnect"}
+
+        with anyio.fail_after(5):
+            reply = await post(house.direct, list(heads().items()), json.dumps(request()).encode(), leaving=leaving)
+        assert reply == Reply()
+        assert house.echo.cancelled.is_set()
+        assert len(house.echo.calls) == 1
+
+
+async def test_a_server_that_stops_ends_the_calls_it_began(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        house.echo.seconds = 60
+        with anyio.move_on_after(0.05):
+            await post(house.direct, list(heads().items()), json.dumps(request()).encode())
+        await house.echo.cancelled.wait()

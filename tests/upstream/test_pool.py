@@ -1,0 +1,381 @@
+"""The lean connections of plain calls, against a server that answers byte by byte as a test tells it to."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import anyio.abc
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from gateway.config.models import HttpServer
+from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
+from gateway.upstream.exchange import Exchange, open_exchange
+from gateway.upstream.http import BUSY, LOST, NOT_SENT, TOO_LARGE, UNAUTHORIZED
+from gateway.upstream.pool import MAX_HEAD_BYTES, Pool, TooLarge
+
+ASK = b"POST /mcp HTTP/1.1\r\nhost: here\r\ncontent-length: 0\r\n\r\n"
+LIMIT = 1_000_000
+
+
+class Site:
+    """A server that answers each request on a connection with the next of `answers`, and counts both."""
+
+    def __init__(self, *answers: bytes | None) -> None:
+        """`None` closes the connection instead."""
+        self.answers = list(answers)
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self.left = anyio.Event()
+        self.closed = anyio.Event()
+        self.handle: Callable[[anyio.abc.SocketStream], Awaitable[None]] = self.answer
+        self.port = 0
+
+    async def serve(self, stream: anyio.abc.SocketStream) -> None:
+        self.connections += 1
+        async with stream:
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                await self.handle(stream)
+        self.closed.set()
+
+    async def answer(self, stream: anyio.abc.SocketStream) -> None:
+        try:
+            while True:
+                self.requests.append(await _request(stream))
+                answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+                if answer is None:
+                    return
+                await stream.send(answer)
+        finally:
+            self.left.set()
+
+
+async def _request(stream: anyio.abc.SocketStream) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += await stream.receive()
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+    while len(body) < length:
+        body += await stream.receive()
+    return head + b"\r\n\r\n" + body
+
+
+@asynccontextmanager
+async def serving(*answers: bytes | None) -> AsyncGenerator[Site]:
+    site = Site(*answers)
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        site.port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        tasks.start_soon(listener.serve, site.serve)
+        with anyio.fail_after(10):
+            yield site
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def pooled(*answers: bytes | None) -> AsyncGenerator[tuple[Site, Pool]]:
+    async with serving(*answers) as site:
+        pool = Pool("up", "127.0.0.1", site.port, tls=None, max_body_bytes=LIMIT)
+        try:
+            yield site, pool
+        finally:
+            pool.close()
+
+
+def plain(body: bytes, *fields: str, status: str = "200 OK", kind: str = "application/json") -> bytes:
+    """An answer with a length."""
+    lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", *fields]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def result(number: int, value: dict[str, Any] | None = None) -> bytes:
+    """A JSON-RPC answer."""
+    return json.dumps({"jsonrpc": "2.0", "id": number, "result": value or {"ok": True}}).encode()
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def test_requests_one_after_the_other_use_one_connection_however_the_answers_are_framed() -> None:
+    chunked = CHUNKED + b"1\r\nb\r\n0\r\nX-Trailer: 1\r\n\r\n"
+    after_interim = b"HTTP/1.1 100 Wait\r\n\r\n" + plain(b"c")
+    async with pooled(plain(b"a"), chunked, b"HTTP/1.1 204 No\r\n\r\n", after_interim) as (site, pool):
+        assert [(await pool.send(ASK)).body for _ in range(4)] == [b"a", b"b", b"", b"c"]
+        assert (site.connections, len(site.requests)) == (1, 4)
+
+
+async def test_a_body_without_a_length_ends_with_its_connection() -> None:
+    async with pooled() as (site, pool):
+
+        async def once(stream: anyio.abc.SocketStream) -> None:
+            await _request(stream)
+            await stream.send(b"HTTP/1.1 200 OK\r\n\r\nthe ")
+            await stream.send(b"rest")
+
+        site.handle = once
+        for count in (1, 2):
+            assert (await pool.send(ASK)).body == b"the rest"
+            assert site.connections == count
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\nContent-Length : 2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\nContent-Length: 2\n\nab",
+        b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 2\r\n\r\nab",
+        b"HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
+        CHUNKED + b"zz\r\nab\r\n0\r\n\r\n",
+        CHUNKED + b"FFFFFFFFFFFFFFFFF\r\nab",
+        b"220 mail ready\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * (MAX_HEAD_BYTES // 6 + 1),
+        CHUNKED + b"1;" + b"x" * (MAX_HEAD_BYTES + 1),
+        b"HTTP/1.1 100 Wait\r\n\r\n" * (MAX_HEAD_BYTES // 20),
+    ],
+    ids=lambda odd: odd[:60].decode("latin-1"),
+)
+async def test_an_answer_that_can_be_read_in_two_ways_or_has_no_end_is_no_answer(odd: bytes) -> None:
+    async with pooled(odd, plain(b"good")) as (site, pool):
+        with pytest.raises(UpstreamLost):
+            await pool.send(ASK)
+        assert (await pool.send(ASK)).body == b"good"
+        assert site.connections == 2
+
+
+@pytest.mark.parametrize("more", [plain(b"forged"), b"x", b"HTTP/1.1 100 Wait\r\n\r\n"])
+async def test_bytes_after_an_answer_are_never_the_answer_of_the_next_request(more: bytes) -> None:
+    async with pooled(plain(b"first") + more, plain(b"second")) as (site, pool):
+        assert (await pool.send(ASK)).body == b"first"
+        assert (await pool.send(ASK)).body == b"second"
+        assert site.connections == 2
+
+
+async def test_bytes_between_two_requests_are_never_the_answer_of_the_next() -> None:
+    async with pooled() as (site, pool):
+        forged = anyio.Event()
+
+        async def forging(stream: anyio.abc.SocketStream) -> None:
+            is_first = site.connections == 1
+            await _request(stream)
+            await stream.send(plain(b"first" if is_first else b"second"))
+            if is_first:
+                await stream.send(plain(b"forged"))
+                forged.set()
+            await stream.receive()
+
+        site.handle = forging
+        assert (await pool.send(ASK)).body == b"first"
+        await forged.wait()
+        assert (await pool.send(ASK)).body == b"second"
+
+
+async def test_a_connection_that_the_server_closed_meanwhile_is_not_used() -> None:
+    async with pooled() as (site, pool):
+
+        async def once(stream: anyio.abc.SocketStream) -> None:
+            await _request(stream)
+            await stream.send(plain(b"once"))
+
+        site.handle = once
+        for count in (1, 2, 3):
+            assert (await pool.send(ASK)).body == b"once"
+            await site.closed.wait()
+            site.closed = anyio.Event()
+            assert site.connections == count
+
+
+async def test_a_server_that_closes_without_an_answer_is_asked_once() -> None:
+    async with pooled(None) as (site, pool):
+        with pytest.raises(UpstreamLost):
+            await pool.send(ASK)
+        assert len(site.requests) == 1
+
+
+async def test_a_request_that_is_cancelled_closes_its_connection_and_no_other() -> None:
+    async with pooled(b"") as (site, pool):
+        with anyio.move_on_after(0.05):
+            await pool.send(ASK)
+        await site.left.wait()
+        site.answers[:] = [plain(b"here")]
+        assert (await pool.send(ASK)).body == b"here"
+
+
+async def test_an_answer_over_the_limit_is_cut_off_before_it_is_held() -> None:
+    declared = b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n"
+    grown = CHUNKED + b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
+    async with pooled(declared, grown) as (_, pool):
+        for _ in range(2):
+            with pytest.raises(TooLarge):
+                await pool.send(ASK)
+
+
+async def test_nothing_was_sent_where_nobody_listens() -> None:
+    async with serving() as site:
+        port = site.port
+    pool = Pool("up", "127.0.0.1", port, tls=None, max_body_bytes=LIMIT)
+    with pytest.raises(UpstreamUnavailable, match="All connection attempts failed"):
+        await pool.send(ASK)
+
+
+# -- exchanges --------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def exchanging(*answers: bytes | None, headers: dict[str, str] | None = None) -> AsyncGenerator[tuple[Site, Exchange]]:
+    async with serving(*answers) as site:
+        entry = HttpServer(type="http", url=f"http://127.0.0.1:{site.port}/mcp?a=b", headers=headers or {})
+        exchange = open_exchange("up", entry, None, max_body_bytes=LIMIT)
+        assert exchange is not None
+        try:
+            yield site, exchange
+        finally:
+            exchange.close()
+
+
+async def nobody(method: str, params: Any) -> None:
+    raise AssertionError(method)
+
+
+Hear = Callable[[str, Any], Awaitable[None]]
+
+
+async def ask(exchange: Exchange, params: dict[str, Any] | None = None, hear: Hear = nobody) -> Any:
+    return await exchange.request("tools/call", params or {"name": "x"}, {"mcp-method": "tools/call", "mcp-name": "x"}, hear)
+
+
+async def test_a_request_says_what_the_longer_way_says() -> None:
+    async with exchanging(plain(result(1)), headers={"X-Key": "secret", "Accept": "text/plain"}) as (site, exchange):
+        assert await ask(exchange, {"name": "x", "arguments": {"é": "\ud800"}}) == {"ok": True}
+    head, _, body = site.requests[0].partition(b"\r\n\r\n")
+    first, *fields = head.decode().split("\r\n")
+    sent = dict(field.split(": ", 1) for field in fields)
+    assert first == "POST /mcp?a=b HTTP/1.1"
+    assert sent["x-key"] == "secret"
+    assert sent["accept"] == "application/json, text/event-stream"
+    assert (sent["host"], sent["mcp-name"], sent["accept-encoding"]) == (f"127.0.0.1:{site.port}", "x", "identity")
+    message = json.loads(body)
+    assert message == {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", "arguments": {"é": "\ud800"}}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (plain(b"", status="401 No"), UNAUTHORIZED),
+        (plain(b"", "Retry-After: 7", status="429 Busy"), BUSY),
+        (plain(b"", status="404 No"), -32601),
+        (plain(b"", status="500 No"), -32603),
+        (plain(json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "no"}}).encode(), status="400 No"), -32602),
+        (plain(json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": -5, "message": "no"}}).encode()), -5),
+        (plain(b"<html>", kind="text/html"), -32600),
+        (plain(b"{"), -32700),
+        (plain(b"[]"), -32700),
+        (plain(result(2)), -32700),
+        (plain(b"", status="202 Accepted"), -32600),
+        (plain(gzip.compress(b" " * (LIMIT + 1)), "Content-Encoding: gzip"), TOO_LARGE),
+        (plain(b"zz", "Content-Encoding: gzip"), -32700),
+        (plain(b"zz", "Content-Encoding: br"), -32700),
+        (None, LOST),
+    ],
+    ids=str,
+)
+async def test_what_is_no_result_is_told_as_the_longer_way_tells_it(answer: bytes | None, code: int) -> None:
+    async with exchanging(answer) as (_, exchange):
+        with pytest.raises(MCPError) as caught:
+            await ask(exchange)
+        assert caught.value.error.code == code
+
+
+async def test_a_compressed_answer_that_nobody_asked_for_is_read() -> None:
+    async with exchanging(plain(gzip.compress(result(1)), "Content-Encoding: gzip")) as (_, exchange):
+        assert await ask(exchange) == {"ok": True}
+
+
+async def test_a_redirect_is_left_to_the_longer_way() -> None:
+    async with exchanging(plain(b"", "Location: /other", status="307 There")) as (_, exchange):
+        assert await ask(exchange) is None
+
+
+async def test_arguments_that_json_does_not_have_are_not_sent() -> None:
+    async with exchanging(plain(result(1))) as (site, exchange):
+        with pytest.raises(ToolFailed):
+            await ask(exchange, {"name": "x", "arguments": {"a": float("nan")}})
+        assert site.requests == []
+
+
+async def test_nothing_listening_reads_as_not_sent() -> None:
+    again = open_exchange("up", HttpServer(type="http", url="http://127.0.0.1:1/mcp"), None, max_body_bytes=LIMIT)
+    assert again is not None
+    with pytest.raises(MCPError) as caught:
+        await ask(again)
+    assert caught.value.error.code == NOT_SENT
+
+
+def streamed(*events: bytes, end: bool = True) -> bytes:
+    """An event stream in chunks."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(e), e) for e in events) + (b"0\r\n\r\n" if end else b"")
+
+
+async def test_a_streamed_answer_brings_its_notifications_and_keeps_the_connection() -> None:
+    note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":1}}'
+    events = [b": ping\r\n\r\n", b"event: other\ndata: {}\n\n", b"data: " + note[:20], note[20:] + b"\r", b"\n\r\n"]
+    answers = [streamed(*events, b"event: message\ndata: " + result(n) + b"\n\n") for n in (1, 2)]
+    async with exchanging(*answers) as (site, exchange):
+        heard: list[Any] = []
+
+        async def hear(method: str, params: Any) -> None:
+            heard.append((method, params))
+
+        for _ in range(2):
+            assert await ask(exchange, hear=hear) == {"ok": True}
+            await anyio.sleep(0.01)
+        assert heard == [("notifications/message", {"data": 1})] * 2
+        assert site.connections == 1
+
+
+async def test_a_stream_that_ends_or_breaks_before_its_answer_is_lost() -> None:
+    async with exchanging(streamed(b": ping\n\n"), streamed(b"data: x\n\n"), streamed(b"data: " + b"x" * (LIMIT + 1))) as (_, exchange):
+        codes: list[int] = []
+        for _ in range(3):
+            with pytest.raises(MCPError) as caught:
+                await ask(exchange)
+            codes.append(caught.value.error.code)
+        assert codes == [-32000, -32700, TOO_LARGE]
+
+
+@pytest.mark.parametrize(
+    ("url", "headers"),
+    [
+        ("http://user:pass@host/mcp", {}),
+        ("http://host/mcp#part", {}),
+        ("http://host/m cp", {}),
+        ("http://hôst/mcp", {}),
+        ("ftp://host/mcp", {}),
+        ("http://host:99999/mcp", {}),
+        ("http://host/mcp", {"Host": "other"}),
+        ("http://host/mcp", {"Transfer-Encoding": "chunked"}),
+        ("http://host/mcp", {"X-Key": "a\r\nX-Other: b"}),
+        ("http://host/mcp", {"X Key": "a"}),
+        ("http://host/mcp", {"X-Key": "é"}),
+    ],
+    ids=str,
+)
+def test_an_entry_that_asks_for_more_than_plain_requests_has_no_short_cut(url: str, headers: dict[str, str]) -> None:
+    entry = HttpServer.model_construct(type="http", url=url, headers=headers)
+    assert open_exchange("up", entry, None, max_body_bytes=LIMIT) is None
+
+
+async def test_a_header_that_could_break_a_line_is_left_to_the_longer_way() -> None:
+    async with exchanging(plain(result(1))) as (site, exchange):
+        assert await exchange.request("tools/call", {}, {"mcp-name": "a\r\nx: y"}, nobody) is None
+        assert site.requests == []
