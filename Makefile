@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup run test check lint types layers schemas bench bench-loop bench-workflows conformance accept faults postgres clean
+.PHONY: setup run test check lint types layers schemas bench bench-loop bench-workflows conformance accept faults faults-report soak postgres clean
 
 setup: $(STAMP)
 
@@ -37,6 +37,12 @@ schemas: $(STAMP)
 
 faults: $(STAMP)
 	@$(BIN)/python -m pytest -q -m faults $(ARGS)
+
+faults-report: $(STAMP)
+	@$(BIN)/python -m pytest -q -p tests.faults.report -m "not interop and not conformance and not browser and not soak" $(ARGS)
+
+soak: $(STAMP)
+	@$(BIN)/python -m pytest -q -s -m soak $(ARGS)
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.hop $(ARGS)

@@ -155,7 +155,7 @@ class TaskRunner:
             NotFound: Unknown, expired, or somebody else's: the three are never told apart.
         """
         task = self._here.get(task_id)
-        if task is None:
+        if task is None or task.is_lost:  # another process runs it now
             row = await (await self._records.tasks()).get(task_id)
             task = Task(row) if row is not None else None
         if task is None or task.principal != principal:
@@ -164,7 +164,8 @@ class TaskRunner:
 
     async def all_of(self, principal: str) -> list[Task]:
         """The tasks of `principal`, oldest first."""
-        return [self._here.get(row.id) or Task(row) for row in await (await self._records.tasks()).all_of(principal)]
+        here = {task.id: task for task in self._here.values() if not task.is_lost}
+        return [here.get(row.id) or Task(row) for row in await (await self._records.tasks()).all_of(principal)]
 
     async def moved(self, task: Task) -> Task:
         """The task after its next change, or after a moment where another process runs it."""

@@ -97,6 +97,7 @@ def test_a_result_is_labelled_by_rule_then_by_its_tool_then_by_default() -> None
     assert label_result(FlowTool("d"), rules) == UNTRUSTED
 
 
+@pytest.mark.attack(15)
 async def test_after_untrusted_content_a_sink_is_refused_and_the_model_reads_why() -> None:
     desk, config = Desk(), SecureAgentConfig(rules=RULES)
     found = await run(desk, config, call("send"), call("calendar"), call("send"), call("browse"), call("send"))
@@ -131,6 +132,7 @@ async def test_the_label_stays_with_the_session_and_other_sessions_and_runs_have
     assert await run(desk, config, call("send")) == ["send ok"]
 
 
+@pytest.mark.attack(15)
 async def test_confidential_content_does_not_leave_through_a_public_tool() -> None:
     found = await run(Desk(), SecureAgentConfig(rules=RULES), call("post"), call("salary"), call("post"))
     assert found[0] == "post ok" and "security.confidential" in found[2]

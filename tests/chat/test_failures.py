@@ -72,6 +72,7 @@ async def test_a_server_that_names_a_time_is_waited_for(client: OpenAIClientBase
     assert time.monotonic() - start >= 0.3
 
 
+@pytest.mark.fault(28)
 async def test_a_client_whose_requests_all_fail_stops_repeating_them(client: OpenAIClientBase, server: ScriptedServer) -> None:
     await server.play({"status": 500, "repeat": True})
     for _ in range(8):
@@ -81,6 +82,7 @@ async def test_a_client_whose_requests_all_fail_stops_repeating_them(client: Ope
 
 
 @pytest.mark.parametrize("fault", ["drop", "malformed"])
+@pytest.mark.fault(28)
 async def test_a_stream_that_broke_is_not_asked_for_again(client: OpenAIClientBase, server: ScriptedServer, fault: str) -> None:
     await server.play({"text": "half", "fault": fault}, {"text": "another"})
     with pytest.raises(ModelError):
@@ -152,6 +154,7 @@ def test_the_time_a_server_names_is_read_in_every_form(headers: dict[str, str], 
 
 
 @both_ways
+@pytest.mark.fault(28)
 async def test_mended_arguments_are_marked_and_logged(
     client: OpenAIClientBase, server: ScriptedServer, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -110,6 +110,7 @@ def test_doctor_names_servers_that_the_lock_file_leaves_out(tmp_path: Path) -> N
     assert "moongate lock more" in about["fix"]
 
 
+@pytest.mark.attack(12)
 def test_an_edited_lock_file_is_refused(tmp_path: Path) -> None:
     configure(tmp_path, [SEARCH])
     assert moongate("lock", cwd=tmp_path).code == 0

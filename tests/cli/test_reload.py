@@ -181,6 +181,7 @@ async def gone(pid: int) -> bool:
 
 
 @both_ways
+@pytest.mark.fault(30)
 async def test_a_broken_file_changes_nothing_and_is_told_until_it_is_mended(tmp_path: Path, front: str, era: str) -> None:
     file = File(tmp_path)
     one = server(tmp_path, "one")
@@ -214,6 +215,7 @@ async def test_a_broken_file_changes_nothing_and_is_told_until_it_is_mended(tmp_
 
 
 @both_ways
+@pytest.mark.fault(30)
 async def test_a_running_call_survives_the_removal_of_its_server(tmp_path: Path, front: str, era: str) -> None:
     file = File(tmp_path)
     file.write({"one": server(tmp_path, "one")})
@@ -293,6 +295,7 @@ async def test_tools_on_demand_and_pins_can_begin_while_it_runs(tmp_path: Path) 
         assert "load_tools" not in {x.name for x in (await running.client.list_tools()).tools}
 
 
+@pytest.mark.fault(22)
 async def test_a_flood_of_changes_costs_a_reading_a_second_and_reaches_clients_once_a_second(tmp_path: Path) -> None:
     file = File(tmp_path)
     file.write({"one": server(tmp_path, "one")})

@@ -121,6 +121,7 @@ def test_stdio_keeps_stdout_for_the_protocol_and_ends_with_its_client(tmp_path: 
         assert "Traceback" not in err
 
 
+@pytest.mark.attack(4)
 def test_a_bind_beyond_loopback_without_keys_is_refused(tmp_path: Path) -> None:
     write_gateway(tmp_path, storage={"dir": "state"})
     done = moongate("run", "--http", f"0.0.0.0:{free_port()}", "--json", cwd=tmp_path)

@@ -118,6 +118,7 @@ async def in_groups(count: int, work: Callable[[int], Coroutine[Any, Any, None]]
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.fault(24)
 async def test_five_hundred_clients_that_vanish_in_a_call_leave_nothing_behind(tmp_path: Path, era: Era) -> None:
     config = {"mcpServers": {"good": upstream_stdio("--legacy")}, "policies": {"good": {"maxConcurrency": 1_000, "timeoutSeconds": 5}}}
     with metered(tmp_path, config) as meter:
@@ -180,6 +181,7 @@ async def test_a_restarted_server_that_forgot_its_session_five_hundred_times_cos
     assert len(far.runs) == len(set(far.runs)) == 550
 
 
+@pytest.mark.fault(24)
 async def test_five_hundred_listeners_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
     with metered(tmp_path, {"mcpServers": {"good": upstream_stdio("--legacy")}}) as meter:
         async with connected(MODERN, meter.url) as (client, _):

@@ -55,6 +55,7 @@ def few() -> list[Row]:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.fault(17)
 async def test_a_fault_at_a_step_hurts_only_that_server_runs_nothing_twice_and_passes(tmp_path: Path) -> None:
     await walk(tmp_path, few())
 
@@ -63,6 +64,8 @@ async def test_a_fault_at_a_step_hurts_only_that_server_runs_nothing_twice_and_p
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.fault(17)
+@pytest.mark.fault(19)
 async def test_every_fault_at_every_step_hurts_only_that_server_runs_nothing_twice_and_passes(
     tmp_path: Path, transport: Transport, era: Era
 ) -> None:

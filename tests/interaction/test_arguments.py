@@ -181,6 +181,7 @@ async def test_metadata_of_the_listing_wins_over_the_hosts_and_cannot_forge_ours
 
 @pytest.mark.requirement(17, 18)
 @pytest.mark.parametrize("option", ["additionalArguments", "additional_tool_argument_names", "additionalArgumentNames"])
+@pytest.mark.attack(14)
 async def test_no_argument_and_no_published_rule_widens_the_allowlist(front: str, option: str) -> None:
     got = await sent(front, "plain__two", {"a": 1, "shown": "x", "b": 2, "c": 3, option: ["c", "shown"]})
     assert got["arguments"] == {"a": 1, "b": 2}
@@ -314,6 +315,7 @@ async def test_of_a_repeated_key_the_value_that_was_judged_is_the_one_that_is_se
     assert two_names["result"]["_meta"]["dev.moongate/rule"] == "arguments.read.path"
 
 
+@pytest.mark.attack(25)
 async def test_a_name_in_the_header_that_differs_from_the_body_is_refused(front: str) -> None:
     answer = await raw_call(front, "modern", "many__two", "{}", named="many__none")
     assert answer["error"]["code"] == -32020

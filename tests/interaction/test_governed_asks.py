@@ -65,6 +65,7 @@ def audit(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("upstream", SERVERS)
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.requirement("MC7", 28, 36, 39, 40, 41, 46, 48, 49, 51)
+@pytest.mark.attack(16)
 async def test_a_configured_model_answers_within_cap_and_budget_and_the_log_says_nothing_of_the_words(
     tmp_path: Path, model: ScriptedServer, era: Era, upstream: tuple[str, ...]
 ) -> None:
@@ -105,6 +106,7 @@ async def test_each_sampling_request_is_put_to_the_person_first(
 
 
 @pytest.mark.requirement(36, 38)
+@pytest.mark.attack(16)
 async def test_the_budget_holds_over_a_restart_of_the_gateway(tmp_path: Path, model: ScriptedServer) -> None:
     outcomes: list[bool] = []
     with upstream_http() as url:

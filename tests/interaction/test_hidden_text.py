@@ -84,6 +84,7 @@ async def test_definitions_results_and_everything_else_arrive_clean_by_default(t
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.attack(11)
 async def test_refused_definitions_do_not_exist_and_refused_results_name_the_rule(tmp_path: Path, era: Era) -> None:
     config = {"mcpServers": {"up": raw_stdio(told())}, "policies": {"up": {"hiddenText": "refuse"}}}
     with gateway_http(tmp_path, config) as front:
@@ -112,6 +113,7 @@ async def test_allowed_hidden_text_arrives_as_the_server_wrote_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.attack(11)
 async def test_questions_logs_and_progress_arrive_clean(tmp_path: Path, era: Era) -> None:
     form = {"type": "object", "properties": {"name": {"type": "string", "description": NASTY}}}
     asks = {"method": "elicitation/create", "params": {"message": NASTY, "requestedSchema": form}}

@@ -92,6 +92,7 @@ async def test_fixed_values_and_defaults_are_sent_under_the_servers_own_names(fr
     assert own["arguments"] == {"limit": 7, "region": "us", "query": "x", "tenant": "acme"}
 
 
+@pytest.mark.attack(20)
 async def test_a_caller_can_neither_change_a_fixed_value_nor_give_a_hidden_argument(front: str) -> None:
     result = await call(front, "old__find_docs", {"query": "x", "tenant": "evil", "debug": True})
     assert result.structured_content["got"]["arguments"] == {"limit": 10, "region": "eu", "query": "x", "tenant": "acme"}

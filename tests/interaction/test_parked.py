@@ -90,6 +90,7 @@ async def test_an_answer_reaches_a_2026_server_through_a_gateway_restarted_in_be
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.attack(5)
 async def test_nobody_answers_a_question_put_to_the_holder_of_another_key(tmp_path: Path, era: Era) -> None:
     store = KeyStore(tmp_path / "gateway-state" / "keys.json")
     keys = {name: store.add(name).token for name in ("ada", "bob")}

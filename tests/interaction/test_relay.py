@@ -34,6 +34,7 @@ async def test_a_result_passes_untouched_with_structured_content_and_vendor_meta
 
 
 @pytest.mark.requirement(1, 25)
+@pytest.mark.attack(14)
 async def test_an_undeclared_argument_never_leaves_the_gateway_and_is_named_to_the_client(house: House, way: Way) -> None:
     async with connected(way, house.target(way)) as (client, _):
         result = await client.call_tool(way.name("echo"), {"text": "x", "session": "secret"})
@@ -41,6 +42,7 @@ async def test_an_undeclared_argument_never_leaves_the_gateway_and_is_named_to_t
     assert (result.meta or {})["dev.moongate/droppedArguments"] == ["session"]
 
 
+@pytest.mark.attack(14)
 async def test_arguments_that_break_the_schema_are_refused_before_the_server_sees_them(house: House, way: Way) -> None:
     async with connected(way, house.target(way)) as (client, _):
         before = (await client.call_tool(way.name("stats"), {})).structured_content

@@ -99,6 +99,7 @@ async def test_a_modern_task_is_relayed_under_an_id_of_its_own_and_can_be_polled
 
 
 @pytest.mark.requirement(90)
+@pytest.mark.attack(5)
 async def test_an_id_of_another_principal_reads_as_one_that_never_was(tmp_path: Path) -> None:
     store = KeyStore(tmp_path / "gateway-state" / "keys.json")
     ada, bob = (store.add(name).token for name in ("ada", "bob"))

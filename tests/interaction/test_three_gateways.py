@@ -183,6 +183,7 @@ async def test_what_one_gateway_lets_through_the_next_drops_unless_the_tool_decl
     assert sorted((result.meta or {})["dev.moongate/droppedArguments"]) == ["dry_run", "session_id"]
 
 
+@pytest.mark.attack(35)
 async def test_three_gateways_in_a_circle_come_to_rest_and_refuse_to_go_round(tmp_path: Path) -> None:
     ports = {name: free_port() for name in "abc"}
     after = {"a": "b", "b": "c", "c": "a"}

@@ -20,6 +20,7 @@ PUBLIC = "8.8.8.8 1.1.1.1 2606:4700:4700::1111 ::ffff:8.8.8.8 64:ff9b::808:808 2
 
 
 @pytest.mark.parametrize("address", PRIVATE)
+@pytest.mark.attack(3)
 def test_a_private_address_is_refused_in_every_spelling(address: str) -> None:
     assert judge_address(address, loopback_allowed=False) is not None
     assert judge_address(address, loopback_allowed=True) is not None

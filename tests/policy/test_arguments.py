@@ -159,6 +159,7 @@ def test_a_bare_string_in_the_configuration_is_one_name(written: Any) -> None:
 # -- rules ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.attack(20)
 def test_a_value_outside_its_rule_is_refused_under_the_rule_s_name() -> None:
     policy = build(AB, rules={"read": {"a": {"pattern": "^docs/"}}})
     verdict = refused(policy, {"a": "etc/passwd", "x": 1})

@@ -34,6 +34,7 @@ def nested(depth: int, leaf: Any, key: str = "a") -> Any:
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "^(a|a)*$", "(a|aa)+$", "^(([a-z])+.)+[A-Z]([a-z])+$", r"(.*a){25}$"])
+@pytest.mark.attack(23)
 def test_a_pattern_that_hangs_a_backtracking_engine_is_answered_at_once(pattern: str) -> None:
     reason({"properties": {"a": {"pattern": pattern}}}, {"a": "a" * 50_000 + "!"})
 
@@ -44,6 +45,7 @@ def test_look_around_works() -> None:
     assert "does not match" in reason(schema, {"a": "secret1"})
 
 
+@pytest.mark.attack(23)
 def test_look_around_that_backtracks_too_much_is_refused() -> None:
     assert "step limit" in reason({"properties": {"a": {"pattern": r"^(?=a)(\w+\s?)*$|(a)\1"}}}, {"a": "a" * 60 + "!"})
 
@@ -53,11 +55,13 @@ def test_patterns_over_unicode_classes_load() -> None:
     assert isinstance(judge(schema, {"a": "Zürich"}), Pass)
 
 
+@pytest.mark.attack(23)
 def test_patterns_are_not_run_on_endless_text() -> None:
     assert "characters" in reason({"properties": {"a": {"pattern": "x$"}}}, {"a": "a" * 2_000_000})
     assert isinstance(judge({"properties": {"a": {"type": "string"}}}, {"a": "a" * 2_000_000}), Pass)
 
 
+@pytest.mark.attack(24)
 def test_nothing_is_fetched_for_a_reference() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
@@ -77,18 +81,22 @@ def test_recursive_schemas_work() -> None:
     assert "root.kids[0].n" in reason(schema, {"root": {"kids": [{"n": "x"}]}})
 
 
+@pytest.mark.attack(24)
 def test_a_reference_to_itself_ends() -> None:
     assert isinstance(judge({"$ref": "#"}, {}), Pass)
 
 
+@pytest.mark.attack(24)
 def test_a_schema_nested_too_deeply_is_refused() -> None:
     assert "nested deeper" in reason({"properties": {"a": nested(5_000, {"type": "string"}, "not")}}, {"a": 1})
 
 
+@pytest.mark.attack(24)
 def test_a_schema_with_too_many_values_is_refused() -> None:
     assert "values" in reason({"properties": {"a": {"enum": list(range(150_000))}}}, {"a": 1})
 
 
+@pytest.mark.attack(24)
 def test_definitions_that_double_at_each_step_are_refused() -> None:
     defs: dict[str, Any] = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(60)}
     schema: dict[str, Any] = {"$defs": {**defs, "d60": {}}, "properties": {"a": {"$ref": "#/$defs/d0"}}}
@@ -107,6 +115,7 @@ def test_recursion_through_the_same_child_twice_ends() -> None:
     assert isinstance(judge(schema, {"a": nested(60, {}, "c")}), Pass)
 
 
+@pytest.mark.attack(21)
 def test_arguments_nested_too_deeply_are_refused() -> None:
     schema: dict[str, Any] = {"properties": {"a": {}}}
     assert isinstance(judge(schema, {"a": nested(60, 1)}), Pass)

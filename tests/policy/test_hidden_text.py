@@ -76,6 +76,7 @@ def test_a_clean_value_is_not_copied() -> None:
     assert strip_value(value) is value
 
 
+@pytest.mark.attack(15)
 def test_only_what_holds_hidden_text_is_copied_and_the_original_stays() -> None:
     clean: Any = {"deep": ["same"]}
     value: Any = {"a": clean, "b": ["x\u202e", clean]}
@@ -96,6 +97,7 @@ def test_names_in_data_keep_their_meaning_and_names_in_definitions_are_cleaned()
     assert strip_value({"k\u200b": "v\u200b"}, keys=True) == {"k": "v"}
 
 
+@pytest.mark.attack(11)
 def test_a_schema_loses_hidden_text_and_arguments_whose_names_hide_some() -> None:
     schema: Any = {
         "properties": {"pa\u200bth": {}, "mode": {"enum": ["a", "b\u202e"], "default": "a\x1b[0m", "title": "M\ufeff", "type": "string"}},

@@ -109,6 +109,7 @@ def test_a_server_does_not_get_what_others_said(context: str) -> None:
     ],
     ids=str,
 )
+@pytest.mark.attack(17)
 def test_a_form_may_not_ask_for_a_secret(properties: Any) -> None:
     assert rule(judge_input(form(properties), policy(), 0)) == "elicitation.secret"
 
@@ -147,6 +148,7 @@ def test_urls_that_are_safe_to_show_pass(value: str) -> None:
         "https://[::1", "", None, 5,
     ],
 )  # fmt: skip
+@pytest.mark.attack(17)
 def test_other_urls_are_refused(value: Any) -> None:
     assert rule(judge_input(url(value), policy(), 0)) == "elicitation.url"
 
@@ -171,6 +173,7 @@ def test_an_unknown_elicitation_mode_is_refused() -> None:
         "パスワード", "暗証番号", "비밀번호", "PIN", "card PIN", "pin_code", "clé API", "OTP",
     ],
 )  # fmt: skip
+@pytest.mark.attack(17)
 def test_a_form_may_not_ask_for_a_secret_in_another_language_either(title: str) -> None:
     assert rule(judge_input(form({"field": {"type": "string", "title": title}}), policy(), 0)) == "elicitation.secret"
 

@@ -94,6 +94,7 @@ Expected = list[tuple[str, str]]
         ({"overrides": {"read": {"name": "write"}}}, [("overrides.read.name", "conflict")]),
     ],
 )
+@pytest.mark.attack(20)
 def test_each_rule_that_fails_open_or_contradicts_is_found_and_sound_ones_are_not(rules: dict[str, Any], expected: Expected) -> None:
     policy = SourcePolicy.model_validate({"additionalArguments": {"write": ["session"]}, **rules})
     schemas: dict[str, Any] = {**TOOLS, "write": {**TOOLS["write"], "required": []}}

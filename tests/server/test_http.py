@@ -41,17 +41,20 @@ def test_a_client_of_each_handshake_revision_gets_the_revision_it_asked_for(endp
 
 @pytest.mark.parametrize("host", ["evil.example.com", "127.0.0.1.evil.example.com", "localhost.evil.example.com:80", ""])
 @pytest.mark.parametrize("path", ["/mcp", "/", "/status.json"])
+@pytest.mark.attack(4)
 def test_a_foreign_host_name_is_refused_on_every_page(endpoint: str, host: str, path: str) -> None:
     response = httpx2.get(endpoint.replace("/mcp", path), headers={"host": host})
     assert response.status_code in (400, 421)
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example.com", "null", "https://127.0.0.1.evil.example.com"])
+@pytest.mark.attack(4)
 def test_a_foreign_origin_is_refused(endpoint: str, origin: str) -> None:
     response = httpx2.post(endpoint, headers={**ACCEPT, "origin": origin}, json=hello("2025-11-25"))
     assert response.status_code == 403
 
 
+@pytest.mark.attack(21)
 def test_a_body_over_the_limit_and_a_body_that_is_no_json_are_refused(endpoint: str) -> None:
     large = httpx2.post(endpoint, headers={**ACCEPT, "content-type": "application/json"}, content=b'"' + b"x" * 5_000_000 + b'"')
     broken = httpx2.post(endpoint, headers={**ACCEPT, "content-type": "application/json"}, content=b"{")

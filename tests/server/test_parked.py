@@ -108,6 +108,7 @@ async def test_two_asks_at_once_are_shown_together() -> None:
     assert cast("Complete", outcome).as_text() == "accept,accept"
 
 
+@pytest.mark.attack(5)
 async def test_another_principal_cannot_resume_a_call() -> None:
     async def work(ctx: CallContext) -> ToolOutcome:
         return Complete.text(str(await ctx.ask(FORM)))

@@ -88,6 +88,7 @@ def test_a_link_to_a_folder_of_the_same_skill_is_listed_as_a_copy(tmp_path: Path
         ("pipe", "special-file"),
     ],
 )
+@pytest.mark.attack(30)
 def test_a_link_that_leads_anywhere_else_refuses_the_skill(tmp_path: Path, target: str, code: str) -> None:
     (tmp_path / "secret").write_text("x")
     write_skill(tmp_path / "root" / "other")
@@ -195,6 +196,7 @@ def test_folders_deeper_than_the_limit_are_left_out(tmp_path: Path) -> None:
     assert problems(tmp_path, "s") == {("too-deep", "warning")}
 
 
+@pytest.mark.attack(30)
 def test_reading_follows_no_link_at_any_segment(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "x.md").write_text("secret")

@@ -72,6 +72,7 @@ FORBIDDEN = {
 }
 
 
+@pytest.mark.attack(10)
 async def test_nothing_outside_can_be_touched(sandbox: Sandbox, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
@@ -91,6 +92,7 @@ async def test_nothing_outside_can_be_touched(sandbox: Sandbox, tmp_path: Path) 
     assert (ran.stdout, ran.stderr, secret.read_text()) == ("[]\n", "", "secret")
 
 
+@pytest.mark.attack(10)
 async def test_memory_is_limited(sandbox: Sandbox) -> None:
     ran = await run(sandbox, "x = b'x' * (400 * 1024 * 1024)")
     assert ran.exit_code == 1 and "MemoryError" in ran.stderr
@@ -104,6 +106,7 @@ async def test_output_is_cut_and_says_so(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.requirement(132)
+@pytest.mark.attack(10)
 async def test_time_is_limited_and_everything_it_started_ends_with_it(tmp_path: Path) -> None:
     sandbox = Sandbox(Limits(seconds=0.7))
     mark = f"mark-{tmp_path.name}-{os.getpid()}"

@@ -177,6 +177,7 @@ async def test_a_file_script_without_a_runner_or_of_another_kind_of_skill_is_not
 
 
 @pytest.mark.requirement(117, 121)
+@pytest.mark.attack(28)
 async def test_a_failure_is_an_error_result_and_its_stack_stays_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     made = skill("pdf")
 

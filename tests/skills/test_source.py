@@ -180,6 +180,7 @@ URI_ATTACKS = [
 
 @pytest.mark.requirement(108)
 @pytest.mark.parametrize("uri", URI_ATTACKS, ids=range(len(URI_ATTACKS)))
+@pytest.mark.attack(30)
 async def test_only_the_canonical_uri_of_an_indexed_file_can_be_read(tmp_path: Path, uri: str) -> None:
     (tmp_path / "secret.md").write_text("secret")
     write_skill(tmp_path / "pdf", files={"a.md": "x", "references/b.md": "x", ".env": "SECRET=1", ".git/config": "x"})
@@ -190,6 +191,7 @@ async def test_only_the_canonical_uri_of_an_indexed_file_can_be_read(tmp_path: P
     assert (refused.value.kind, refused.value.name) == ("resource", uri)
 
 
+@pytest.mark.attack(30)
 async def test_a_file_swapped_for_a_link_after_indexing_is_not_served(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     skill = write_skill(tmp_path / "root" / "pdf", files={"a.md": "mine"})

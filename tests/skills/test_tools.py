@@ -104,6 +104,7 @@ async def test_a_body_cannot_forge_the_end_of_its_wrapper(tmp_path: Path) -> Non
     assert "</skill_content>" in done.structured["body"]
 
 
+@pytest.mark.attack(27)
 async def test_controls_and_hidden_text_of_a_body_become_visible(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", body="a\x1b[2Jb\u202ec\U000e0041d\te\r\nf\n")
     async with serving(tmp_path) as source:

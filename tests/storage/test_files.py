@@ -31,6 +31,7 @@ def test_a_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path: Path)
 
 
 @posix
+@pytest.mark.attack(29)
 def test_files_are_private_unless_said_otherwise(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text("open to all")

@@ -95,6 +95,7 @@ async def test_lines_come_back_in_order_after_a_restart(tmp_path: Path) -> None:
         assert (await log.verify()).problem == ""
 
 
+@pytest.mark.attack(29)
 async def test_the_database_belongs_to_its_user_alone(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
         made.note(entry("0"))
@@ -181,6 +182,7 @@ async def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path) -> None:
             await made.audit()
 
 
+@pytest.mark.fault(13)
 async def test_a_locked_database_is_an_error_and_works_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with records(tmp_path) as made:
         await made.audit()

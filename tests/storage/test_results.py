@@ -21,6 +21,7 @@ def keep(results: ResultStore, owner: str, body: bytes) -> str:
     return results.keep(owner, body, mime_type="text/plain", origin="up__lines").id
 
 
+@pytest.mark.attack(5)
 def test_a_body_comes_back_whole_and_in_slices_to_its_owner_only(tmp_path: Path) -> None:
     results = store(tmp_path)
     kept = keep(results, "ada", b"0123456789\n")

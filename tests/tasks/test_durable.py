@@ -114,6 +114,7 @@ MATRIX = [pytest.param(death, marks=() if death in FEW else pytest.mark.faults) 
 
 @pytest.mark.requirement(97)
 @pytest.mark.parametrize("death", MATRIX)
+@pytest.mark.fault(2)
 def test_after_a_kill_the_task_goes_on_and_no_finished_step_runs_twice(death: Death, url: str | None, tmp_path: Path) -> None:
     """The side effects, de-duplicated by key, are those of the undisturbed run; at most the step in flight has two."""
     journal = Journal(tmp_path / "journal")
@@ -178,6 +179,7 @@ def asking(journal: Journal, death: str | None) -> CallTool:
     return call
 
 
+@pytest.mark.fault(3)
 def test_an_answer_given_while_no_process_runs_is_found_after_the_restart(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
@@ -220,6 +222,7 @@ def waiting(done: list[str]) -> CallTool:
 
 @pytest.mark.requirement(94)
 @pytest.mark.requirement(95)
+@pytest.mark.fault(8)
 async def test_a_task_is_polled_answered_and_cancelled_through_another_process(url: str | None, tmp_path: Path) -> None:
     done: list[str] = []
     async with running(tmp_path, waiting(done), url=url) as one, running(tmp_path, waiting([]), url=url) as two:
@@ -239,6 +242,7 @@ async def test_a_task_is_polled_answered_and_cancelled_through_another_process(u
 
 
 @pytest.mark.requirement(97)
+@pytest.mark.fault(7)
 async def test_one_of_two_peers_takes_over_what_a_killed_process_ran(url: str | None, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
@@ -364,6 +368,7 @@ def test_work_that_is_not_to_be_resumed_fails_after_a_kill_and_says_why(tmp_path
 
 
 @pytest.mark.parametrize(("days", "expected"), [(6, "completed"), (8, "failed")])
+@pytest.mark.fault(14)
 def test_a_question_waits_for_days_also_while_no_process_runs_and_not_for_ever(days: int, expected: str, tmp_path: Path) -> None:
     async def ask_and_die() -> None:
         async with running(tmp_path, asking(Journal(tmp_path / "journal"), None)) as runner:
@@ -421,6 +426,7 @@ async def quick(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
 
 
 @pytest.mark.requirement(90)
+@pytest.mark.attack(6)
 async def test_a_task_is_unknown_to_everybody_else_and_its_id_cannot_be_guessed(tmp_path: Path) -> None:
     async with running(tmp_path, quick) as runner:
         task = await runner.start("tool", {}, CallContext(principal=Principal("ann")))

@@ -49,10 +49,10 @@ edges: [{from: one, to: two}]
 """
 
 
-def start_gateway(folder: Path, name: str) -> tuple[subprocess.Popen[bytes], str]:
+def start_gateway(folder: Path, name: str, storage: dict[str, Any] | None = None) -> tuple[subprocess.Popen[bytes], str]:
     port = free_port()
-    path = write_config(folder, {"expose": {"agents": ["."]}}, name)
-    log = folder / f"{name}.log"
+    path = write_config(folder, {"expose": {"agents": ["."]}, **({"storage": storage} if storage else {})}, name)
+    log = folder / f"{name}-{port}.log"
     command = [sys.executable, "-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path)]
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)

@@ -34,6 +34,7 @@ def test_an_event_is_one_line_with_time_level_and_logger() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO gateway\.tests\.logging started docs\n", out.getvalue())
 
 
+@pytest.mark.attack(27)
 def test_control_characters_and_tracebacks_stay_on_the_line() -> None:
     out = io.StringIO()
     configure_logging("info", stream=out)
@@ -48,6 +49,7 @@ def test_control_characters_and_tracebacks_stay_on_the_line() -> None:
     assert r"two\nlines" in lines[1]
 
 
+@pytest.mark.attack(28)
 def test_registered_secrets_never_reach_the_log() -> None:
     mask = SecretMask()
     secret = 'p"a/ss\nwörd+1'

@@ -36,6 +36,7 @@ async def until_marked(marker: str, count: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups")
+@pytest.mark.fault(23)
 async def test_a_killed_gateway_leaves_no_server_process_and_nothing_that_one_started(tmp_path: Path) -> None:
     marker = f"{tmp_path}-child"
     deaf = {**bad("deaf"), "env": {"MARK": marker}}

@@ -69,6 +69,7 @@ async def test_the_secret_goes_to_the_pinned_issuer_only_even_when_the_server_na
 @pytest.mark.parametrize(
     "metadata", [{"issuer": "https://other.example.com"}, {"token_endpoint": "http://169.254.169.254/token"}], ids=["mix-up", "ssrf"]
 )
+@pytest.mark.attack(3)
 async def test_an_issuer_that_calls_itself_differently_or_points_inside_gets_nothing(tmp_path: Path, metadata: dict[str, Any]) -> None:
     with auth_server() as origin:
         control(origin, metadata=metadata)
@@ -176,6 +177,7 @@ async def test_an_authorization_server_in_trouble_is_not_a_matter_of_credentials
         assert b"SECRET-BODY" not in everything_under(tmp_path)
 
 
+@pytest.mark.fault(21)
 async def test_a_token_refused_twice_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
     """The server takes no token of this issuer: one renewal, then an error that names the place."""
     with auth_server() as server, auth_server() as issuer, gateway_http(tmp_path, config(server, credentials(issuer)), env=ENV) as url:
@@ -203,6 +205,7 @@ async def test_configured_scopes_are_a_limit_and_the_refused_call_names_the_miss
         assert len(token_requests(origin)) == 1
 
 
+@pytest.mark.attack(2)
 async def test_a_clients_own_authorization_never_leaves_the_gateway(tmp_path: Path) -> None:
     """Both eras in front and behind, with OAuth and without (security.md C2 row 2)."""
     with auth_server() as new, auth_server("--legacy") as old, auth_server() as plain:
@@ -254,6 +257,7 @@ async def raw_calls(url: str, key: str, version: str) -> None:
                 assert (await client.post(url, json=body, headers=more)).status_code in (200, 400, 404)
 
 
+@pytest.mark.attack(28)
 async def test_no_secret_shows_in_any_output_log_state_or_page(tmp_path: Path) -> None:
     """Canaries: the client secret, the access token, a header by reference and the output of a program (security.md C2 row 28)."""
     with auth_server() as origin:
@@ -279,6 +283,7 @@ async def test_no_secret_shows_in_any_output_log_state_or_page(tmp_path: Path) -
         assert re.findall(r"canary-[a-z]+-\S{0,30}", shown) == []
 
 
+@pytest.mark.attack(29)
 async def test_tokens_at_rest_are_unreadable_private_and_bound_to_their_place(tmp_path: Path) -> None:
     with auth_server() as origin, gateway_http(tmp_path, config(origin, credentials(origin)), env=ENV) as url:
         await say(url)

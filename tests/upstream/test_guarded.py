@@ -65,6 +65,7 @@ async def test_plain_http_is_for_this_machine_only() -> None:
         await LOCAL.get("http://192.0.2.1/")
 
 
+@pytest.mark.attack(3)
 async def test_a_local_server_may_use_a_local_authorization_server_and_no_other_private_one() -> None:
     async with answering(lambda _: ok(b"{}")) as (origin, seen):
         assert (await LOCAL.get(f"{origin}/x")).content == b"{}"
@@ -82,6 +83,7 @@ async def test_a_private_origin_the_operator_wrote_is_asked_and_its_neighbour_is
             await fetch.get(f"{host}:{int(port) ^ 1}/x")
 
 
+@pytest.mark.attack(3)
 async def test_a_redirect_is_an_answer_and_not_followed() -> None:
     away = b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n"
     async with answering(lambda _: away) as (origin, seen):
@@ -108,12 +110,16 @@ async def test_a_name_that_changes_its_address_is_connected_to_where_it_was_chec
     assert asked == ["flip.example.com"]
 
 
+@pytest.mark.attack(21)
+@pytest.mark.fault(20)
 async def test_an_answer_too_large_is_refused_while_it_comes() -> None:
     async with answering(lambda _: ok(b"x" * (MAX_BODY_BYTES + 1))) as (origin, _):
         with pytest.raises(FetchRefused, match="more than 262144 bytes"):
             await LOCAL.get(origin)
 
 
+@pytest.mark.attack(21)
+@pytest.mark.fault(20)
 async def test_a_compressed_answer_is_refused_because_none_was_offered() -> None:
     async with answering(lambda _: ok(b"\x1f\x8b", "content-encoding: gzip")) as (origin, seen):
         with pytest.raises(FetchRefused, match="encoding"):

@@ -23,11 +23,13 @@ def test_each_gateway_adds_itself_to_the_via_list() -> None:
     assert extend_via({VIA_KEY: ["a"]}, "b")[VIA_KEY] == ["a", "b"]
 
 
+@pytest.mark.attack(35)
 def test_a_call_that_comes_back_to_a_gateway_is_refused() -> None:
     with pytest.raises(ToolFailed, match="loop"):
         extend_via({VIA_KEY: ["a", "b"]}, "a")
 
 
+@pytest.mark.attack(35)
 def test_a_call_through_too_many_gateways_is_refused() -> None:
     with pytest.raises(ToolFailed, match="at most"):
         extend_via({VIA_KEY: [str(n) for n in range(MAX_HOPS)]}, "me")

@@ -59,11 +59,14 @@ def tools(count: int, size: int = 0) -> list[Any]:
     return [{"name": f"t{n}", "description": "x" * size} for n in range(count)]
 
 
+@pytest.mark.attack(21)
 async def test_a_listing_whose_cursors_go_round_ends_where_it_began() -> None:
     assert await listed(lambda n: {"tools": tools(2), "nextCursor": "same"}) == (4, 2)
     assert await listed(lambda n: {"tools": tools(1), "nextCursor": str(n % 3)}) == (4, 4)
 
 
+@pytest.mark.attack(21)
+@pytest.mark.fault(20)
 async def test_a_listing_that_never_ends_is_cut_off() -> None:
     assert await listed(lambda n: {"tools": tools(1), "nextCursor": str(n)}) == (MAX_PAGES, MAX_PAGES)
     assert await listed(lambda n: {"tools": [], "nextCursor": str(n)}) == (0, MAX_PAGES)
@@ -96,6 +99,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
         yield House(stack.enter_context(metered(tmp_path_factory.mktemp("limits"), config)), far)
 
 
+@pytest.mark.fault(23)
 async def test_a_server_that_floods_standard_error_serves_and_costs_no_memory(house: House) -> None:
     async with connected(MODERN, house.meter.url) as (client, _):
         before = house.meter.now()
@@ -122,6 +126,7 @@ async def test_completion_and_subscription_end_in_time_at_a_server_that_does_not
         house.far.gate.set()
 
 
+@pytest.mark.fault(25)
 async def test_clients_that_never_read_their_answers_delay_nobody(house: House) -> None:
     """Ten of them, with 5 MB each, over connections that stay open and unread."""
     parts = urlsplit(house.meter.url)

@@ -76,6 +76,7 @@ def refusal(result: Any) -> str:
     return result.content[0].text
 
 
+@pytest.mark.attack(12)
 async def test_a_call_sent_again_after_its_server_died_does_not_reach_a_process_with_another_definition(house: House) -> None:
     async with connected(MODERN, house.url) as (client, _):
         assert not (await search(client, "repeated")).is_error
@@ -112,6 +113,7 @@ async def test_a_change_announced_by_a_callers_own_process_is_passed_on_and_hold
                 await anyio.sleep(0.02)
 
 
+@pytest.mark.attack(12)
 async def test_a_server_that_was_away_is_read_again_before_it_is_called(house: House) -> None:
     async with connected(MODERN, house.url) as (client, _):
         assert not (await search(client, "returning")).is_error

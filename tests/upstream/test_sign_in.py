@@ -142,6 +142,7 @@ async def test_a_missing_scope_is_remembered_and_asked_for_beside_the_old_ones(t
     ],
     ids=["mix-up", "no-issuer", "denied"],
 )
+@pytest.mark.attack(18)
 def test_an_answer_of_another_issuer_or_a_refusal_earns_no_token(tmp_path: Path, callback: dict[str, Any], said: str) -> None:
     with auth_server() as origin:
         control(origin, callback=callback)
@@ -153,6 +154,7 @@ def test_an_answer_of_another_issuer_or_a_refusal_earns_no_token(tmp_path: Path,
         assert token_requests(origin) == []
 
 
+@pytest.mark.attack(18)
 def test_a_callback_with_a_foreign_state_changes_nothing(tmp_path: Path) -> None:
     with auth_server() as origin, signing_in(write_config(tmp_path, config(origin, SIGNED_IN))) as (process, address, _):
         redirect = parse_qs(urlsplit(address).query)["redirect_uri"][0]
@@ -181,6 +183,7 @@ def test_a_callback_with_a_foreign_state_changes_nothing(tmp_path: Path) -> None
         ({"resource": {"authorization_servers": ["https://10.0.0.1/"]}}, "10.0.0.1 is not a public address"),
     ],
 )
+@pytest.mark.attack(18)
 def test_metadata_that_is_unsafe_stops_the_sign_in(tmp_path: Path, script: dict[str, Any], said: str) -> None:
     with auth_server() as origin:
         control(origin, **script)
@@ -191,6 +194,7 @@ def test_metadata_that_is_unsafe_stops_the_sign_in(tmp_path: Path, script: dict[
         assert token_requests(origin) == []
 
 
+@pytest.mark.attack(3)
 def test_the_address_of_metadata_in_a_challenge_is_asked_at_the_servers_own_origin_only(tmp_path: Path) -> None:
     """security.md C1: the SDK fetched whatever a 401 named."""
     with auth_server() as inside, auth_server() as origin:
@@ -199,6 +203,7 @@ def test_the_address_of_metadata_in_a_challenge_is_asked_at_the_servers_own_orig
         assert told(inside)["log"] == []
 
 
+@pytest.mark.attack(18)
 def test_a_pinned_issuer_the_server_does_not_name_stops_the_sign_in(tmp_path: Path) -> None:
     with auth_server() as other, auth_server() as origin:
         file = write_config(tmp_path, config(origin, {**SIGNED_IN, "issuer": other}))

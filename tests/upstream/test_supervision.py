@@ -124,6 +124,7 @@ async def test_a_server_that_forgets_every_session_at_once_ends_the_call_with_an
 
 
 @pytest.mark.parametrize(("era", "status", "form"), [("legacy", 429, "seconds"), ("modern", 503, "seconds"), ("modern", 503, "date")])
+@pytest.mark.fault(21)
 async def test_a_server_that_wants_to_be_left_alone_is_and_serves_again_then(tmp_path: Path, era: str, status: int, form: str) -> None:
     with far_server(modern=era == "modern") as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url, capable=False) as (client, _):
@@ -176,6 +177,7 @@ async def test_a_server_that_wants_other_credentials_says_so_in_the_status_until
     assert far.runs == ["before", "after"]
 
 
+@pytest.mark.fault(16)
 async def test_one_call_tries_a_failing_server_and_the_others_fail_at_once_meanwhile(tmp_path: Path) -> None:
     with far_server(modern=True) as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url) as (client, _):

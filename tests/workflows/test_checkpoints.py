@@ -171,6 +171,7 @@ async def test_another_graph_does_not_take_the_checkpoint() -> None:
 
 
 @pytest.mark.requirement("WF12")
+@pytest.mark.attack(30)
 async def test_files_are_versioned_json_and_ids_never_leave_the_folder(tmp_path: Path) -> None:
     storage = FileCheckpointStorage(tmp_path / "checkpoints")
     await build(storage).run(parcel())
@@ -190,6 +191,7 @@ async def test_files_are_versioned_json_and_ids_never_leave_the_folder(tmp_path:
 
 
 @pytest.mark.requirement("WF12")
+@pytest.mark.attack(33)
 async def test_a_class_that_the_graph_does_not_know_is_never_made_unless_it_is_allowed(tmp_path: Path) -> None:
     storage = FileCheckpointStorage(tmp_path)
     checkpoint = WorkflowCheckpoint("counting", build().graph_signature_hash, state={"x": subprocess.CalledProcessError(1, "x")})

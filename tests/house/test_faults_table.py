@@ -1,0 +1,34 @@
+"""Every row of the fault matrix and of the attack list has a test that names it, or says why not; the page in the docs has every row."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.faults.report import PAGE, rows_of
+from tests.faults.table import ATTACKS, FAULTS
+from tests.house.sources import parsed, python_files
+
+
+def marked(kind: str) -> set[int]:
+    """The rows in `@pytest.mark.KIND(N)` of every test."""
+    found: set[int] = set()
+    for path in python_files("tests"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(f"pytest.mark.{kind}"):
+                found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, int)}
+    return found
+
+
+def test_every_row_has_a_test_or_says_why_not() -> None:
+    for kind, rows in (("fault", FAULTS), ("attack", ATTACKS)):
+        named = marked(kind)
+        assert named <= rows.keys()
+        assert {number for number, row in rows.items() if not row.without} == named
+
+
+def test_the_page_has_every_row_as_it_is_here() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for rows in (FAULTS, ATTACKS):
+        for number, row in rows.items():
+            assert f"| {number} | {row.what} | {row.holds} |" in page
+    assert len(rows_of(page)) == len(FAULTS) + len(ATTACKS)
