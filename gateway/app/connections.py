@@ -4,7 +4,8 @@ When the gateway stops, calls may finish and streams that only wait for news are
 
 A peer that sends its request byte by byte, or stops reading its answer, holds a socket, a task and buffers for nothing.
 uvicorn closes idle connections but waits for ever in these two cases; here a timer is set only while a request is
-incomplete or the peer's window is full, so that an honest call, which arrives in one piece, sets none.
+incomplete or the peer's window is full, so that an honest call, which arrives in one piece, sets none. The parser is h11's,
+wherever uvicorn would choose httptools, behind which a peer that sends on without reading is not cut.
 """
 
 from __future__ import annotations
@@ -12,15 +13,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, cast
 
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
 if TYPE_CHECKING:
     from asyncio import BaseTransport, TimerHandle, Transport  # noqa: TID251  # what uvicorn's protocols are made of
     from collections.abc import Iterable
 
-    from uvicorn.protocols.http.h11_impl import H11Protocol as HttpProtocol
-
     from gateway.config.models import HttpSettings
-else:
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol as HttpProtocol
 
 DESCRIPTORS_KEPT_BACK = 0.5
 """Share of the process's open files that connections may not use: servers, files and the database need theirs."""
@@ -55,7 +54,7 @@ def _open_files() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def patient_protocol(settings: HttpSettings) -> type[HttpProtocol]:
+def patient_protocol(settings: HttpSettings) -> type[H11Protocol]:
     """uvicorn's HTTP protocol with the deadlines of `settings`, to be given to its `Config` as `http`."""
 
     class PatientProtocol(_Patient):
@@ -66,7 +65,7 @@ def patient_protocol(settings: HttpSettings) -> type[HttpProtocol]:
     return PatientProtocol
 
 
-class _Patient(HttpProtocol):
+class _Patient(H11Protocol):
     """Ends a connection whose request does not arrive, or whose answer is not read, in time."""
 
     head_seconds: float

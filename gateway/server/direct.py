@@ -2,10 +2,10 @@
 
 It takes a plain 2026 request for a tool of a remote server and answers a plain result. All else goes on untouched, before
 anything happened: other methods and eras, progress and logs, answers to questions, odd headers and bodies, every request that is
-not valid, tools of our own and tools that may ask. A call that has begun and turns out not to be plain (an error, a question, a
-task, a block that versions differ in, or just a slow call) is handed on as it runs: the SDK's path does all of its work and finds
-the call under way (`RUNNING_SCOPE_KEY`), so nothing is decided or worded twice. Keys, Host and Origin are checked before
-(`http`), policy is the gate's (`calls`).
+not valid, tools of our own and tools that may ask or become tasks. A call that has begun and turns out not to be plain (an error,
+a question, a task, a block that versions differ in, or just a slow call) is handed on as it runs: the SDK's path does all of its
+work and finds the call under way (`RUNNING_SCOPE_KEY`), so nothing is decided or worded twice. Keys, Host and Origin are checked
+before (`http`), policy is the gate's (`calls`).
 
 Plain asyncio: a call is one task and one future, because a task group, a stream and a watcher per request cost more than the call
 (performance.md §4). A client that leaves is noticed once the call was handed on, after `HAND_ON_SECONDS`.
@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Set
+from collections.abc import Coroutine, Generator, Mapping, Set
 from typing import TYPE_CHECKING, cast
 
 from mcp.shared.inbound import InboundModernRoute, classify_inbound_request
 from mcp_types import SERVER_INFO_META_KEY, methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
+from pydantic_core import from_json, to_json
 
 from gateway.auth.principal import Principal
 from gateway.errors import AskUnavailable, NotFound
@@ -35,6 +35,7 @@ from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext, LogLevel, capability_of
 from gateway.tools.guard import GuardedTool
+from gateway.upstream.exchange import has_odd_number
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -57,10 +58,8 @@ _PARAMS = frozenset({"name", "arguments", "_meta"})
 _INFO_KEY = "io.modelcontextprotocol/clientInfo"
 _CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 _VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
-_ENVELOPE = frozenset({_VERSION_KEY, _CAPABILITIES_KEY, _INFO_KEY})
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""Half a character, perhaps, which the SDK's models refuse."""
-
+_ENVELOPE_KEYS = (_VERSION_KEY, _CAPABILITIES_KEY, _INFO_KEY)
+_ENVELOPE = frozenset(_ENVELOPE_KEYS)
 _BLOCKS: Mapping[str, Set[str]] = {
     "text": frozenset({"type", "text"}),
     "image": frozenset({"type", "data", "mimeType"}),
@@ -112,9 +111,9 @@ class DirectPath:
             await self._app(scope, replay, send)
             return
         calls, tool, ctx = found
-        running = asyncio.get_running_loop().create_task(calls.run(tool, request["params"].get("arguments") or {}, ctx, ctx.caller))
+        running = _Underway(calls.run(tool, request["params"].get("arguments") or {}, ctx, ctx.caller))
         try:
-            answer = await self._plain_answer(running, request["id"], ctx)
+            answer = await self._plain_answer(running.task, request["id"], ctx)
             if answer is None:
                 scope[RUNNING_SCOPE_KEY] = running
                 await self._app(scope, replay, send)
@@ -123,7 +122,7 @@ class DirectPath:
                 await send({"type": "http.response.start", "status": 200, "headers": head})
                 await send({"type": "http.response.body", "body": answer})
         finally:
-            await _end(running)
+            await running.end()
 
     # -- what is taken -------------------------------------------------------------------------------------------
 
@@ -150,11 +149,10 @@ class DirectPath:
     def _read(self, body: bytes, headers: Mapping[str, str]) -> JsonObject | None:
         """The request in a body, if it is a valid plain one. `tools/call` itself is checked by the words of the SDK."""
         try:
-            text = body.decode()
-            request: JsonValue = json.loads(text)
-        except (ValueError, RecursionError):
+            request: JsonValue = from_json(body)
+        except ValueError:
             return None
-        if not isinstance(request, dict) or request.keys() != _REQUEST or ("\\u" in text and _SURROGATE.search(text)):
+        if not isinstance(request, dict) or request.keys() != _REQUEST:
             return None
         message = cast("JsonObject", request)
         number, params = message["id"], message["params"]
@@ -185,7 +183,8 @@ class DirectPath:
             tool = server.catalog.find(name)
         except NotFound:
             return None
-        if tool.definition.may_ask or tool.is_local or self._is_mirrored(name, tool):
+        definition = tool.definition
+        if definition.may_ask or definition.task_by != "nobody" or tool.is_local or self._is_mirrored(name, tool):
             return None
         principal = cast("Principal", scope[PRINCIPAL_SCOPE_KEY])
         version = str(params["_meta"][_VERSION_KEY])
@@ -214,11 +213,11 @@ class DirectPath:
             return None
         meta = cast("JsonObject", result.get("_meta") or {})
         stamped = {**result, "_meta": {**meta, SERVER_INFO_META_KEY: self._server.mcp.server_info_stamp}}
-        answer: JsonObject = {"jsonrpc": "2.0", "id": number, "result": stamped}
         try:
-            return json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+            answer = to_json({"jsonrpc": "2.0", "id": number, "result": stamped})
         except (ValueError, TypeError, RecursionError):
             return None
+        return None if has_odd_number(answer, stamped) else answer
 
 
 class Replay:
@@ -257,8 +256,8 @@ class KnownEnvelopes:
 
     def is_valid(self, meta: JsonMapping) -> bool:
         """Whether version, capabilities and name of a request's `_meta` are as the protocol has them."""
-        envelope = {key: meta[key] for key in sorted(_ENVELOPE & meta.keys())}
-        key = json.dumps(envelope)
+        envelope = {key: meta[key] for key in _ENVELOPE_KEYS if key in meta}
+        key = repr(envelope)
         if key in self._valid:
             return True
         try:
@@ -310,10 +309,32 @@ async def _is_soon_done(running: asyncio.Task[ToolOutcome]) -> bool:
     return running.done()
 
 
-async def _end(running: asyncio.Task[ToolOutcome]) -> None:
-    """Nobody waits for the call any more: end it, and hear its last word."""
-    if not running.done():
-        running.cancel()
-        await asyncio.wait([running])
-    if not running.cancelled():
-        running.exception()
+class _Underway:
+    """A call in a task of its own. It is cancelled at most once, however often who awaits it is: it may have to tell its server."""
+
+    def __init__(self, work: Coroutine[None, None, ToolOutcome]) -> None:
+        self.task = asyncio.get_running_loop().create_task(work)
+        self._is_ended = False
+
+    def __await__(self) -> Generator[None, None, ToolOutcome]:
+        return self._outcome().__await__()
+
+    async def _outcome(self) -> ToolOutcome:
+        try:
+            return await asyncio.shield(self.task)
+        except asyncio.CancelledError:
+            self._cancel()
+            raise
+
+    def _cancel(self) -> None:
+        if not self._is_ended:
+            self._is_ended = True
+            self.task.cancel()
+
+    async def end(self) -> None:
+        """Nobody waits for the call any more: end it, and hear its last word."""
+        if not self.task.done():
+            self._cancel()
+            await asyncio.wait([self.task])
+        if not self.task.cancelled():
+            self.task.exception()

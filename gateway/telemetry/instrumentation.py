@@ -100,7 +100,9 @@ def disable_instrumentation() -> None:
 
 
 def is_traced() -> bool:
-    """Whether the process has a provider that keeps spans; the short cuts past the SDK, which makes some, are not taken then."""
+    """Whether spans or durations of requests are kept; the short cuts past the SDK, which makes them, are not taken then."""
+    if OBSERVABILITY_SETTINGS.enable_instrumentation:
+        return True
     from opentelemetry import trace
 
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)

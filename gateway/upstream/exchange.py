@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from gateway.config.models import HttpServer, ServerEntry
 from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
@@ -106,12 +106,7 @@ class Exchange:
         if not all(_VALUE.fullmatch(value) for value in headers.values()):
             return None
         self._last = number = self._last + 1
-        try:
-            body = json.dumps(
-                {"jsonrpc": "2.0", "id": number, "method": method, "params": params}, separators=(",", ":"), allow_nan=False
-            ).encode()
-        except ValueError:
-            raise ToolFailed("The arguments hold a number that JSON does not have (NaN or infinity).") from None
+        body = _encoded({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         fields = "".join(f"\r\n{name}: {value}" for name, value in headers.items())
         from gateway.upstream.pool import TooLarge
 
@@ -205,6 +200,27 @@ class Exchange:
             logger.debug("%s: a message without a place in a modern answer was dropped", self._server)
             return
         await hear(method, cast("JsonMapping", params) if isinstance(params, dict) else {})
+
+
+def has_odd_number(encoded: bytes, value: JsonMapping) -> bool:
+    """Whether what `to_json` made of `value` holds a number that JSON does not have; a text may hold the same letters."""
+    if b"NaN" not in encoded and b"Infinity" not in encoded:
+        return False
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return True
+    return False
+
+
+def _encoded(message: JsonObject) -> bytes:
+    try:
+        body = to_json(message)
+    except ValueError:  # half a character, which only an escape can write
+        body = b"NaN"
+    if not has_odd_number(body, message):
+        return body if body != b"NaN" else json.dumps(message, separators=(",", ":")).encode()
+    raise ToolFailed("The arguments hold a number that JSON does not have (NaN or infinity).")
 
 
 def _decoded(data: bytes, what: str = "JSON response") -> JsonValue:

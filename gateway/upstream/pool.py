@@ -18,7 +18,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import httptools
@@ -36,6 +36,9 @@ IDLE_SECONDS = 60.0
 
 CONNECT_SECONDS = 10.0
 """For name, TCP and TLS; the deadline of the request itself is its caller's."""
+
+HAPPY_EYEBALLS_SECONDS = 0.25
+"""Head start of one address over the next, where a name has several (RFC 8305)."""
 
 HIGH_WATER_BYTES = 1_048_576
 """Of a streamed body nobody has taken yet; reading pauses here."""
@@ -169,6 +172,9 @@ class Pool:
 
     async def _connect(self) -> Line:
         loop = asyncio.get_running_loop()
+        # uvloop does not know the option; it tries one address after the other.
+        knows = not type(loop).__module__.startswith("uvloop")
+        eyeballs: dict[str, Any] = {"happy_eyeballs_delay": HAPPY_EYEBALLS_SECONDS} if knows else {}
         try:
             with anyio.fail_after(CONNECT_SECONDS):
                 _, line = await loop.create_connection(
@@ -177,7 +183,7 @@ class Pool:
                     self._port,
                     ssl=self._tls,
                     server_hostname=self._host if self._tls is not None else None,
-                    happy_eyeballs_delay=0.25,
+                    **eyeballs,
                 )
         except (OSError, TimeoutError, ssl.SSLError) as error:
             raise UpstreamUnavailable(f"cannot connect: {_reason(error)}", server=self.server) from None
