@@ -35,7 +35,13 @@ ContinuationToken = dict[str, Any]
 """Where a response that is still being made can be picked up; opaque, and only for the client that gave it."""
 
 _ResponseT = TypeVar("_ResponseT", "ChatResponse", "AgentResponse")
-_UNPARSED = object()
+
+
+class _Unparsed:
+    """Stands for a value that was not read yet; a class, because copies of it must be itself."""
+
+
+_UNPARSED = _Unparsed
 
 
 class _Update:
