@@ -8,11 +8,18 @@ from gateway.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gateway.chat.foundry import FoundryChatClient, FoundryEmbeddingClient
+    from gateway.chat.foundry_agents import AgentReference, FoundryAgentProvider
     from gateway.chat.openai_options import OpenAIChatOptions as FoundryChatOptions
 
-__all__ = ["FoundryChatClient", "FoundryChatOptions", "FoundryEmbeddingClient"]
+__all__ = ["AgentReference", "FoundryAgentProvider", "FoundryChatClient", "FoundryChatOptions", "FoundryEmbeddingClient"]
 
 __getattr__ = lazy_names(
     __name__,
-    {"FoundryChatClient": "chat.foundry", "FoundryChatOptions": "chat.foundry", "FoundryEmbeddingClient": "chat.foundry"},
+    {
+        "AgentReference": "chat.foundry_agents",
+        "FoundryAgentProvider": "chat.foundry_agents",
+        "FoundryChatClient": "chat.foundry",
+        "FoundryChatOptions": "chat.foundry",
+        "FoundryEmbeddingClient": "chat.foundry",
+    },
 )
