@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gateway.agents.remote.foundry import AgentReference, FoundryAgentProvider
     from gateway.chat.foundry import FoundryChatClient, FoundryEmbeddingClient
-    from gateway.chat.foundry_agents import AgentReference, FoundryAgentProvider
     from gateway.chat.openai_options import OpenAIChatOptions as FoundryChatOptions
 
 __all__ = ["AgentReference", "FoundryAgentProvider", "FoundryChatClient", "FoundryChatOptions", "FoundryEmbeddingClient"]
@@ -16,8 +16,8 @@ __all__ = ["AgentReference", "FoundryAgentProvider", "FoundryChatClient", "Found
 __getattr__ = lazy_names(
     __name__,
     {
-        "AgentReference": "chat.foundry_agents",
-        "FoundryAgentProvider": "chat.foundry_agents",
+        "AgentReference": "agents.remote.foundry",
+        "FoundryAgentProvider": "agents.remote.foundry",
         "FoundryChatClient": "chat.foundry",
         "FoundryChatOptions": "chat.foundry",
         "FoundryEmbeddingClient": "chat.foundry",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
+from gateway.agents.agent import Agent
 from gateway.chat.base import BaseChatClient
 from gateway.chat.foundry import API_PATH, FoundryChatClient
 from gateway.chat.openai_endpoint import Credential, Key
@@ -24,8 +25,6 @@ from gateway.types.options import ChatOptions
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-    from gateway import Agent
 
 API_VERSION = "v1"
 """Of the project's agents; what is below `API_PATH` has none."""
@@ -163,7 +162,8 @@ class FoundryAgentProvider:
 
     def _agent(self, known: JsonObject, own: _Own) -> Agent:
         reference = AgentReference(str(known["name"]), cast("str | None", known.get("version")))
-        return FoundryAgentClient(self._client, reference).as_agent(
+        return Agent(
+            FoundryAgentClient(self._client, reference),
             name=reference.name,
             description=cast("str | None", known.get("description")),
             tools=own.tools,
