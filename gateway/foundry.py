@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gateway.agents.remote.foundry import AgentReference, FoundryAgentProvider
     from gateway.chat.foundry import FoundryChatClient, FoundryEmbeddingClient
     from gateway.chat.openai_options import OpenAIChatOptions as FoundryChatOptions
 
-__all__ = ["FoundryChatClient", "FoundryChatOptions", "FoundryEmbeddingClient"]
+__all__ = ["AgentReference", "FoundryAgentProvider", "FoundryChatClient", "FoundryChatOptions", "FoundryEmbeddingClient"]
 
 __getattr__ = lazy_names(
     __name__,
-    {"FoundryChatClient": "chat.foundry", "FoundryChatOptions": "chat.foundry", "FoundryEmbeddingClient": "chat.foundry"},
+    {
+        "AgentReference": "agents.remote.foundry",
+        "FoundryAgentProvider": "agents.remote.foundry",
+        "FoundryChatClient": "chat.foundry",
+        "FoundryChatOptions": "chat.foundry",
+        "FoundryEmbeddingClient": "chat.foundry",
+    },
 )

@@ -11,12 +11,12 @@ import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from inspect import isawaitable
-from typing import Any, Literal, cast, overload
+from typing import Any, Generic, Literal, cast, overload
 
 from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, inside
 from gateway.agents.run import RunObserver, RunPlan, run_stream
 from gateway.agents.tracing import traced_run
-from gateway.chat.base import SupportsChatGetResponse
+from gateway.chat.base import OptionsT, SupportsChatGetResponse
 from gateway.chat.limits import LoopOptions, loop_options
 from gateway.errors import AgentError, UserInputRequired
 from gateway.json_types import JsonMapping, JsonObject
@@ -40,8 +40,8 @@ from gateway.types.structured import TypedFormat, response_format
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 
 
-class Agent:
-    """An agent over a chat client."""
+class Agent(Generic[OptionsT]):
+    """An agent over a chat client; generic over the options its client takes (requirements AG9)."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Agent:
         name: str | None = None,
         description: str | None = None,
         tools: Any = None,
-        default_options: ChatOptions | None = None,
+        default_options: OptionsT | ChatOptions | None = None,
         context_providers: Sequence[ContextProvider] | None = None,
         middleware: Any = None,
         function_invocation_configuration: LoopOptions | JsonMapping | None = None,
@@ -100,7 +100,7 @@ class Agent:
         stream: Literal[False] = False,
         session: AgentSession | None = None,
         middleware: Any = None,
-        options: ChatOptions | None = None,
+        options: OptionsT | ChatOptions | None = None,
         tools: Any = None,
         function_invocation_kwargs: JsonMapping | None = None,
         client_kwargs: JsonMapping | None = None,
@@ -117,7 +117,7 @@ class Agent:
         stream: Literal[True],
         session: AgentSession | None = None,
         middleware: Any = None,
-        options: ChatOptions | None = None,
+        options: OptionsT | ChatOptions | None = None,
         tools: Any = None,
         function_invocation_kwargs: JsonMapping | None = None,
         client_kwargs: JsonMapping | None = None,
@@ -134,7 +134,7 @@ class Agent:
         stream: bool = False,
         session: AgentSession | None = None,
         middleware: Any = None,
-        options: ChatOptions | None = None,
+        options: OptionsT | ChatOptions | None = None,
         tools: Any = None,
         function_invocation_kwargs: JsonMapping | None = None,
         client_kwargs: JsonMapping | None = None,
@@ -150,7 +150,7 @@ class Agent:
         stream: bool = False,
         session: AgentSession | None = None,
         middleware: Any = None,
-        options: ChatOptions | None = None,
+        options: OptionsT | ChatOptions | None = None,
         tools: Any = None,
         function_invocation_kwargs: JsonMapping | None = None,
         client_kwargs: JsonMapping | None = None,
@@ -166,8 +166,9 @@ class Agent:
         model. `ctx` is the call on whose behalf the agent runs; its tools are called in that call's name. Raises as
         `run_stream` does.
         """
+        agent = cast("Agent", self)
         context = AgentContext(
-            self,
+            agent,
             to_messages(messages),
             session,
             stream,
@@ -179,8 +180,8 @@ class Agent:
             tokenizer=tokenizer or self.tokenizer,
         )
         given = sort_middleware([*self.middleware, *listed(middleware)])
-        steps = _Steps(self, context, given, ctx or CallContext(), observer)
-        current = AgentRunContext(self, session, tuple(context.messages), context.options)
+        steps = _Steps(agent, context, given, ctx or CallContext(), observer)
+        current = AgentRunContext(agent, session, tuple(context.messages), context.options)
         if not stream:
             return steps.whole(current)
         response: AgentStream = ResponseStream(steps.updates(), steps.folded)

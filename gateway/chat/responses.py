@@ -43,7 +43,7 @@ class OpenAIChatClient(ResponsesTools, OpenAIClientBase[OptionsT]):
         keeps = in_background or bool(options.get("store") or options.get("conversation_id"))
         path, body = _retrieval(token, stream=stream) if token is not None else ("/responses", None)
         if token is None:
-            body = to_request(messages, options, self.instruction_role) | {"model": model}
+            body = self._request(messages, options, model)
         if not stream:
             answer = await self.connection.answer(model, path, body, subject=_subject(token))
             yield read_response(answer, model, in_background=in_background, keeps=keeps)
@@ -53,6 +53,10 @@ class OpenAIChatClient(ResponsesTools, OpenAIClientBase[OptionsT]):
             reader.response_id, reader.sequence = token.get("response_id"), token.get("sequence_number")
         async for update in self._streamed(reader, model, path, body, subject=_subject(token)):
             yield update
+
+    def _request(self, messages: Sequence[Message], options: ChatOptions, model: str) -> JsonObject:
+        """The body of a new response."""
+        return to_request(messages, options, self.instruction_role) | {"model": model}
 
     async def _streamed(
         self, reader: StreamReader, model: str, path: str, body: JsonObject | None, *, subject: str | None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, Union, cast, get_arg
 
 from gateway.errors import ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.checking import SchemaCheck, measure
 from gateway.tools.base import Complete, InputRequired, TaskStarted
 from gateway.tools.context import CallContext
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter
 
 Explicit = Union["type[BaseModel]", JsonMapping]
-"""A schema given by hand: a pydantic model, or JSON Schema that is published and passed through unchecked."""
+"""A schema given by hand: a pydantic model, or JSON Schema, which arguments are checked by."""
 
 _OUTCOMES = (Complete, InputRequired, TaskStarted)
 _SECTION = re.compile(r"^(args|arguments|params|parameters|returns?|yields?|raises):\s*$", re.IGNORECASE)
@@ -69,6 +70,8 @@ class FunctionSchema:
     """Checks and converts arguments; `None` passes them through."""
     returns: TypeAdapter[Any] | None = field(default=None, repr=False)
     """Converts results of an annotated object type."""
+    check: SchemaCheck | None = field(default=None, repr=False)
+    """Checks arguments where only a JSON Schema says what they are."""
     context_type: type[ContextType] | None = None
     """What the context parameter gets is made by this class; `None` means the `CallContext` itself."""
 
@@ -84,6 +87,10 @@ class FunctionSchema:
             made = self.context_type
             keyword[self.context_parameter] = ctx if made is None else made.for_call(function, arguments, ctx)
         if self.model is None:
+            if self.check is not None and self.check.problem is None:  # one that cannot be used checks nothing
+                given = dict(arguments)
+                if reason := self.check.find(given, measure(given)):
+                    raise ArgumentsRefused(f"Argument parsing failed. {reason}")
             return positional, {**arguments, **keyword}
         checked = _validate(self.model, arguments)
         for parameter in self.parameters:
@@ -130,7 +137,8 @@ def read_function(func: Callable[..., Any], *, explicit: Explicit | None = None)
         shape = model_schema(model)
         _describe(shape, parameter_notes)
     made = cast("type[ContextType] | None", context_type if context_type is not CallContext else None)
-    return FunctionSchema(description, shape, output_schema, context, parameters, model, returns, made)
+    check = SchemaCheck(shape) if model is None else None
+    return FunctionSchema(description, shape, output_schema, context, parameters, model, returns, check, made)
 
 
 def parse_docstring(text: str) -> tuple[str, dict[str, str]]:

@@ -13,7 +13,8 @@ from typing import Any, Literal, cast
 
 from gateway.errors import AdditionItemMismatch, ContentError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.types.annotations import Annotation, UsageDetails
+from gateway.types.annotations import Annotation, UsageDetails, add_usage
+from gateway.types.copying import sharing_raw
 
 Annotations = Sequence[Annotation] | None
 
@@ -441,11 +442,9 @@ class Content:
             self.raw_representation = raw_representation
         return self
 
-    # -- access ------------------------------------------------------------------------------------------------
-
     def has_top_level_media_type(self, top_level_media_type: Literal["application", "audio", "image", "text"]) -> bool:
         """Whether the media type is of that family."""
-        return (self.media_type or "").partition("/")[0].lower() == top_level_media_type
+        return (self.media_type or "").partition("/")[0].lower() == top_level_media_type.lower()
 
     @property
     def label(self) -> str:
@@ -502,13 +501,10 @@ class Content:
                 joined.call_id, joined.name = self.call_id or other.call_id, self.name or other.name
                 joined.arguments = _joined_arguments(self.arguments, other.arguments)
             case "usage":
-                first, second = self.usage_details or {}, other.usage_details or {}
-                joined.usage_details = {key: (first.get(key) or 0) + (second.get(key) or 0) for key in {**first, **second}}
+                joined.usage_details = add_usage(self.usage_details or {}, other.usage_details or {})
             case _:
                 raise AdditionItemMismatch(f"two {self.type} contents cannot be joined")
         return joined
-
-    # -- serialisation -----------------------------------------------------------------------------------------
 
     def to_dict(self, *, exclude_none: bool = True, exclude: set[str] | None = None) -> JsonObject:
         """JSON form: `type` beside the kind's own fields; `exclude` names fields to leave out."""
@@ -549,8 +545,12 @@ class Content:
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
 
+    __deepcopy__ = sharing_raw
+
     def __str__(self) -> str:
-        return self.text if self.type == "text" and self.text is not None else repr(self)
+        if self.type == "error":
+            return f"Error {self.error_code}: {self.message or ''}" if self.error_code else self.message or "Unknown error"
+        return self.text or "" if self.type == "text" else repr(self)
 
     def __repr__(self) -> str:
         return f"Content({self.to_dict()!r})"

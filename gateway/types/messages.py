@@ -8,6 +8,7 @@ from typing import Literal, Union, cast
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.types.content import Content
+from gateway.types.copying import sharing_raw
 
 Role = Literal["system", "user", "assistant", "tool"]
 RoleLiteral = Role
@@ -75,6 +76,7 @@ class Message:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self.to_dict() == other.to_dict()
 
+    __deepcopy__ = sharing_raw
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
 
     def __repr__(self) -> str:

@@ -7,39 +7,90 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, field, fields
+from types import GenericAlias
+from typing import Any, Self, TypeVar, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.types.annotations import UsageDetails
+from gateway.types.annotations import UsageDetails, add_usage, add_usage_details
 from gateway.types.content import Content
+from gateway.types.copying import RAW, sharing_raw
 from gateway.types.messages import Message, Role
 from gateway.types.streams import ResponseStream
 from gateway.types.structured import ResponseFormat, parse_answer
 
-__all__ = ["AgentResponse", "AgentResponseUpdate", "ChatResponse", "ChatResponseUpdate", "ResponseFormat", "ResponseStream", "add_usage"]
+__all__ = [
+    "AgentResponse",
+    "AgentResponseUpdate",
+    "ChatResponse",
+    "ChatResponseUpdate",
+    "ResponseFormat",
+    "ResponseStream",
+    "add_usage",
+    "add_usage_details",
+]
 
 
 ContinuationToken = dict[str, Any]
 """Where a response that is still being made can be picked up; opaque, and only for the client that gave it."""
 
 _ResponseT = TypeVar("_ResponseT", "ChatResponse", "AgentResponse")
-_UNPARSED = object()
 
 
-def add_usage(first: UsageDetails | None, second: UsageDetails | None) -> UsageDetails | None:
-    """Both counts together; `None` where neither is known."""
-    if first is None or second is None:
-        return first or second
-    return {key: (first.get(key) or 0) + (second.get(key) or 0) for key in {**first, **second}}
+class _Unparsed:
+    """Stands for a value that was not read yet; a class, because copies of it must be itself."""
 
 
-add_usage_details = add_usage
-"""Agent-framework's name."""
+_UNPARSED = _Unparsed
+
+
+class _Update:
+    """What parts of responses share: their text, and their JSON form."""
+
+    __slots__ = ()
+
+    contents: list[Content]
+
+    __deepcopy__ = sharing_raw
+
+    @property
+    def text(self) -> str:
+        """The text in this part."""
+        return "".join(c.text or "" for c in self.contents if c.type == "text")
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_dict(self) -> JsonObject:
+        """JSON form; the provider's own object is left out."""
+        data: JsonObject = {"type": _KINDS[type(self).__name__], "contents": [content.to_dict() for content in self.contents]}
+        for name in (own.name for own in fields(cast("Any", self)) if own.name not in ("contents", RAW)):
+            if (value := getattr(self, name)) is not None:
+                data[name] = value
+        return data
+
+    def to_json(self) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_dict(cls, data: JsonMapping) -> Self:
+        """The inverse of `to_dict`."""
+        known = {own.name for own in fields(cast("Any", cls))} - {"contents"}
+        contents = [item if isinstance(item, Content) else Content.from_dict(item) for item in data.get("contents") or ()]
+        return cls(contents, **{key: value for key, value in data.items() if key in known})  # pyright: ignore[reportCallIssue]  # the dataclass's
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The inverse of `to_json`."""
+        return cls.from_dict(json.loads(text))
+
+
+_KINDS = {"ChatResponseUpdate": "chat_response_update", "AgentResponseUpdate": "agent_response_update"}
 
 
 @dataclass(slots=True)
-class ChatResponseUpdate:
+class ChatResponseUpdate(_Update):
     """A part of a streamed model response."""
 
     contents: list[Content] = field(default_factory=lambda: list[Content]())
@@ -56,14 +107,9 @@ class ChatResponseUpdate:
     additional_properties: JsonObject | None = None
     raw_representation: object = None
 
-    @property
-    def text(self) -> str:
-        """The text in this part."""
-        return "".join(c.text or "" for c in self.contents if c.type == "text")
-
 
 @dataclass(slots=True)
-class AgentResponseUpdate:
+class AgentResponseUpdate(_Update):
     """A part of an agent's run."""
 
     contents: list[Content] = field(default_factory=lambda: list[Content]())
@@ -80,11 +126,6 @@ class AgentResponseUpdate:
     raw_representation: object = None
 
     @property
-    def text(self) -> str:
-        """The text in this part."""
-        return "".join(c.text or "" for c in self.contents if c.type == "text")
-
-    @property
     def user_input_requests(self) -> list[Content]:
         """What in this part waits for a person."""
         return [c for c in self.contents if c.user_input_request]
@@ -94,6 +135,12 @@ class _Response:
     """What whole responses share: their messages, and the answer as a value."""
 
     __slots__ = ("_format", "_value", "messages")
+
+    def __class_getitem__(cls, item: object) -> GenericAlias:
+        """`AgentResponse[City]` names the type of `value` for readers, as in agent-framework's code."""
+        return GenericAlias(cls, item)
+
+    __deepcopy__ = sharing_raw
 
     def __init__(self, messages: Message | Sequence[Message] | None, value: JsonValue, response_format: ResponseFormat | None) -> None:
         self.messages: list[Message] = [messages] if isinstance(messages, Message) else list(messages or ())

@@ -26,6 +26,8 @@ keeps it. Keys of a turn, all optional:
     polls        of a background response: how often it is still in progress when asked (1)
     drop_after   of a streamed background response: the sequence number after which the connection breaks, once
 
+A project's agents (`/api/projects/NAME/agents/…`) are kept as long as the process.
+
 Background responses are kept: `GET /v1/responses/ID` (also streamed), `POST …/cancel`, `DELETE`. `/v1/embeddings` answers
 each input with a vector of its length. See `openai_background`.
 
@@ -70,6 +72,7 @@ class State:
     requests: list[Json] = field(default_factory=lambda: list[Json]())
     holds: dict[str, anyio.Event] = field(default_factory=lambda: dict[str, anyio.Event]())
     kept: dict[str, Kept] = field(default_factory=lambda: dict[str, Kept]())
+    agents: dict[str, list[Json]] = field(default_factory=lambda: dict[str, list[Json]]())
 
     def load(self, script: Json) -> None:
         """Start over with another script."""
@@ -325,6 +328,25 @@ async def _embeddings(state: State, request: Request) -> Response:
     return JSONResponse({"data": list(reversed(data)), "model": body["model"], "usage": used})
 
 
+async def _new_agent(state: State, request: Request) -> Response:
+    """A project's agents: every `POST` is a new version."""
+    body: Json = await request.json()
+    state.requests.append({"path": request.url.path, "body": body, "authorization": request.headers.get("authorization")})
+    name = request.path_params["name"]
+    versions = state.agents.setdefault(name, [])
+    versions.append({"object": "agent.version", "name": name, "version": str(len(versions) + 1), **body})
+    return JSONResponse(versions[-1])
+
+
+async def _agent(state: State, request: Request) -> Response:
+    versions = state.agents.get(request.path_params["name"])
+    if not versions:
+        return _error(404, "no such agent", "not_found")
+    if version := request.path_params.get("version"):
+        return JSONResponse(versions[int(version) - 1])
+    return JSONResponse({"object": "agent", "name": versions[0]["name"], "versions": {"latest": versions[-1]}})
+
+
 def build_app(state: State) -> Starlette:
     """The ASGI application that plays `state`."""
 
@@ -367,6 +389,10 @@ def build_app(state: State) -> Starlette:
             Route("/v1/responses", answer, methods=["POST"]),
             Route("/v1/chat/completions", answer, methods=["POST"]),
             Route("/v1/embeddings", partial(_embeddings, state), methods=["POST"]),
+            Route("/api/projects/{project}/openai/v1/responses", answer, methods=["POST"]),
+            Route("/api/projects/{project}/agents/{name}/versions", partial(_new_agent, state), methods=["POST"]),
+            Route("/api/projects/{project}/agents/{name}", partial(_agent, state)),
+            Route("/api/projects/{project}/agents/{name}/versions/{version}", partial(_agent, state)),
             *background_routes(state),
             Route("/requests", requests),
             Route("/script", script, methods=["POST"]),

@@ -374,6 +374,21 @@ async def test_a_schema_may_be_given_as_a_model_or_as_json_schema() -> None:
     assert (await run(raw, a=[1])).as_text() == '{"a": [1]}'
 
 
+@pytest.mark.requirement("TL8", "DE1")
+async def test_arguments_are_checked_by_a_json_schema_that_was_given_instead_of_types() -> None:
+    def place(**_: Any) -> str:
+        return "placed"
+
+    shape = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"], "additionalProperties": False}
+    placed = FunctionTool[..., str](place, schema=shape)
+    for wrong, said in (({}, "'count' is required"), ({"count": "many"}, "count"), ({"count": 1, "more": 2}, "more")):
+        with pytest.raises(ToolFailed, match=f"Argument parsing failed.*{said}"):
+            await placed.call(wrong, CTX)
+    assert (await run(placed, count=1)).as_text() == "placed"
+    unusable = FunctionTool[..., str](place, schema={"type": "object", "$ref": "https://schemas.example/none"})
+    assert (await run(unusable, count="any")).as_text() == "placed"
+
+
 async def test_keyword_rest_of_a_function_is_neither_published_nor_filled() -> None:
     def place(item: str, **rest: Any) -> str:
         return f"{item} {rest}"
