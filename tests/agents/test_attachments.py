@@ -177,6 +177,26 @@ async def test_what_the_gateway_says_for_all_agents_goes_around_what_a_file_says
     assert "file_access_read_file" in said and "file_access_save_file" not in said, "read-only unless it says otherwise"
 
 
+async def test_ready_made_middleware_is_named_with_its_arguments(tmp_path: Path, server: ScriptedServer) -> None:
+    def double(n: int) -> int:
+        """Twice n."""
+        return 2 * n
+
+    agent_file(tmp_path, tools="[function/double]", middleware='[{"gateway:RepeatedCallMiddleware": {max_repeats: 1}}]')
+    again = {"tool_calls": [{"name": "double", "arguments": {"n": 1}}]}
+    await server.play(again, again, {"text": "{last_tool}"})
+    around: list[Any] = [{"gateway:ModelTimeoutMiddleware": {"seconds": 20}}]
+    async with source_of(tmp_path, server, House(FunctionTool(double)), middleware=around) as source:
+        assert source.problems == []
+        said = (await call(source)).as_text()
+    assert "already called" in said, said
+    (tmp_path / "helper.agent.md").unlink()
+    agent_file(tmp_path, middleware='[{"gateway:ModelTimeoutMiddleware": {minutes: 1}}]')
+    async with source_of(tmp_path, server, House()) as source:
+        [problem] = source.problems
+    assert "ModelTimeoutMiddleware" in problem.message and "minutes" in problem.message
+
+
 async def test_middleware_for_all_agents_that_is_none_keeps_every_agent_out(tmp_path: Path, server: ScriptedServer) -> None:
     agent_file(tmp_path)
     async with source_of(tmp_path, server, House(), middleware=["json:loads"]) as source:
