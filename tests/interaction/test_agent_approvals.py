@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,8 +27,8 @@ from tests.interaction.wire import over_http
 pytestmark = [pytest.mark.timeout(60)]
 AGENT = "---\nname: clerk\ndescription: Echoes.\nmodel: openai-chat:scripted\ntools: [guarded/echo, guarded/add]\n---\nEcho.\n"
 ECHO: dict[str, Any] = {"when": {"last_role": "tool"}, "text": "The tool said: {last_tool}", "repeat": True}
-WORK_SECONDS = 0.5
-"""Of the tool: shorter than it takes to start a program that answers."""
+WORK_SECONDS = 2.0
+"""Of the tool: shorter than the person who answers in another terminal takes."""
 
 
 def calling(*texts: str) -> dict[str, Any]:
@@ -196,6 +197,8 @@ async def test_without_forms_the_agent_waits_for_another_process_longer_than_its
     def answer() -> Any:
         while not (waiting := place.cli("list")["approvals"]):
             pass
+        while time.time() < waiting[0]["createdAt"] + WORK_SECONDS:
+            place.cli("show", waiting[0]["id"])
         return place.cli("approve", waiting[0]["id"], "--always")
 
     decided: list[Any] = []
