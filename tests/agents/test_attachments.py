@@ -15,6 +15,7 @@ import pytest
 from gateway import CallContext, FunctionTool
 from gateway.agents.attachments import MAX_ATTACHED_BYTES, MAX_ATTACHMENTS
 from gateway.agents.source import AgentSource
+from gateway.agents.tool import DEPTH_KEY
 from gateway.chat.resolve import ModelResolver
 from gateway.config.agents import AgentSettings
 from gateway.errors import AgentError, NotFound
@@ -111,6 +112,18 @@ async def test_an_attachment_that_is_none_is_named_and_no_model_is_asked(
             await call(source, attachments=[{"type": "text", "text": "x"}] * (MAX_ATTACHMENTS + 1))
     assert "attachments[1]" in str(caught.value) and told in str(caught.value)
     assert await server.requests() == []
+
+
+async def test_an_agent_cannot_have_another_one_read_what_it_may_not(tmp_path: Path, server: ScriptedServer) -> None:
+    agent_file(tmp_path)
+    await server.play({"text": "seen"})
+    house = House(**{"notes+note://7": {"mimeType": "text/plain", "text": "the seventh"}})
+    inside = CallContext(meta={DEPTH_KEY: 1})
+    async with source_of(tmp_path, server, house) as source:
+        with pytest.raises(AgentError, match="attach its content"):
+            await call(source, inside, attachments=[{"type": "resource_link", "uri": "notes+note://7"}])
+        await call(source, inside, attachments=[{"type": "resource_link", "uri": "https://example.com/"}])
+    assert house.read == []
 
 
 async def test_an_agent_may_take_no_attachments(tmp_path: Path, server: ScriptedServer) -> None:
