@@ -59,7 +59,7 @@ ATTACHMENTS: JsonObject = {
 
 
 async def read_attachments(given: JsonValue, resources: ResourceBox | None, ctx: CallContext) -> list[Content]:
-    """The contents of the argument's blocks, links resolved.
+    """The contents of the argument's blocks, links resolved; without `resources` only web addresses may be linked.
 
     Raises:
         AgentError: A block is not what its type says, they are too many or too large, or a link leads nowhere; names the block.
@@ -83,12 +83,15 @@ async def read_attachments(given: JsonValue, resources: ResourceBox | None, ctx:
 
 async def _linked(block: JsonMapping, at: str, resources: ResourceBox | None, ctx: CallContext) -> list[Content]:
     uri = str(block["uri"])
+    is_web = uri.startswith(("https://", "http://"))
+    if resources is None:
+        if is_web:
+            return [from_block(block)]
+        raise AgentError(f"{at}: {uri[:200]!r} cannot be read for this call; attach its content instead.")
     try:
-        if resources is None:
-            raise NotFound("resource", uri)
         outcome = await resources.read_resource(uri, ctx)
     except NotFound:
-        if uri.startswith(("https://", "http://")):
+        if is_web:
             return [from_block(block)]  # the model's provider may look at it
         raise AgentError(f"{at}: no resource {uri[:200]!r} is here; resources/list shows which are.") from None
     if not isinstance(outcome, Finished):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gateway.config.agents import FileAccess as AgentFiles
-from gateway.config.agents import FlowSecurity, checked_reference
+from gateway.config.agents import FlowSecurity, MiddlewareEntry, checked_middleware, checked_reference
 from gateway.config.documents import DocumentError, load_mapping, split_frontmatter
 from gateway.config.suggest import did_you_mean
 from gateway.errors import AgentError
@@ -211,8 +211,8 @@ class AgentFile(BaseModel):
     """Where the agent runs, when not here. It brings its own model and tools; an A2A agent its own instructions too."""
     loop: LoopLimits = Field(default_factory=LoopLimits)
     """Further limits of a run."""
-    middleware: list[str] = Field(default_factory=list)
-    """Middleware and lifecycle hooks of your own, as `module:name` of a class, a function or an object; the first is the outermost."""
+    middleware: list[MiddlewareEntry] = Field(default_factory=list[MiddlewareEntry])
+    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`; the first is the outermost."""
     options: JsonObject = Field(default_factory=lambda: cast("JsonObject", {}))
     """Options for the model, such as `temperature`."""
     parameters: list[Literal["temperature", "top_p", "max_tokens", "seed", "stop"]] = Field(default_factory=lambda: cast("list[Any]", []))
@@ -270,7 +270,12 @@ class AgentFile(BaseModel):
         """Other hosts write lists as `a, b`."""
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
-    @field_validator("context_providers", "middleware")
+    @field_validator("middleware")
+    @classmethod
+    def _check_middleware(cls, value: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
+        return checked_middleware(value)
+
+    @field_validator("context_providers")
     @classmethod
     def _check_context(cls, value: list[str]) -> list[str]:
         return [checked_reference(reference) for reference in value]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +21,7 @@ from gateway.agents.lifecycle.hooks import LifecycleHooks
 from gateway.agents.remote.run import Remote
 from gateway.agents.tool import AgentTool, Shared, SkillTexts
 from gateway.chat.resolve import ModelResolver
-from gateway.config.agents import AgentSettings
+from gateway.config.agents import AgentSettings, MiddlewareEntry
 from gateway.config.expand import Expander
 from gateway.config.references import References
 from gateway.errors import AgentError, ConfigError, GatewayError, NotFound
@@ -130,8 +130,8 @@ class AgentSource:
             middleware=middleware,
         )
 
-    async def _made(self, references: Sequence[str], where: str) -> list[object]:
-        """The middleware that a list names: objects and functions as they are, classes made without arguments. Lifecycle hooks
+    async def _made(self, entries: Sequence[MiddlewareEntry], where: str) -> list[object]:
+        """The middleware that a list names: objects and functions as they are, classes made with their arguments. Lifecycle hooks
         are together where the first of them stands, because their order is among themselves.
 
         Raises:
@@ -140,10 +140,12 @@ class AgentSource:
         made: list[object] = []
         hooks: list[LifecycleHooks] = []
         place = 0
-        for reference in references:
+        for entry in entries:
+            reference, arguments = (entry, None) if isinstance(entry, str) else next(iter(entry.items()))
             try:
                 value = await import_object(reference, base_dir=self._base_dir)
-                value = cast("type[object]", value)() if isinstance(value, type) else value
+                if arguments is not None or isinstance(value, type):
+                    value = cast("Callable[..., object]", value)(**(arguments or {}))
                 if isinstance(value, LifecycleHooks):
                     place = place if hooks else len(made)
                     hooks.append(value)

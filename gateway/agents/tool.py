@@ -160,7 +160,9 @@ class AgentTool:
             PolicyDenied: The caller has too many sessions.
             StorageError: The session cannot be read.
         """
-        attached = await read_attachments(arguments.get("attachments"), self._shared.resources, ctx)
+        # An agent may use the tools of its file; a link given to another one must not let it read what else is here.
+        resources = None if ctx.meta.get(DEPTH_KEY) else self._shared.resources
+        attached = await read_attachments(arguments.get("attachments"), resources, ctx)
         messages = [Message("user", [str(arguments["task"]), *attached])]
         session_id = str(arguments.get("session_id") or "")
         options = cast("ChatOptions", {name: arguments[name] for name in self._agent.file.parameters if name in arguments})

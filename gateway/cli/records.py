@@ -78,6 +78,8 @@ def approve(ask_id: str, always: bool, exactly: bool, config_path: str | None, a
     """Let it go on."""
     if always and exactly:
         raise click.UsageError("`--always` and `--always-with-arguments` exclude each other.")
+    if (always or exactly) and not load(config_path, fetches=False).config.server.standing_approval_days:
+        raise click.UsageError("Nothing can be approved for good here: `server.standingApprovalDays` is 0.")
     decision: AskState = "approved_always" if always else "approved_always_with_arguments" if exactly else "approved"
     _decide(ask_id, decision, config_path, as_json=as_json)
 
@@ -216,9 +218,12 @@ async def _move(records: Records, ask_id: str, decision: AskState) -> tuple[Pend
     import anyio
 
     from gateway.cli.failures import CommandFailed
+    from gateway.policy.approvals import may_stand
 
     asks = await records.asks()
     found = await _get(records, ask_id)
+    if decision.startswith("approved_") and not (found.kind == "call" and may_stand(found.source, found.name)):
+        raise CommandFailed(f"{found.name} of {found.source} can only be approved one by one; leave out `--always`.", code="usage")
     if not await asks.move(found.id, "open", decision):
         raise CommandFailed(f"{found.id} is {await asks.state(found.id)} and cannot be answered any more.", code="not-found")
     if decision == "denied":

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from gateway.config.base import Model
+from gateway.json_types import JsonValue
 
 
 class FileAccess(Model):
@@ -40,11 +41,15 @@ class FlowSecurity(Model):
     """`ask` the person of the call, where that is possible, or `refuse`."""
 
 
+MiddlewareEntry = str | dict[str, dict[str, JsonValue]]
+"""`module:name`, or that with the arguments it is made with."""
+
+
 class AgentSettings(Model):
     """What holds for every agent that runs here."""
 
-    middleware: list[str] = Field(default_factory=list)
-    """Middleware and lifecycle hooks, as `module:name`; around what an agent's file names."""
+    middleware: list[MiddlewareEntry] = Field(default_factory=list[MiddlewareEntry])
+    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`; around what an agent's file names."""
     files: FileAccess | None = None
     """A folder for every agent whose file names none."""
     security: FlowSecurity | None = None
@@ -52,8 +57,17 @@ class AgentSettings(Model):
 
     @field_validator("middleware")
     @classmethod
-    def _check(cls, value: list[str]) -> list[str]:
-        return [checked_reference(reference) for reference in value]
+    def _check(cls, value: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
+        return checked_middleware(value)
+
+
+def checked_middleware(entries: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
+    """`entries`, if each names one object. Raises `ValueError`."""
+    for entry in entries:
+        if not isinstance(entry, str) and len(entry) != 1:
+            raise ValueError("an entry with arguments names one object: `{package.module:name: {argument: value}}`")
+        checked_reference(entry if isinstance(entry, str) else next(iter(entry)))
+    return entries
 
 
 def checked_reference(reference: str) -> str:

@@ -15,6 +15,7 @@ import pytest
 from gateway import CallContext, FunctionTool
 from gateway.agents.attachments import MAX_ATTACHED_BYTES, MAX_ATTACHMENTS
 from gateway.agents.source import AgentSource
+from gateway.agents.tool import DEPTH_KEY
 from gateway.chat.resolve import ModelResolver
 from gateway.config.agents import AgentSettings
 from gateway.errors import AgentError, NotFound
@@ -113,6 +114,18 @@ async def test_an_attachment_that_is_none_is_named_and_no_model_is_asked(
     assert await server.requests() == []
 
 
+async def test_an_agent_cannot_have_another_one_read_what_it_may_not(tmp_path: Path, server: ScriptedServer) -> None:
+    agent_file(tmp_path)
+    await server.play({"text": "seen"})
+    house = House(**{"notes+note://7": {"mimeType": "text/plain", "text": "the seventh"}})
+    inside = CallContext(meta={DEPTH_KEY: 1})
+    async with source_of(tmp_path, server, house) as source:
+        with pytest.raises(AgentError, match="attach its content"):
+            await call(source, inside, attachments=[{"type": "resource_link", "uri": "notes+note://7"}])
+        await call(source, inside, attachments=[{"type": "resource_link", "uri": "https://example.com/"}])
+    assert house.read == []
+
+
 async def test_an_agent_may_take_no_attachments(tmp_path: Path, server: ScriptedServer) -> None:
     agent_file(tmp_path, "plain", attachments="false")
     agent_file(tmp_path, "rich")
@@ -175,6 +188,26 @@ async def test_what_the_gateway_says_for_all_agents_goes_around_what_a_file_says
     assert sys.modules["around_all_agents"].heard == ["First go", "Second go", "outer", "inner"]
     assert said.startswith("kept here")
     assert "file_access_read_file" in said and "file_access_save_file" not in said, "read-only unless it says otherwise"
+
+
+async def test_ready_made_middleware_is_named_with_its_arguments(tmp_path: Path, server: ScriptedServer) -> None:
+    def double(n: int) -> int:
+        """Twice n."""
+        return 2 * n
+
+    agent_file(tmp_path, tools="[function/double]", middleware='[{"gateway:RepeatedCallMiddleware": {max_repeats: 1}}]')
+    again = {"tool_calls": [{"name": "double", "arguments": {"n": 1}}]}
+    await server.play(again, again, {"text": "{last_tool}"})
+    around: list[Any] = [{"gateway:ModelTimeoutMiddleware": {"seconds": 20}}]
+    async with source_of(tmp_path, server, House(FunctionTool(double)), middleware=around) as source:
+        assert source.problems == []
+        said = (await call(source)).as_text()
+    assert "already called" in said, said
+    (tmp_path / "helper.agent.md").unlink()
+    agent_file(tmp_path, middleware='[{"gateway:ModelTimeoutMiddleware": {minutes: 1}}]')
+    async with source_of(tmp_path, server, House()) as source:
+        [problem] = source.problems
+    assert "ModelTimeoutMiddleware" in problem.message and "minutes" in problem.message
 
 
 async def test_middleware_for_all_agents_that_is_none_keeps_every_agent_out(tmp_path: Path, server: ScriptedServer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,15 +19,16 @@ from mcp.client.stdio import StdioServerParameters
 
 from tests.cli.processes import moongate
 from tests.fakes.openai_server import ScriptedServer, openai_server
-from tests.fakes.running import ROOT, child, free_port, gateway_command, gateway_http, upstream_stdio, wait_until_ready, write_config
+from tests.fakes.running import ROOT, gateway_command, gateway_http, upstream_stdio
 from tests.interaction.ways import MODERN, Era
 from tests.interaction.wire import over_http
+from tests.storage.test_records import records
 
 pytestmark = [pytest.mark.timeout(60)]
 AGENT = "---\nname: clerk\ndescription: Echoes.\nmodel: openai-chat:scripted\ntools: [guarded/echo, guarded/add]\n---\nEcho.\n"
 ECHO: dict[str, Any] = {"when": {"last_role": "tool"}, "text": "The tool said: {last_tool}", "repeat": True}
-WORK_SECONDS = 0.5
-"""Of the tool: shorter than it takes to start a program that answers."""
+WORK_SECONDS = 2.0
+"""Of the tool: shorter than the person who answers in another terminal takes."""
 
 
 def calling(*texts: str) -> dict[str, Any]:
@@ -183,20 +184,15 @@ async def test_an_approval_for_good_holds_for_the_same_arguments_is_shown_and_ca
         await place.model.play(calling("same"), ECHO)
         assert "did not approve" in (await ask(client)).content[0].text
         assert len(person.asked) == 3
-    entries = moongate("audit", "--json", "--config", str(place.path), cwd=place.path.parent).data["entries"]
-    kinds = {entry["kind"] for entry in entries if entry.get("id") == rule["id"]}
-    assert kinds == {"approval.rule", "approval.revoked"}
-    assert [entry["outcome"] for entry in entries if entry.get("rule") == rule["id"]] == ["approved"]
+    async with records(place.path.parent / "gateway-state") as made:
+        entries = await (await made.audit()).read(since=0, source="guarded", limit=1000)
+    assert {entry.kind for entry in entries if entry.fields.get("id") == rule["id"]} == {"approval.rule", "approval.revoked"}
+    assert [entry.fields["outcome"] for entry in entries if entry.fields.get("rule") == rule["id"]] == ["approved"]
 
 
 @pytest.mark.requirement("AP2", "AP5", "AP9", "AP10")
 async def test_without_forms_the_agent_waits_for_another_process_longer_than_its_own_time(place: Place) -> None:
     await place.model.play(calling("over stdio"), ECHO)
-
-    def answer() -> Any:
-        while not (waiting := place.cli("list")["approvals"]):
-            pass
-        return place.cli("approve", waiting[0]["id"], "--always")
 
     decided: list[Any] = []
     results: list[Any] = []
@@ -204,7 +200,12 @@ async def test_without_forms_the_agent_waits_for_another_process_longer_than_its
         async with anyio.create_task_group() as tasks:
 
             async def decide() -> None:
-                decided.append(await anyio.to_thread.run_sync(answer))
+                async with records(place.path.parent / "gateway-state") as made:
+                    asks = await made.asks()
+                    while not (waiting := await asks.list(only_open=True)):
+                        await anyio.sleep(0.05)  # another process asks
+                await anyio.sleep(waiting[0].created_at + WORK_SECONDS - time.time())
+                decided.append(await anyio.to_thread.run_sync(place.cli, "approve", waiting[0].id, "--always"))
 
             tasks.start_soon(decide)
             results.append(await ask(client))
@@ -215,20 +216,3 @@ async def test_without_forms_the_agent_waits_for_another_process_longer_than_its
     [rule] = place.cli("rules")["rules"]
     assert rule["arguments"] == "any"
     place.cli("revoke", rule["id"])
-
-
-@pytest.mark.requirement("AP9")
-async def test_an_approval_for_good_outlives_a_killed_gateway(tmp_path: Path) -> None:
-    path = write_config(tmp_path, {"mcpServers": {"up": upstream_stdio()}, "policies": {"up": {"approval": "always"}}})
-    asked: list[int] = []
-    for _ in range(2):
-        person, port, log = Person(["approve_always"]), free_port(), tmp_path / "gateway.log"
-        arguments = ("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path))
-        with child(*arguments, log=log) as process:
-            wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
-            async with client_of(f"http://127.0.0.1:{port}/mcp", "modern", person) as client:
-                result: Any = await client.call_tool("up__echo", {"text": "kept"})
-                process.send_signal(signal.SIGKILL)
-        assert result.content[0].text == "kept"
-        asked.append(len(person.asked))
-    assert asked == [1, 0]

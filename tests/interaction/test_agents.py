@@ -72,8 +72,16 @@ async def test_an_agent_calls_a_proxied_tool_through_the_gate_and_tells_its_prog
         env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_MODEL": "scripted", "OPENAI_API_KEY": ""}
         with gateway_http(tmp_path, config(tmp_path), env=env) as url:
             async with connected(way, url) as (client, _):
-                result = await client.call_tool("agent__helper", {"task": "Echo something."}, progress_callback=note)
+                linked = [{"type": "resource_link", "uri": "up+data://item/7", "name": "seven"}]
+                arguments = {"task": "Echo something.", "attachments": linked}
+                result = await client.call_tool("agent__helper", arguments, progress_callback=note)
+                [request, _] = await model.requests()
+                wrong = await client.call_tool("agent__helper", {"task": "x", "attachments": [{**linked[0], "uri": "file:///etc/passwd"}]})
+                asking = await client.call_tool("agent__helper", {"task": "x", "attachments": [{**linked[0], "uri": "up+data://asked"}]})
     assert text_of(result) == "It said: from the agent"
+    assert "data://item/7" in str(request["body"]["messages"][-1]["content"]), "links are read through the gate"
+    assert wrong.is_error and "file:///etc/passwd" in text_of(wrong)
+    assert asking.is_error and "asks something before it can be read" in text_of(asking)
     assert [step for step, _ in heard] == sorted({step for step, _ in heard})
     assert "using up__echo" in [message for _, message in heard]
     assert (result.meta or {})["dev.moongate/agent"]["model"] == "scripted"

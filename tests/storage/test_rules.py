@@ -1,0 +1,90 @@
+"""Standing approvals: whose they are, how long they hold, how many there may be, and what cannot be approved for good."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway import CallContext
+from gateway.auth.principal import Principal
+from gateway.policy.approvals import canonical_arguments
+from gateway.policy.decision import Reject
+from gateway.storage import rules as repository
+from gateway.storage.entries import ApprovalRule, PendingAsk
+from gateway.telemetry.events import EventStream
+from gateway.tools.approvals import Approvals, Grant
+from gateway.tools.context import ClientProfile
+from tests.agents.test_served_agents import Person
+from tests.cli.processes import moongate, write_gateway
+from tests.storage.test_records import records
+
+pytestmark = pytest.mark.requirement("AP9")
+
+
+def rule(name: str, arguments: str = "", *, principal: str = "ada", seconds: float = 60, tool: str = "read") -> ApprovalRule:
+    now = time.time()
+    return ApprovalRule(name, principal, "docs", tool, arguments, "docs wants to read", now, now + seconds)
+
+
+async def test_a_rule_is_of_one_caller_and_one_tool_and_of_its_arguments_where_it_names_some(tmp_path: Path) -> None:
+    these = canonical_arguments({"a": 1, "b": [2]})
+    async with records(tmp_path) as made:
+        rules = await made.rules()
+        await rules.add(rule("these", these))
+        await rules.add(rule("old", seconds=-1, tool="write"))
+        assert canonical_arguments({"b": [2], "a": 1}) == these != canonical_arguments({}) != ""
+        found = await rules.find("ada", "docs", "read", these)
+        assert found is not None and found.id == "these"
+        for key in (("bob", "docs", "read", these), ("ada", "mail", "read", these), ("ada", "docs", "write", these)):
+            assert await rules.find(*key) is None
+        assert await rules.find("ada", "docs", "read", canonical_arguments({})) is None, "any and none are not the same"
+        await rules.add(dataclasses.replace(rule("again", these), shown="newer"))
+        assert [(r.id, r.shown) for r in await rules.list()] == [("again", "newer")], "one that says the same takes its place"
+        assert await rules.revoke("again") and not await rules.revoke("again")
+
+
+async def test_the_oldest_rules_of_a_caller_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repository, "MAX_PER_PRINCIPAL", 3)
+    async with records(tmp_path) as made:
+        rules = await made.rules()
+        for number in range(5):
+            await rules.add(rule(str(number), tool=f"t{number}"))
+        await rules.add(rule("bobs", principal="bob"))
+        assert [r.id for r in await rules.list()] == ["2", "3", "4", "bobs"]
+
+
+@pytest.mark.parametrize(("days", "name", "offers"), [(30, "read", 4), (0, "read", 2), (30, "run_skill_script", 2)])
+async def test_what_may_not_be_approved_for_good_is_not_offered_and_taken_for_no(
+    tmp_path: Path, days: float, name: str, offers: int
+) -> None:
+    class Always(Person):
+        async def ask(self, request: dict[str, object]) -> dict[str, object]:
+            self.form = request
+            return {"action": "accept", "content": {"decision": "approve_always"}}
+
+    async with records(tmp_path) as made:
+        person = Always()
+        ctx = CallContext(caller=person, client=ClientProfile(capabilities={"elicitation": {}}), principal=Principal("ada"))
+        approvals = Approvals(made, EventStream(), standing_days=days)
+        source = "skill" if name == "run_skill_script" else "docs"
+        verdict = await approvals.approve_call(source, name, {}, ctx)
+        assert isinstance(verdict, Grant if offers == 4 else Reject)
+        assert str(person.form).count("approve_always") == (2 if offers == 4 else 0)
+        assert len(await (await made.rules()).list()) == (offers == 4)
+
+
+async def test_the_command_line_refuses_to_approve_for_good_what_cannot_be(tmp_path: Path) -> None:
+    write_gateway(tmp_path, mcpServers={}, storage={"dir": "state"})
+    now = time.time()
+    async with records(tmp_path / "state") as made:
+        asks = await made.asks()
+        await asks.add(PendingAsk("model1", "sampling", "docs", "sampling/createMessage", "ada", "?", "open", now, now + 60))
+    refused = moongate("approvals", "approve", "model1", "--always", "--json", cwd=tmp_path)
+    assert refused.code == 1 and "one by one" in refused.error["message"]
+    both = moongate("approvals", "approve", "model1", "--always", "--always-with-arguments", "--json", cwd=tmp_path)
+    assert both.code == 1 and "exclude" in both.error["message"]
+    unknown = moongate("approvals", "revoke", "abc", "--json", cwd=tmp_path)
+    assert unknown.code != 0 and "approvals rules" in unknown.error["message"]
