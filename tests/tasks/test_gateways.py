@@ -63,8 +63,9 @@ def start_gateway(folder: Path, name: str, config: dict[str, Any] | None = None,
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @pytest.mark.requirement(91)
@@ -127,11 +128,12 @@ async def test_three_gateways_on_one_database_share_their_tasks_and_outlive_one_
     (tmp_path / "flow.workflow.yaml").write_text(FLOW)
     journal, gateways = tmp_path / "journal", list[tuple[subprocess.Popen[bytes], str]]()
     with postgres() as server:
+        url = server.database("shared")
         try:
             for name in "abc":
                 storage = {"dir": str(tmp_path / f"state-{name}"), "url": "${env:TASKS_URL}"}
                 config: dict[str, Any] = {"expose": {"agents": ["."]}, "storage": storage}
-                gateways.append(start_gateway(tmp_path, name, config, TASKS_URL=server.url))
+                gateways.append(start_gateway(tmp_path, name, config, TASKS_URL=url))
             (first, a), (_, b), (_, c) = gateways
             async with over_http(b, "modern") as on_b, over_http(c, "modern") as on_c:
                 async with over_http(a, "modern") as on_a:
