@@ -172,7 +172,7 @@ class TaskRows:
     async def renew(self, ids: Sequence[str], *, owner: str, lease_seconds: float) -> list[TaskRow]:
         """Renew the owner's leases; the tasks as they are stored, without those that it lost."""
         mine = tasks.c.id.in_(list(ids)) & (tasks.c.owner == owner)
-        async with self._database.begin() as connection:
+        async with self._database.begin(urgent=True) as connection:
             until = _now(connection) + lease_seconds
             await connection.execute(sa.update(tasks).where(mine & (tasks.c.gone_at == 0)).values(lease_until=until))
             return [_from_row(found) for found in (await connection.execute(sa.select(tasks).where(mine))).mappings()]
