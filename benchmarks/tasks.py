@@ -31,7 +31,7 @@ from gateway.tools.context import CallContext
 from tests.fakes.postgres import postgres
 
 STEPS = 10
-IN_FLIGHT = 50
+IN_FLIGHT = 20
 MANY = 1_000_000
 PROCESSES = (1, 2, 3)
 
