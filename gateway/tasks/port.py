@@ -103,6 +103,7 @@ class StepLog:
 
     async def finish(self, key: str, value: JsonValue) -> None:
         """Record the result of a step."""
+        is_mine = True
         with anyio.CancelScope(shield=True):  # what happened must be on record
             is_mine = await self._write(key, is_done=True, value=value)
         await self._go_on(is_mine)
