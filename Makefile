@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup run test check lint types layers schemas bench bench-loop bench-workflows conformance accept faults faults-report soak postgres clean
+.PHONY: setup run test check lint types layers schemas bench bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
 
 setup: $(STAMP)
 
@@ -52,6 +52,9 @@ bench-loop: $(STAMP)
 
 bench-workflows: $(STAMP)
 	@$(BIN)/python -m benchmarks.workflows $(ARGS)
+
+bench-tasks: $(STAMP)
+	@$(BIN)/python -m benchmarks.tasks $(ARGS)
 
 conformance: $(STAMP)
 	@bash tests/conformance/setup.sh

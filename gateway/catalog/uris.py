@@ -90,6 +90,11 @@ class UriTool:
         """The inner definition with exposed URIs."""
         return self._definition
 
+    @property
+    def keeps_tasks(self) -> bool:
+        """As the inner tool: whether a server's own task is on record inside a durable one."""
+        return bool(getattr(self._inner, "keeps_tasks", False))
+
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Call the inner tool."""
         outcome = await self._inner.call(arguments, ctx)

@@ -59,6 +59,7 @@ from gateway.server.lists import ListHandler
 from gateway.server.parked import ParkedCalls
 from gateway.server.reads import ReadHandler
 from gateway.server.skills import bind_skills, declare_skills
+from gateway.server.task_news import TaskNews
 from gateway.server.tasks import TaskHandler
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
@@ -211,6 +212,7 @@ class GatewayServer:
         self._parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
         self._reads.park_in(parked)
         handler = TaskHandler(self.catalog, self.clients, self._task_key)
+        runner: TaskRunner | None = None
         if self._kept_tasks is not None:
             records, settings, tools = self._kept_tasks
             runner = TaskRunner(tasks, records, handler.call, settings=settings, ask_timeout_seconds=self._ask_timeout_seconds)
@@ -219,6 +221,7 @@ class GatewayServer:
             tasks.start_soon(runner.run)
             tasks.start_soon(self._stop_tasks, runner)
         handler.bind(self.mcp)
+        self._changes.tell_tasks(TaskNews(handler, self.clients, tasks, runner))
         self.calls = CallHandler(self.catalog, self.clients, parked, handler)
         self.mcp.add_request_handler("tools/call", CallToolRequestParams, self.calls)
         tasks.start_soon(self._changes.run)

@@ -39,6 +39,7 @@ from gateway.errors import GatewayError
 from gateway.server.caller import WireCaller
 from gateway.server.clients import Clients, LegacySession, RequestContext
 from gateway.server.reads import MAX_WATCHED
+from gateway.server.task_news import TaskNews
 from gateway.tools.base import ChangeKind
 
 logger = logging.getLogger(__name__)
@@ -120,10 +121,15 @@ class Changes:
         self._telling: dict[LegacySession, _News] = {}
         """The sessions being told something right now, with what they are told after it."""
         self._wake = anyio.Event()
+        self._tasks: TaskNews | None = None
         if catalog.disclosure is not None:
             catalog.disclosure.subscribe(self._listing_changed)
         catalog.subscribe(self._list_changed)
         catalog.subscribe_updates(self._resource_changed)
+
+    def tell_tasks(self, tasks: TaskNews) -> None:
+        """Have streams told of tasks too."""
+        self._tasks = tasks
 
     def _list_changed(self, kind: ChangeKind) -> None:
         self._lists.add(kind)
@@ -208,7 +214,10 @@ class Changes:
                 async with anyio.create_task_group() as tasks:
                     for uri in uris:
                         tasks.start_soon(watch, uri)
-            return await self._listen(ctx, params)
+            if self._tasks is None:
+                return await self._listen(ctx, params)
+            async with self._tasks.on_stream(ctx, params) as inner:
+                return await self._listen(inner, params)
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(SEND_SECONDS):
                 for uri in watched:

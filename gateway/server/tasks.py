@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import anyio
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
@@ -36,6 +37,7 @@ from gateway.server.caller import WireCaller
 from gateway.server.clients import Clients, RequestContext, is_modern, principal_of
 from gateway.server.errors import to_mcp_error
 from gateway.server.handles import Handle, TaskHandles
+from gateway.server.task_wire import legacy_task, modern_state, modern_task
 from gateway.tasks.attending import Work
 from gateway.tasks.runner import TaskKind, TaskRunner
 from gateway.tasks.task import Task
@@ -45,9 +47,7 @@ from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
 from gateway.tools.guard import GuardedTool
 from gateway.upstream.session import TASKS_EXTENSION
-
-POLL_MS = 500
-"""How often clients are told to poll tasks that run here."""
+from gateway.upstream.tasks import poll_seconds
 
 RELATED_TASK = "io.modelcontextprotocol/related-task"
 """`_meta` key of 2025-11-25 that names the task a message belongs to."""
@@ -56,6 +56,12 @@ OWN_SOURCES = ("agent", "workflow")
 """Sources whose tools say themselves whether they run as tasks; what a server says of its tools is followed for it."""
 
 NO_TASK = "Task not found"
+
+SPACING_SECONDS = 0.5
+"""Between two notifications about one task (requirements 3.C2/95)."""
+
+ENDED = frozenset({"completed", "failed", "cancelled"})
+"""The states a task stays in."""
 
 
 class TaskParams(RequestParams):
@@ -81,11 +87,16 @@ class TaskHandler:
         self._catalog = catalog
         self._clients = clients
         self._given: TaskRunner | None = None
+        self._on_legacy: Callable[[RequestContext, Task], None] = lambda ctx, task: None
         self._handles = TaskHandles(key)
 
     def run_with(self, runner: TaskRunner) -> None:
         """Hand over what runs tasks here."""
         self._given = runner
+
+    def tell_legacy(self, on_start: Callable[[RequestContext, Task], None]) -> None:
+        """Have `on_start` called with each task that a 2025 client starts."""
+        self._on_legacy = on_start
 
     @property
     def _runner(self) -> TaskRunner:
@@ -152,7 +163,7 @@ class TaskHandler:
 
     def started(self, task: Task) -> TaskStarted:
         """The create answer of a task that runs here."""
-        return TaskStarted(_modern_task(task))
+        return TaskStarted(modern_task(task))
 
     def relayed(self, tool: GuardedTool, outcome: TaskStarted, ctx: CallContext) -> TaskStarted:
         """The create answer of a server's task, under a handle of ours."""
@@ -181,7 +192,57 @@ class TaskHandler:
             task = await self.start(tool, arguments, facts, seconds)
         except (TaskError, StorageError) as error:
             raise MCPError(INTERNAL_ERROR, str(error)) from None
-        return {"task": _legacy_task(task)}
+        self._on_legacy(ctx, task)
+        return {"task": legacy_task(task)}
+
+    # -- following them ----------------------------------------------------------------------------------------
+
+    async def follow(self, task_id: str, facts: CallContext, tell: Callable[[JsonObject], Awaitable[None]]) -> None:
+        """Give `tell` the task's state in the words of the extension, now and after each change, until it is over.
+
+        At most every `SPACING_SECONDS`; a change in between is told with the next.
+
+        Raises:
+            NotFound: Unknown, expired, or somebody else's.
+        """
+        said: JsonObject = {}
+        while True:
+            began = anyio.current_time()
+            if "." in task_id:
+                state = {**await self._state_of_relayed(task_id, facts), "taskId": task_id}
+                changed = poll_seconds(state)
+            else:
+                task = await self._runner.find(task_id, facts.principal.id)
+                state, changed = modern_state(task), 0.0
+                if state == said and not task.is_over:
+                    await self._runner.moved(task)
+            if state != said:
+                said = state
+                await tell(dict(state))
+            if state.get("status") in ENDED:
+                return
+            await anyio.sleep(max(changed, SPACING_SECONDS - (anyio.current_time() - began)))
+
+    async def knows(self, task_id: str, facts: CallContext) -> bool:
+        """Whether the caller has such a task, as far as can be told without asking its server."""
+        try:
+            await (self._open(task_id, facts) if "." in task_id else self._runner.find(task_id, facts.principal.id))
+        except NotFound:
+            return False
+        return True
+
+    async def _state_of_relayed(self, task_id: str, facts: CallContext) -> JsonObject:
+        handle, tool = await self._open(task_id, facts)
+        plain = dataclasses.replace(facts, input_responses=None, request_state=None)
+        return await tool.task("tasks/get", {"taskId": handle.task_id}, plain)
+
+    async def _open(self, task_id: str, facts: CallContext) -> tuple[Handle, GuardedTool]:
+        """The server's own id behind a handle, and the tool to ask about it. Raises `NotFound`."""
+        handle = self._handles.open(task_id, facts.principal.id)
+        tool = await self._catalog.seek(handle.tool)
+        if tool.source != handle.source:
+            raise NotFound("task", "")
+        return handle, tool
 
     # -- asking about them -------------------------------------------------------------------------------------
 
@@ -219,10 +280,7 @@ class TaskHandler:
 
     async def _relay(self, ctx: RequestContext, params: TaskParams, method: TaskMethod) -> JsonObject:
         facts = self._context(ctx)
-        handle = self._handles.open(params.task_id, facts.principal.id)
-        tool = await self._catalog.seek(handle.tool)
-        if tool.source != handle.source:
-            raise NotFound("task", "")
+        handle, tool = await self._open(params.task_id, facts)
         wire: JsonObject = {"taskId": handle.task_id}
         if method == "tasks/update":
             wire["inputResponses"] = params.input_responses or {}
@@ -236,7 +294,7 @@ class TaskHandler:
         if self._is_relayed(params):
             return await self._relay(ctx, params, "tasks/get")
         task = await self._runner.find(params.task_id, principal_of(ctx).id)
-        return _modern_state(task) if is_modern(ctx) else _legacy_task(task)
+        return modern_state(task) if is_modern(ctx) else legacy_task(task)
 
     async def _update(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         if not is_modern(ctx):
@@ -254,8 +312,8 @@ class TaskHandler:
             await self._runner.cancel(task)
             return {}
         if task.is_over:
-            raise MCPError(INVALID_PARAMS, f"The task is already {_legacy_task(task)['status']}.")
-        return _legacy_task(await self._runner.cancel(task))
+            raise MCPError(INVALID_PARAMS, f"The task is already {legacy_task(task)['status']}.")
+        return legacy_task(await self._runner.cancel(task))
 
     async def _result(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         """2025-11-25: wait for the end, putting the task's asks to the client meanwhile."""
@@ -279,39 +337,8 @@ class TaskHandler:
     async def _list(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
         if is_modern(ctx):
             raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
-        return {"tasks": [_legacy_task(task) for task in await self._runner.all_of(principal_of(ctx).id)]}
+        return {"tasks": [legacy_task(task) for task in await self._runner.all_of(principal_of(ctx).id)]}
 
 
 def _kind(tool: GuardedTool) -> TaskKind:
     return TaskKind(tool.task_limits, tool.resumes)
-
-
-def _modern_task(task: Task) -> JsonObject:
-    wire: JsonObject = {"taskId": task.id, "status": task.status, "createdAt": task.created.isoformat()}
-    wire |= {"lastUpdatedAt": task.updated.isoformat(), "ttlMs": int(task.ttl_seconds * 1000), "pollIntervalMs": POLL_MS}
-    if task.message:
-        wire["statusMessage"] = task.message
-    return wire
-
-
-def _modern_state(task: Task) -> JsonObject:
-    wire = _modern_task(task)
-    if task.status == "input_required":
-        wire["inputRequests"] = dict(task.asks)
-    elif task.status == "completed":
-        wire["result"] = task.result
-    elif task.status == "failed":
-        wire["error"] = task.error
-        wire.setdefault("statusMessage", (task.error or {}).get("message", ""))
-    return wire
-
-
-def _legacy_task(task: Task) -> JsonObject:
-    """As 2025-11-25 has it: a tool that says that it failed is a failed task there."""
-    failed = task.status == "completed" and bool((task.result or {}).get("isError"))
-    wire: JsonObject = {"taskId": task.id, "status": "failed" if failed else task.status, "createdAt": task.created.isoformat()}
-    wire |= {"lastUpdatedAt": task.updated.isoformat(), "ttl": int(task.ttl_seconds * 1000), "pollInterval": POLL_MS}
-    message = task.message or str((task.error or {}).get("message", ""))
-    if message:
-        wire["statusMessage"] = message
-    return wire

@@ -36,7 +36,11 @@ WORK_SECONDS = 15.0
 """Longest time for one transaction, waiting included; after it the caller gets an error instead of a hang."""
 
 POOL_SIZE = 4
-"""Connections of one process: SQLite has one writer at a time, readers are short."""
+"""Connections of one process to a server."""
+
+FILE_POOL_SIZE = 1
+"""Connections of one process to a file: SQLite has one writer at a time, and those that wait for it poll. So a process's own
+transactions queue in their order, and its newest never overtakes one that renews a lease."""
 
 CONNECT_SECONDS = 5
 """How long a PostgreSQL server may take to accept a connection."""
@@ -48,15 +52,18 @@ MIGRATION_LOCK = 0x6D6F6F6E67617465
 class Database:
     """An open database. Made by `open_database` or `open_url`; whoever opened it calls `aclose`."""
 
-    def __init__(self, engine: AsyncEngine, shown: str, hint: str) -> None:
-        """`shown` names it in errors, without a password; `hint` is what to check."""
+    def __init__(self, engine: AsyncEngine, urgent: AsyncEngine, shown: str, hint: str) -> None:
+        """`urgent` is for what must not queue; `shown` names it in errors, without a password; `hint` is what to check."""
         self._engine = engine
+        self._urgent = urgent
         self._shown = shown
         self._hint = hint
 
     @asynccontextmanager
-    async def begin(self) -> AsyncGenerator[AsyncConnection, None]:
+    async def begin(self, *, urgent: bool = False) -> AsyncGenerator[AsyncConnection, None]:
         """A transaction that already holds the write lock: what it reads stays true until it commits.
+
+        One that is `urgent` (it renews a lease) waits for other processes, but not behind this one's own.
 
         It is finished even when the caller is cancelled meanwhile, within `WORK_SECONDS`, because a half-cancelled driver
         call would leave its connection in doubt.
@@ -66,7 +73,7 @@ class Database:
         """
         try:
             with anyio.fail_after(WORK_SECONDS, shield=True):
-                async with self._engine.begin() as connection:
+                async with (self._urgent if urgent else self._engine).begin() as connection:
                     yield connection
         except TimeoutError:
             raise StorageError(f"{self._shown} did not answer within {WORK_SECONDS:g} s.") from None
@@ -77,6 +84,7 @@ class Database:
         """Close every connection."""
         with anyio.move_on_after(WORK_SECONDS, shield=True):
             await self._engine.dispose()
+            await self._urgent.dispose()
 
 
 def open_database(folder: Path) -> Database:
@@ -85,7 +93,7 @@ def open_database(folder: Path) -> Database:
     Raises:
         StorageError: It cannot be used, or a newer Moongate made it.
     """
-    return _open_file(folder / DATABASE_FILE, {"pool_size": POOL_SIZE, "max_overflow": 0, "pool_timeout": WORK_SECONDS})
+    return _open_file(folder / DATABASE_FILE, _pool(FILE_POOL_SIZE))
 
 
 def open_url(url: str, *, pooled: bool = True) -> Database:
@@ -97,7 +105,6 @@ def open_url(url: str, *, pooled: bool = True) -> Database:
     Raises:
         StorageError: The URL means nothing, the database cannot be used, or a newer Moongate made it.
     """
-    pool: dict[str, Any] = {"pool_size": POOL_SIZE, "max_overflow": 0, "pool_timeout": WORK_SECONDS} if pooled else {"poolclass": NullPool}
     try:
         made = make_url(url)
     except ArgumentError:
@@ -108,8 +115,17 @@ def open_url(url: str, *, pooled: bool = True) -> Database:
     if kind == "sqlite":
         if made.database in (None, "", ":memory:"):
             raise StorageError("`sqlite://` needs a file: write `sqlite:///relative/path.db` or `sqlite:////absolute/path.db`.")
-        return _open_file(Path(made.database), pool)
-    return _open_server(made.set(drivername="postgresql+psycopg"), pool)
+        return _open_file(Path(made.database), _pool(FILE_POOL_SIZE) if pooled else {"poolclass": NullPool})
+    return _open_server(made.set(drivername="postgresql+psycopg"), _pool(POOL_SIZE) if pooled else {"poolclass": NullPool})
+
+
+def _pool(size: int) -> dict[str, Any]:
+    return {"pool_size": size, "max_overflow": 0, "pool_timeout": WORK_SECONDS}
+
+
+def _urgent(pool: dict[str, Any]) -> dict[str, Any]:
+    """One connection where there is a pool; it is made when it is first needed."""
+    return _pool(1) if "pool_size" in pool else pool
 
 
 def _open_file(path: Path, pool: dict[str, Any]) -> Database:
@@ -125,9 +141,10 @@ def _open_file(path: Path, pool: dict[str, Any]) -> Database:
             _migrate(engine)
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         raise StorageError(f"{shown} cannot be used: {_reason(error)}. {hint}") from None
-    made = create_async_engine(URL.create("sqlite+aiosqlite", database=str(path)), **pool)
+    made, urgent = (create_async_engine(URL.create("sqlite+aiosqlite", database=str(path)), **kind) for kind in (pool, _urgent(pool)))
     _own_transactions(made.sync_engine)
-    return Database(made, shown, hint)
+    _own_transactions(urgent.sync_engine)
+    return Database(made, urgent, shown, hint)
 
 
 def _open_server(url: URL, pool: dict[str, Any]) -> Database:
@@ -142,7 +159,8 @@ def _open_server(url: URL, pool: dict[str, Any]) -> Database:
         raise StorageError(f"{shown} needs the PostgreSQL driver; install `moongate[postgres]`.") from None
     except SQLAlchemyError as error:
         raise StorageError(f"{shown} cannot be used: {_reason(error)}. {hint}") from None
-    return Database(create_async_engine(url, pool_pre_ping="pool_size" in pool, **pool, **options), shown, hint)
+    made, urgent = (create_async_engine(url, pool_pre_ping="pool_size" in pool, **kind, **options) for kind in (pool, _urgent(pool)))
+    return Database(made, urgent, shown, hint)
 
 
 def _migrate(engine: sa.Engine) -> None:

@@ -53,23 +53,24 @@ class TaskRows:
         """
         mine = tasks.c.principal == row.principal
         async with self._database.begin() as connection:
-            await _lock(connection)
-            await _sweep(connection)
-            open_count = sa.select(sa.func.count()).select_from(tasks).where(mine & (tasks.c.gone_at == 0))
-            if (await connection.execute(open_count)).scalar_one() >= max_open:
+            await _lock(connection)  # held by one process at a time: as few statements as can be
+            counts = sa.select(sa.func.count(), sa.func.count().filter(tasks.c.gone_at == 0)).select_from(tasks).where(mine)
+            kept, opened = (await connection.execute(counts)).one()
+            if opened >= max_open:
                 text = "There are already {} unfinished tasks of yours, running or waiting; wait for one to end, or cancel one."
                 raise TaskError(text.format(max_open))
-            finished = sa.select(tasks.c.id).where(mine & (tasks.c.gone_at > 0)).order_by(tasks.c.gone_at.desc()).offset(max_kept - 1)
-            old = [found for (found,) in await connection.execute(finished)]
-            if old:
-                await _delete(connection, old)
-            row.admitted_at = 0.0 if choose is not None else time.time()
-            await connection.execute(sa.insert(tasks).values({**_to_row(row), "lease_until": _now(connection) + lease_seconds}))
+            if kept - opened >= max_kept:
+                await _sweep(connection)
+                over = sa.select(tasks.c.id).where(mine & (tasks.c.gone_at > 0)).order_by(tasks.c.gone_at.desc()).offset(max_kept - 1)
+                await _delete(connection, [found for (found,) in await connection.execute(over)])
+            row.admitted_at = time.time()
+            if choose is not None and row.id not in await _admit(connection, choose, WaitingTask(row.id, row.principal, row.limits)):
+                row.admitted_at = 0.0
+            stored = {**_to_row(row), "message": "" if row.admitted_at else row.message}
+            await connection.execute(sa.insert(tasks).values({**stored, "lease_until": _now(connection) + lease_seconds}))
             for key, (is_done, value) in (steps or {}).items():
                 step: JsonObject = {"task": row.id, "key": key, "is_done": int(is_done), "value": json.dumps(value)}
                 await connection.execute(sa.insert(task_steps), step)
-            if choose is not None and row.id in await _admit(connection, choose):
-                row.admitted_at = time.time()
 
     async def admit(self, choose: Choose) -> list[str]:
         """Let those begin whose turn it is, whichever process has them; their ids."""
@@ -172,7 +173,7 @@ class TaskRows:
     async def renew(self, ids: Sequence[str], *, owner: str, lease_seconds: float) -> list[TaskRow]:
         """Renew the owner's leases; the tasks as they are stored, without those that it lost."""
         mine = tasks.c.id.in_(list(ids)) & (tasks.c.owner == owner)
-        async with self._database.begin() as connection:
+        async with self._database.begin(urgent=True) as connection:
             until = _now(connection) + lease_seconds
             await connection.execute(sa.update(tasks).where(mine & (tasks.c.gone_at == 0)).values(lease_until=until))
             return [_from_row(found) for found in (await connection.execute(sa.select(tasks).where(mine))).mappings()]
@@ -230,14 +231,18 @@ async def _lock(connection: Any) -> None:
     await connection.execute(sa.select(locks).where(locks.c.name == "tasks").with_for_update())
 
 
-async def _admit(connection: Any, choose: Choose) -> list[str]:
-    queued = (tasks.c.gone_at == 0) & (tasks.c.admitted_at == 0) & (tasks.c.is_cancelled == 0)
-    columns = sa.select(tasks.c.id, tasks.c.principal, tasks.c.limits)
-    waiting = _claims(await connection.execute(columns.where(queued).order_by(tasks.c.created_at, tasks.c.id).limit(MAX_WAITING)))
+async def _admit(connection: Any, choose: Choose, new: WaitingTask | None = None) -> list[str]:
+    """Give turns, also to one that is not stored yet."""
+    waiting: list[WaitingTask] = []
+    running: list[WaitingTask] = []
+    columns = sa.select(tasks.c.id, tasks.c.principal, tasks.c.limits, tasks.c.admitted_at)
+    counted = (tasks.c.gone_at == 0) & (tasks.c.status == "working") & ((tasks.c.admitted_at > 0) | (tasks.c.is_cancelled == 0))
+    found = await connection.execute(columns.where(counted).order_by(tasks.c.created_at, tasks.c.id))
+    for id_, principal, limits, admitted_at in found:
+        (running if admitted_at else waiting).append(WaitingTask(id_, principal, json.loads(limits)))
+    waiting = [*waiting[:MAX_WAITING], *([new] if new is not None else [])]
     if not waiting:
         return []
-    busy = (tasks.c.gone_at == 0) & (tasks.c.admitted_at > 0) & (tasks.c.status == "working")
-    running = _claims(await connection.execute(columns.where(busy)))
     paced = {str(limit["scope"]) for claim in waiting for limit in claim.limits if limit.get("perMinute") is not None}
     started: dict[str, int] = {}
     now = time.time()
@@ -248,18 +253,15 @@ async def _admit(connection: Any, choose: Choose) -> list[str]:
         counts = sa.select(task_starts.c.scope, sa.func.count()).group_by(task_starts.c.scope)
         started = {str(scope): int(count) for scope, count in await connection.execute(counts)}
     chosen = choose(waiting, running, started)
-    if chosen:
-        await connection.execute(sa.update(tasks).where(tasks.c.id.in_(chosen)).values(admitted_at=now, message=""))
+    stored = [id_ for id_ in chosen if new is None or id_ != new.id]
+    if stored:
+        await connection.execute(sa.update(tasks).where(tasks.c.id.in_(stored)).values(admitted_at=now, message=""))
     begun: list[JsonObject] = [
         {"scope": limit["scope"], "at": now} for claim in waiting if claim.id in chosen for limit in claim.limits if limit["scope"] in paced
     ]
     if begun:
         await connection.execute(sa.insert(task_starts), begun)
     return chosen
-
-
-def _claims(found: Any) -> list[WaitingTask]:
-    return [WaitingTask(id_, principal, json.loads(limits)) for id_, principal, limits in found]
 
 
 async def _steps(connection: Any, task_id: str) -> Steps:

@@ -103,8 +103,10 @@ class StepLog:
 
     async def finish(self, key: str, value: JsonValue) -> None:
         """Record the result of a step."""
+        is_mine = True
         with anyio.CancelScope(shield=True):  # what happened must be on record
-            await self._put(key, is_done=True, value=value)
+            is_mine = await self._write(key, is_done=True, value=value)
+        await self._go_on(is_mine)
 
     async def keep(self, key: str, value: JsonValue) -> None:
         """See `DurablePort.keep`."""
@@ -115,17 +117,27 @@ class StepLog:
         return self._steps.get(_KEPT + key, (False, None))[1]
 
     async def _put(self, key: str, *, is_done: bool, value: JsonValue) -> None:
+        await self._go_on(await self._write(key, is_done=is_done, value=value))
+
+    async def _go_on(self, is_mine: bool) -> None:
+        """Return, or be cancelled where another process has the task: never inside a shield."""
+        if not is_mine:
+            self._on_lost()
+            await anyio.sleep_forever()
+
+    async def _write(self, key: str, *, is_done: bool, value: JsonValue) -> bool:
+        """Put a step down; False where another process has taken the task over."""
         if self._written is not None:
             await self._written.wait()
         if not self._is_noting:
             try:
                 rows = await self._records.tasks()
                 if not await rows.put_step(self.task_id, key, is_done=is_done, value=value, owner=self._owner):
-                    self._on_lost()
-                    await anyio.sleep_forever()
+                    return False
             except (TypeError, ValueError) as error:
                 raise StorageError(f"A step's result cannot be recorded: {error}.") from error
         self._steps[key] = (is_done, value)
+        return True
 
     async def _judge(self, key: str) -> None:
         """A step was in flight when its process died, and running it twice may do harm: ask."""

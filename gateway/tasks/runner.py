@@ -311,6 +311,7 @@ class TaskRunner:
     async def _conclude(self, task: Task, result: ToolOutcome | None, problem: Exception | None) -> None:
         if task.is_lost:
             self._here.pop(task.id, None)
+            task.is_here = False
             task.touch()
             return
         match problem:
@@ -381,6 +382,8 @@ class TaskRunner:
         task.touch()
 
     def _lose(self, task: Task) -> None:
+        if task.is_lost:
+            return
         logger.warning("task %s is run by another process now", task.id[:6])
         task.is_lost = True
         task.scope.cancel()

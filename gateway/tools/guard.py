@@ -78,6 +78,8 @@ class ToolGate:
     """Whether its tasks are taken up again after their process died."""
     is_local: bool = False
     """The tool is ours, not a remote server's."""
+    is_idempotent: bool = False
+    """Policy says that a second call changes nothing."""
 
     @classmethod
     def build(
@@ -109,7 +111,9 @@ class ToolGate:
         unlimited = math.inf if is_local else max(DEFAULT_TASK_SECONDS, source_policy.timeout_seconds)
         times = source_policy.timeout_seconds, unlimited if longest is None else longest
         queues = _queues(source_policy, override)
-        return cls(arguments, published, *times, *limits, hidden_text, keeper, needs_approval, queues, source_policy.tasks.resume, is_local)
+        resumes = source_policy.tasks.resume
+        repeats = any(fnmatchcase(definition.name, glob) for glob in source_policy.idempotent)
+        return cls(arguments, published, *times, *limits, hidden_text, keeper, needs_approval, queues, resumes, is_local, repeats)
 
 
 class GuardedTool:
@@ -289,7 +293,9 @@ class GuardedTool:
             return await self._settle(arguments, inner, record)
 
         try:
-            outcome = await record_call(ctx.durable, self._tool, self.exposed_name, arguments, ctx, settle)
+            outcome = await record_call(
+                ctx.durable, self._tool, self.exposed_name, arguments, ctx, settle, is_idempotent=self._policy.is_idempotent
+            )
         except ToolFailed as error:
             record.outcome = "failed"
             return Complete.text(str(error), is_error=True)

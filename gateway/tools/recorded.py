@@ -19,13 +19,20 @@ Settle = Callable[[CallContext], Awaitable[ToolOutcome]]
 
 
 async def record_call(
-    durable: DurablePort, tool: Tool, exposed_name: str, arguments: JsonObject, ctx: CallContext, settle: Settle
+    durable: DurablePort,
+    tool: Tool,
+    exposed_name: str,
+    arguments: JsonObject,
+    ctx: CallContext,
+    settle: Settle,
+    *,
+    is_idempotent: bool = False,
 ) -> ToolOutcome:
     """The outcome of `settle`, or the one on record.
 
     A tool that records what it does itself (`records_steps`: an agent, a workflow) may be run again at any time, as may one that
     kept the id of a server's own task, which it then goes on following; any other only where it says that a second time changes
-    nothing. Otherwise a person is asked.
+    nothing, or policy does (`is_idempotent`). Otherwise a person is asked.
 
     Raises:
         ToolFailed: Nobody knows whether it took effect, and it is not to be repeated.
@@ -36,7 +43,7 @@ async def record_call(
     follows = bool(getattr(tool, "keeps_tasks", False))
 
     def repeatable(key: str) -> bool:
-        if records_itself or hints.get("readOnlyHint") or hints.get("idempotentHint"):
+        if is_idempotent or records_itself or hints.get("readOnlyHint") or hints.get("idempotentHint"):
             return True
         return follows and durable.scoped(key.rpartition("/")[2]).kept(FOLLOWED_TASK) is not None
 

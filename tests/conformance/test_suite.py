@@ -113,13 +113,43 @@ def test_every_check_of_the_skills_extension_passes_on_the_skills_of_a_server(ga
         check_skills(url, tmp_path / "results", "of a server")
 
 
-def test_every_check_of_the_tasks_extension_passes_on_relayed_tasks(upstream: str, tmp_path: Path) -> None:
+def check_tasks(url: str, folder: Path, what: str) -> None:
     total = suite.Tally()
-    with gateway_before(upstream, tmp_path, tasks={"follow": False}) as url:
-        for scenario in TASK_SCENARIOS:
-            code, said, _ = suite.run_suite(url, tmp_path / scenario, "--scenario", f"tasks-{scenario}")
-            total.add(tmp_path / scenario)
-            assert code == 0, said[-2000:]
-    print(f"\nconformance tasks through the gateway: {total.passed} passed, {dict(total.counts)}")
+    for scenario in TASK_SCENARIOS:
+        code, said, _ = suite.run_suite(url, folder / scenario, "--scenario", f"tasks-{scenario}")
+        total.add(folder / scenario)
+        assert code == 0, said[-2000:]
+    print(f"\nconformance tasks {what}: {total.passed} passed, {dict(total.counts)}")
     assert total.failures == []
     assert total.passed >= 44
+
+
+def test_every_check_of_the_tasks_extension_passes_on_relayed_tasks(upstream: str, tmp_path: Path) -> None:
+    with gateway_before(upstream, tmp_path, tasks={"follow": False}) as url:
+        check_tasks(url, tmp_path, "relayed")
+
+
+OWN_JOB = """\
+name: failing_job
+description: Fails, and only runs as a task.
+task: required
+executors:
+  fail: {python: "own_jobs:fail"}
+start: fail
+"""
+
+
+def test_every_check_of_the_tasks_extension_passes_on_tasks_of_the_gateway_itself(upstream: str, tmp_path: Path) -> None:
+    """Plain 2025 tools, promoted, and a workflow that only runs as a task; the one that asks before it has a task is relayed."""
+    (tmp_path / "failing_job.workflow.yaml").write_text(OWN_JOB)
+    (tmp_path / "own_jobs.py").write_text("def fail() -> str:\n    raise RuntimeError\n")
+    jobs = ["slow_compute", "protocol_error_job", "confirm_delete", "multi_input"]
+    plain: dict[str, Any] = {"prefix": "", "era": "legacy", "tools": {"allow": [*jobs, "greet"]}, "tasks": {"promote": jobs}}
+    relayed: dict[str, Any] = {"prefix": "", "tools": {"allow": ["test_tool_with_task"]}}
+    config = {
+        "mcpServers": {name: {"type": "http", "url": upstream} for name in ("plain", "relayed")},
+        "policies": {"plain": plain, "relayed": relayed, "workflow": {"prefix": ""}},
+        "expose": {"agents": ["."]},
+    }
+    with gateway_http(tmp_path, config) as url:
+        check_tasks(url, tmp_path, "of the gateway itself")

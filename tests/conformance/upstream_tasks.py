@@ -7,6 +7,7 @@ Names are the suite's. A client that declares the extension gets a task; another
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict, Field
 
 from tests.conformance import contract as c
-from tests.conformance.upstream_tools import Ctx, FixtureTool, asking, content_of, form, is_modern, result, text
+from tests.conformance.upstream_tools import Ctx, FixtureTool, ask_back, asking, content_of, form, is_modern, result, text
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 REQUIRED: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
@@ -101,6 +102,8 @@ class Jobs:
             if "user_name" not in answers:
                 return asking({"user_name": form("Your name?", c.NAME)}, "asked")
             arguments["who"] = content_of(answers["user_name"]).get("name")
+        if not is_modern(ctx):
+            return await self._plainly(ctx, params.name, arguments)
         if not self._declared(ctx):
             if params.name == "failing_job":
                 raise MCPError(-32021, "This job needs the tasks extension.", REQUIRED)
@@ -110,9 +113,20 @@ class Jobs:
         self.group.start_soon(self._run, job, params.name, arguments)
         return {"resultType": "task", **job.wire()}
 
+    async def _plainly(self, ctx: Ctx, name: str, arguments: dict[str, Any]) -> Any:
+        """The same job for a 2025 client, in its call: a gateway makes a task of its own of it."""
+
+        async def ask(**requests: Any) -> None:
+            await ask_back(ctx, requests)
+
+        done = await self._work(ask, name, arguments)
+        if done is None:
+            raise MCPError(-32603, "worker crashed")
+        return done
+
     async def _run(self, job: Job, name: str, arguments: dict[str, Any]) -> None:
         with job.scope:
-            done = await self._work(job, name, arguments)
+            done = await self._work(job.ask, name, arguments)
             if done is None:
                 job.more, job.status = {"error": {"code": -32603, "message": "worker crashed"}, "statusMessage": "worker crashed"}, "failed"
             else:
@@ -120,7 +134,7 @@ class Jobs:
             return
         job.open, job.status = {}, "cancelled"
 
-    async def _work(self, job: Job, name: str, arguments: dict[str, Any]) -> t.CallToolResult | None:
+    async def _work(self, ask: Callable[..., Awaitable[None]], name: str, arguments: dict[str, Any]) -> t.CallToolResult | None:
         match name:
             case "slow_compute":
                 await anyio.sleep(float(arguments.get("seconds", 1)))
@@ -131,10 +145,10 @@ class Jobs:
             case "protocol_error_job":
                 return None
             case "confirm_delete":
-                await job.ask(confirm=form(f"Delete {arguments.get('filename')}?", c.CONFIRMED))
+                await ask(confirm=form(f"Delete {arguments.get('filename')}?", c.CONFIRMED))
                 return result(text("deleted"))
             case "multi_input":
-                await job.ask(first=form("First?", c.NAME), second=form("Second?", c.COLOR))
+                await ask(first=form("First?", c.NAME), second=form("Second?", c.COLOR))
                 return result(text("both answered"))
             case _:
                 return result(text(f"done for {arguments.get('who')}"))

@@ -40,7 +40,8 @@ def program(name: str, installed: Path | None = None) -> str:
 class Postgres:
     """A running server. `url` names its database `test`; stop and start it to see what its clients make of that."""
 
-    def __init__(self, folder: Path, port: int, user: str | None, installed: Path | None) -> None:
+    def __init__(self, folder: Path, port: int, user: str | None, installed: Path | None, *, durable: bool = False) -> None:
+        self._durable = durable
         self._installed = installed
         self._folder = folder
         self._port = port
@@ -51,7 +52,8 @@ class Postgres:
     def start(self) -> None:
         """Start it and wait until it takes connections."""
         options = ["-p", str(self._port), "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self._folder}"]
-        argv = [program("postgres", self._installed), "-D", str(self._folder / "data"), *options, "-c", "fsync=off"]
+        options += ["-c", f"fsync={'on' if self._durable else 'off'}"]
+        argv = [program("postgres", self._installed), "-D", str(self._folder / "data"), *options]
         self._process = subprocess.Popen(argv, user=self._user, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/")
         deadline = time.monotonic() + START_SECONDS
         while self._psql("postgres", "select 1") != 0:
@@ -80,8 +82,11 @@ class Postgres:
 
 
 @contextmanager
-def postgres() -> Generator[Postgres]:
-    """A fresh server, trusting every local connection. PostgreSQL refuses to run as root, so root lends it another user."""
+def postgres(*, durable: bool = False) -> Generator[Postgres]:
+    """A fresh server, trusting every local connection; only a `durable` one waits for the disk.
+
+    PostgreSQL refuses to run as root, so root lends it another user.
+    """
     user = None
     if os.geteuid() == 0:
         user = next(name for name in ("postgres", "nobody") if any(entry.pw_name == name for entry in pwd.getpwall()))
@@ -92,7 +97,7 @@ def postgres() -> Generator[Postgres]:
             shutil.chown(folder, user)
             if installed is not None and not all(parent.stat().st_mode & 0o001 for parent in installed.parents):
                 installed = shutil.copytree(installed, folder / "installed", symlinks=True)  # the other user cannot get there
-        server = Postgres(folder, free_port(), user, installed)
+        server = Postgres(folder, free_port(), user, installed, durable=durable)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -14,7 +14,7 @@ import anyio
 import httpx2
 import pytest
 
-from tests.fakes.postgres import postgres
+from tests.fakes.postgres import Postgres, postgres
 from tests.interaction.wire import over_http
 from tests.tasks.test_gateways import FLOW, FUNCTIONS, start_gateway, stop
 
@@ -133,11 +133,16 @@ async def two_gateways(folder: Path) -> AsyncGenerator[list[tuple[subprocess.Pop
         yield both
 
 
+def on_server(folder: Path, server: Postgres) -> dict[str, Any]:
+    """The configuration of a gateway whose state is on a database server."""
+    return {"expose": {"agents": ["."]}, "storage": {"dir": str(folder / "state"), "url": server.database("flow")}}
+
+
 @pytest.mark.fault(9)
 async def test_while_the_database_server_is_away_calls_fail_clearly_and_tasks_go_on_after(tmp_path: Path) -> None:
     journal = prepared(tmp_path)
     with postgres() as server:
-        process, url = start_gateway(tmp_path, "gateway", storage={"dir": str(tmp_path / "state"), "url": server.database("flow")})
+        process, url = start_gateway(tmp_path, "gateway", on_server(tmp_path, server))
         try:
             async with over_http(url, "modern") as wire:
                 task_id = await begun(wire)
@@ -168,7 +173,7 @@ async def test_no_id_is_told_of_a_task_that_the_killed_database_server_did_not_k
     (tmp_path / "go").touch()
     told: list[str] = []
     with postgres() as server:
-        process, url = start_gateway(tmp_path, "gateway", storage={"dir": str(tmp_path / "state"), "url": server.database("flow")})
+        process, url = start_gateway(tmp_path, "gateway", on_server(tmp_path, server))
         try:
             async with over_http(url, "modern") as wire:
                 for _ in range(5):

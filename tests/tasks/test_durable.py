@@ -257,6 +257,35 @@ async def test_one_of_two_peers_takes_over_what_a_killed_process_ran(url: str | 
     assert journal.lines() == UNDISTURBED
 
 
+async def test_a_process_that_lost_a_task_stops_working_on_it_and_does_not_hang(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    stolen = anyio.Event()
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        assert ctx.durable is not None
+
+        async def work(key: str) -> JsonValue:
+            journal.write("first")
+            with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:
+                database.execute("UPDATE tasks SET owner = 'another', lease_until = lease_until + 3600")
+                database.commit()
+            stolen.set()
+            return None
+
+        await ctx.durable.step("step", work, repeatable=True)
+        journal.write("second")
+        return Complete.text("done")
+
+    async with running(tmp_path, call) as runner:
+        task = await runner.start("tool", {}, CTX)
+        with anyio.fail_after(10):
+            await stolen.wait()
+            while task.is_here:
+                await anyio.sleep(0.02)
+        assert (await runner.find(task.id, "local")).status == "working"
+    assert journal.lines() == ["first"]
+
+
 # -- turns ---------------------------------------------------------------------------------------------------------
 
 

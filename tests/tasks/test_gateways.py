@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import pytest
 
+from tests.fakes.postgres import postgres
 from tests.fakes.running import ROOT, free_port, wait_until_ready, write_config
-from tests.interaction.wire import over_http
+from tests.interaction.wire import Era, Wire, over_http
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 
@@ -49,20 +51,21 @@ edges: [{from: one, to: two}]
 """
 
 
-def start_gateway(folder: Path, name: str, storage: dict[str, Any] | None = None) -> tuple[subprocess.Popen[bytes], str]:
+def start_gateway(folder: Path, name: str, config: dict[str, Any] | None = None, **env: str) -> tuple[subprocess.Popen[bytes], str]:
     port = free_port()
-    path = write_config(folder, {"expose": {"agents": ["."]}, **({"storage": storage} if storage else {})}, name)
+    path = write_config(folder, config or {"expose": {"agents": ["."]}}, name)
     log = folder / f"{name}-{port}.log"
     command = [sys.executable, "-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path)]
     with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, start_new_session=True, env={**os.environ, **env})
     wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
     return process, f"http://127.0.0.1:{port}/mcp"
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @pytest.mark.requirement(91)
@@ -108,3 +111,105 @@ async def test_a_workflow_started_on_one_gateway_is_finished_by_another_after_it
         assert journal.read_text().splitlines() == ["first", "second", "second"]
     finally:
         stop(second)
+
+
+async def until(wire: Wire, task_id: str, *statuses: str) -> dict[str, Any]:
+    with anyio.fail_after(30):
+        while (state := (await wire.send("tasks/get", taskId=task_id))["result"])["status"] not in statuses:
+            await anyio.sleep(0.1)
+    return state
+
+
+@pytest.mark.postgres
+@pytest.mark.requirement(90, 94, 97)
+async def test_three_gateways_on_one_database_share_their_tasks_and_outlive_one_another(tmp_path: Path) -> None:
+    """Each has a state folder of its own, as on machines of their own."""
+    (tmp_path / "durable_functions.py").write_text(FUNCTIONS)
+    (tmp_path / "flow.workflow.yaml").write_text(FLOW)
+    journal, gateways = tmp_path / "journal", list[tuple[subprocess.Popen[bytes], str]]()
+    with postgres() as server:
+        url = server.database("shared")
+        try:
+            for name in "abc":
+                storage = {"dir": str(tmp_path / f"state-{name}"), "url": "${env:TASKS_URL}"}
+                config: dict[str, Any] = {"expose": {"agents": ["."]}, "storage": storage}
+                gateways.append(start_gateway(tmp_path, name, config, TASKS_URL=url))
+            (first, a), (_, b), (_, c) = gateways
+            async with over_http(b, "modern") as on_b, over_http(c, "modern") as on_c:
+                async with over_http(a, "modern") as on_a:
+                    started = await on_a.send("tools/call", name="workflow__flow", arguments={"x": "-"})
+                    task_id: str = started["result"]["taskId"]
+                    with anyio.fail_after(20):
+                        while not journal.exists() or "second" not in journal.read_text():
+                            await anyio.sleep(0.05)
+                    seen = await on_b.send("tasks/get", taskId=task_id)
+                    assert "result" in seen, seen
+                    assert seen["result"]["status"] == "working"
+                stop(first)
+                state = await until(on_b, task_id, "input_required")
+                (tmp_path / "go").touch()
+                answers = {key: {"action": "accept", "content": {"outcome": "retry"}} for key in state["inputRequests"]}
+                await on_c.send("tasks/update", taskId=task_id, inputResponses=answers)
+                done = await until(on_c, task_id, "completed", "failed")
+                assert done["result"]["content"] == [{"type": "text", "text": "-12"}]
+                assert journal.read_text().splitlines() == ["first", "second", "second"]
+                (tmp_path / "go").unlink()
+                second = (await on_b.send("tools/call", name="workflow__flow", arguments={"x": "+"}))["result"]["taskId"]
+                assert (await on_c.send("tasks/cancel", taskId=second))["result"]["resultType"] == "complete"
+                assert (await until(on_b, second, "cancelled", "completed"))["status"] == "cancelled"
+        finally:
+            for process, _ in gateways:
+                stop(process)
+
+
+WORKING: dict[str, Any] = {"taskId": "t1", "status": "working"}
+DONE: dict[str, Any] = {"content": [{"type": "text", "text": "deleted"}]}
+REMOTE: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "legacy": (
+        [],
+        {
+            "support": "required",
+            "tools/call": [{"result": {"task": {**WORKING, "createdAt": "2026-01-01T00:00:00Z"}}}],
+            "tasks/result": [{"result": DONE}],
+        },
+    ),
+    "modern": (["--modern"], {"tools/call": [{"result": {**WORKING, "resultType": "task"}}]}),
+}
+
+
+@pytest.mark.requirement(65, 97)
+@pytest.mark.parametrize("server", ["legacy", "modern"])
+async def test_a_remote_servers_own_task_is_followed_on_after_a_kill_and_not_called_again(
+    server: Literal["legacy", "modern"], tmp_path: Path
+) -> None:
+    options, script = REMOTE[server]
+    log = tmp_path / "requests.jsonl"
+
+    def saying(state: dict[str, Any]) -> dict[str, Any]:
+        told = json.dumps({**script, "tasks/get": [{"result": state}]})
+        args = ["-m", "tests.fakes.task_script", *options, "--log", str(log), told]
+        return {"mcpServers": {"up": {"command": sys.executable, "args": args, "cwd": str(ROOT)}}}
+
+    first, url = start_gateway(tmp_path, "gateway", saying(WORKING))
+    client: Era = "modern" if server == "legacy" else "legacy"  # so that the task is the gateway's own, and follows the server's
+    try:
+        async with over_http(url, client) as wire:
+            task: dict[str, Any] = {"task": {}} if client == "legacy" else {}
+            made = (await wire.send("tools/call", name="up__job", arguments={}, **task))["result"]
+            task_id = made["task"]["taskId"] if client == "legacy" else made["taskId"]
+            with anyio.fail_after(20):
+                while not log.exists() or "tasks/get" not in log.read_text():
+                    await anyio.sleep(0.05)
+    finally:
+        stop(first)
+    second, url = start_gateway(tmp_path, "gateway", saying({"taskId": "t1", "status": "completed", "result": DONE}))
+    try:
+        async with over_http(url, "modern") as wire:
+            state = await until(wire, task_id, "completed", "failed", "input_required")
+    finally:
+        stop(second)
+    assert state["status"] == "completed", state
+    assert state["result"]["content"] == DONE["content"]
+    asked = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [entry["method"] for entry in asked].count("tools/call") == 1
+    assert {entry["params"]["taskId"] for entry in asked if entry["method"].startswith("tasks/")} == {"t1"}
