@@ -57,7 +57,7 @@ class WorkflowTool:
         workflow = await self._plan.build(await self._find_tools())
         message: Any = self._plan.prompt(filled) if file.team is not None else filled
         if self._plan.code is not None:
-            message = message_of(workflow, filled)
+            message = message_of(workflow, filled, is_derived=not file.input)
         async with self._one_by_one or nullcontext():
             workflow.reset()
             outputs = (await run_to_end(workflow, message, ctx, narrator.hear)).get_outputs()
