@@ -47,8 +47,10 @@ _KINDS: dict[Any, JsonObject] = {
 }
 
 
-async def run_to_end(workflow: Workflow, message: Any, ctx: CallContext, hear: OnEvent) -> WorkflowRunResult:
-    """Run with a message until nothing is open, asking `ctx` for each request.
+async def run_to_end(
+    workflow: Workflow, message: Any, ctx: CallContext, hear: OnEvent, *, person: CallContext | None = None
+) -> WorkflowRunResult:
+    """Run with a message until nothing is open, asking `person` for each request: `ctx`, where the way to the person is no other.
 
     Raises:
         WorkflowFailed: An executor failed; the text names it, and says what happened if that was raised on purpose.
@@ -68,7 +70,7 @@ async def run_to_end(workflow: Workflow, message: Any, ctx: CallContext, hear: O
         pending = list(workflow.run_state.pending.values())
         if not pending:
             return WorkflowRunResult.of(events)
-        request = RunRequest(responses=await _ask_all(pending, ctx), checkpoint_storage=storage, ctx=ctx)
+        request = RunRequest(responses=await _ask_all(pending, person or ctx), checkpoint_storage=storage, ctx=ctx)
     raise WorkflowFailed(f"The workflow asked more than {MAX_ASK_ROUNDS} times; giving up.", executor=workflow.start_executor_id)
 
 

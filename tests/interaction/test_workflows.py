@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import warnings
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
@@ -15,6 +17,8 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 
+from gateway.storage.records import Records
+from gateway.storage.state import StateFolder
 from tests.fakes.running import ROOT, gateway_command, gateway_http, write_config
 from tests.interaction.asking_flows import FILES, MODULE
 from tests.interaction.ways import MODERN, Era
@@ -27,6 +31,7 @@ ERAS = get_args(Era)
 @dataclass(frozen=True)
 class Served:
     url: str
+    folder: Path
     config: Path
 
 
@@ -39,7 +44,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
         (folder / "agents" / f"{name}.workflow.yaml").write_text(text)
     config = {"expose": {"agents": ["agents"]}}
     with gateway_http(folder, config) as url:
-        yield Served(url, write_config(folder, config, "stdio"))
+        yield Served(url, folder, write_config(folder, config, "stdio"))
 
 
 class Person:
@@ -152,3 +157,44 @@ async def test_inside_a_task_all_open_questions_are_in_the_task_and_answered_the
         await wire.send("tasks/update", taskId=made["taskId"], inputResponses=answers)
         done = await until("completed", "failed")
     assert done["result"]["structuredContent"] == {"item": "tea", "total": 3, "approved": False}
+
+
+async def waiting(served: Served, count: int) -> dict[str, str]:
+    """The ids of what waits, by the names of the fields wanted, once there are so many."""
+    records = Records(StateFolder(served.folder / "gateway-state"), audit_days=1)
+    try:
+        with anyio.fail_after(20):
+            while True:
+                rows = await (await records.asks()).list(only_open=True)
+                if len(rows) == count:
+                    return {",".join((row.form or {})["properties"]): row.id for row in rows}
+                await anyio.sleep(0.1)
+    finally:
+        await records.aclose()
+
+
+async def approvals(served: Served, *words: str, code: int = 0) -> Any:
+    """A command in another process, on the state of the gateway."""
+    config = str(served.folder / "gateway.json")
+    done = await anyio.run_process([sys.executable, "-m", "gateway", "approvals", *words, "--json", "--config", config], check=False)
+    assert done.returncode == code, done.stderr.decode()
+    return json.loads((done.stdout or done.stderr.splitlines()[-1]).decode())
+
+
+@pytest.mark.requirement("WF9")
+async def test_where_the_client_cannot_ask_the_questions_wait_on_the_list_and_are_answered_from_a_terminal(served: Served) -> None:
+    results: list[Any] = []
+
+    async def call() -> None:
+        async with client_of(served, "modern", "http", None) as client:
+            results.append(await client.call_tool("workflow__order", {"item": "tea", "count": 2}))
+
+    with anyio.fail_after(50):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            ids = await waiting(served, 2)
+            wrong = await approvals(served, "answer", ids["answer"], "answer=much", code=1)
+            assert "answer" in wrong["error"]["message"]
+            assert (await approvals(served, "answer", ids["answer"], "answer=5"))["taken"] is True
+            await approvals(served, "answer", ids["approved,size"], "approved=true", "size=large")
+    assert results[0].structured_content == {"item": "tea", "total": 10, "approved": True}
