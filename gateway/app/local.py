@@ -170,9 +170,11 @@ class LocalSources:
             case "agent":
                 return self._agents(loaded)
             case _:
+                from gateway.tools.approvals import Approvals
                 from gateway.workflows.source import WorkflowSource
 
-                return WorkflowSource([Path(path) for path in expose.agents], toolbox=self._toolbox, base_dir=base)
+                forms = Approvals(self._records, self._events)
+                return WorkflowSource([Path(path) for path in expose.agents], toolbox=self._toolbox, base_dir=base, forms=forms)
 
     def _build_skills(self, loaded: LoadedConfig) -> SkillSource:
         from gateway.skills.scripts import ScriptRunner

@@ -93,6 +93,43 @@ def deny(ask_id: str, config_path: str | None, as_json: bool) -> None:
     _decide(ask_id, "denied", config_path, as_json=as_json)
 
 
+@approvals.command("answer")
+@click.argument("ask_id", metavar="ID")
+@click.argument("pairs", metavar="FIELD=VALUE…", nargs=-1)
+@click.option("--args-json", metavar="JSON", help="The fields as one JSON object.")
+@config_option
+@json_option
+def answer(ask_id: str, pairs: tuple[str, ...], args_json: str | None, config_path: str | None, as_json: bool) -> None:
+    """Answer what a workflow asks. `moongate approvals show` names the fields; `deny` declines."""
+    from gateway.cli.output import print_json
+
+    ask, taken = with_records(config_path, lambda records: _answer(records, ask_id, pairs, args_json))
+    if as_json:
+        print_json({"id": ask.id, "decision": "answered", "taken": taken})
+        return
+    what = "goes on" if taken else "does not wait any more; the gateway that asked may have stopped"
+    click.echo(f"answered {ask.id}: {ask.name} {what}")
+
+
+async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_json: str | None) -> tuple[PendingAsk, bool]:
+    """Answer a question that has a form; and whether the waiting call took the answer."""
+    from gateway.cli.arguments import build_arguments
+    from gateway.cli.failures import CommandFailed
+    from gateway.policy.checking import SchemaCheck, measure
+
+    asks = await records.asks()
+    found = await _get(records, ask_id)
+    if found.form is None:
+        raise click.UsageError(f"{found.id} has no fields; use `moongate approvals approve {found.id}` or `deny`.")
+    given = build_arguments(found.form, pairs, args_json)
+    problem = SchemaCheck(found.form).find(given, measure(given))
+    if problem is not None:
+        raise click.UsageError(f"That is no answer to {found.id}: {problem}.")
+    if not await asks.answer(found.id, given):
+        raise CommandFailed(f"{found.id} is {await asks.state(found.id)} and cannot be answered any more.", code="not-found")
+    return found, await _taken(records, found.id)
+
+
 @approvals.command("rules")
 @config_option
 @json_option
@@ -215,26 +252,32 @@ def _decide(ask_id: str, decision: AskState, config_path: str | None, *, as_json
 
 async def _move(records: Records, ask_id: str, decision: AskState) -> tuple[PendingAsk, bool]:
     """Answer a question; and whether the waiting call took the answer."""
-    import anyio
-
     from gateway.cli.failures import CommandFailed
     from gateway.policy.approvals import may_stand
 
     asks = await records.asks()
     found = await _get(records, ask_id)
+    if found.form is not None and decision != "denied":
+        raise click.UsageError(f"{found.id} wants an answer: `moongate approvals answer {found.id} FIELD=VALUE…`.")
     if decision.startswith("approved_") and not (found.kind == "call" and may_stand(found.source, found.name)):
         raise CommandFailed(f"{found.name} of {found.source} can only be approved one by one; leave out `--always`.", code="usage")
     if not await asks.move(found.id, "open", decision):
         raise CommandFailed(f"{found.id} is {await asks.state(found.id)} and cannot be answered any more.", code="not-found")
-    if decision == "denied":
-        return found, False
+    return found, decision != "denied" and await _taken(records, found.id)
+
+
+async def _taken(records: Records, ask_id: str) -> bool:
+    """Whether the waiting call takes the answer."""
+    import anyio
+
+    asks = await records.asks()
     with anyio.move_on_after(TAKEN_SECONDS):
-        state = await asks.state(found.id)
+        state = await asks.state(ask_id)
         while state != "delivered":  # another process takes it; that can only be looked for
             await anyio.sleep(0.05)
-            state = await asks.state(found.id)
-        return found, True
-    return found, False
+            state = await asks.state(ask_id)
+        return True
+    return False
 
 
 async def _get(records: Records, ask_id: str) -> PendingAsk:

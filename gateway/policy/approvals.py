@@ -115,6 +115,13 @@ def describe_sampling(source: str, params: JsonMapping, max_tokens: int | None) 
     return _bounded(lines)
 
 
+def describe_question(name: str, message: str, fields: JsonMapping) -> str:
+    """What a person reads of a workflow's question: who asks, what, and the fields of the answer, bounded and without anything hidden."""
+    lines = [f"Workflow {shown(name, 80)!r} asks:", *(f"  {shown(line)}" for line in message.splitlines() if line.strip())]
+    lines += [f"  field {shown(field, 80)}: {shown(_text(schema))}" for field, schema in fields.items()]
+    return _bounded(lines)
+
+
 def shown(text: str, limit: int = MAX_SHOWN_VALUE) -> str:
     """`text` on one line, with nothing hidden in it and cut to `limit` characters."""
     line = " ".join(strip_text(text[: limit * 4]).split())

@@ -5,6 +5,7 @@ A row is `open` until it is answered once, withdrawn by the waiting call, or pas
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from gateway.errors import PolicyDenied
+from gateway.json_types import JsonObject
 from gateway.storage.engine import Database
 from gateway.storage.entries import AskState, PendingAsk
 from gateway.storage.tables import asks, locks
@@ -79,15 +81,30 @@ class Asks:
             return bool((await connection.execute(sa.update(asks).where(here).values(state=after))).rowcount)
 
 
+    async def answer(self, ask_id: str, answer: JsonObject) -> bool:
+        """Answer an open question that has a form, if it is not past its time; whether it was. Raises `StorageError`."""
+        here = (asks.c.id == ask_id) & (asks.c.state == "open") & (asks.c.expires_at > time.time())
+        changed = {"state": "answered", "answer": json.dumps(answer)}
+        async with self._database.begin() as connection:
+            return bool((await connection.execute(sa.update(asks).where(here).values(**changed))).rowcount)
+
+
 def _to_row(ask: PendingAsk) -> dict[str, Any]:
     return {
         "id": ask.id, "kind": ask.kind, "source": ask.source, "name": ask.name, "principal": ask.principal, "shown": ask.shown,
-        "state": ask.state, "created_at": ask.created_at, "expires_at": ask.expires_at,
+        "state": ask.state, "created_at": ask.created_at, "expires_at": ask.expires_at, "form": _to_text(ask.form),
+        "answer": _to_text(ask.answer),
     }  # fmt: skip
 
 
 def _to_ask(row: Mapping[Any, Any]) -> PendingAsk:
     values: dict[str, Any] = dict(row)
-    if (values["state"] == "open" or values["state"].startswith("approved")) and values["expires_at"] <= time.time():
+    for key in ("form", "answer"):
+        values[key] = json.loads(values[key]) if values[key] else None
+    if (values["state"] in ("open", "answered") or values["state"].startswith("approved")) and values["expires_at"] <= time.time():
         values["state"] = "expired"
     return PendingAsk(**values)
+
+
+def _to_text(value: JsonObject | None) -> str:
+    return json.dumps(value) if value is not None else ""

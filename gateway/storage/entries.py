@@ -13,9 +13,10 @@ Steps = dict[str, tuple[bool, JsonValue]]
 """What a task did, by key: whether the step is done, and its result."""
 
 AskState = Literal[
-    "open", "approved", "approved_always", "approved_always_with_arguments", "denied", "expired", "withdrawn", "delivered"
+    "open", "approved", "approved_always", "approved_always_with_arguments", "answered", "denied", "expired", "withdrawn",
+    "delivered",
 ]
-"""`delivered`: an approval that the waiting call took. `withdrawn`: the call ended before anybody answered."""
+"""`delivered`: an approval or answer that the waiting call took. `withdrawn`: the call ended before anybody answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class PendingAsk:
     """A question that waits for a person outside the client."""
 
     id: str
-    kind: Literal["call", "sampling"]
-    """A tool call, or a server's request for a model's answer."""
+    kind: Literal["call", "sampling", "question"]
+    """A tool call, a server's request for a model's answer, or what a workflow asks, which is answered in a form."""
     source: str
     name: str
     """Tool or method."""
@@ -62,12 +63,16 @@ class PendingAsk:
     state: AskState
     created_at: float
     expires_at: float
+    form: JsonObject | None = None
+    """Schema of the fields that the answer has; `None` where it is yes or no."""
+    answer: JsonObject | None = None
+    """Their values, once it is answered."""
 
     def to_json(self) -> JsonObject:
         """As `moongate approvals --json` prints it."""
         return {
             "id": self.id, "kind": self.kind, "source": self.source, "name": self.name, "principal": self.principal,
-            "shown": self.shown, "state": self.state, "createdAt": self.created_at, "expiresAt": self.expires_at,
+            "shown": self.shown, "state": self.state, "createdAt": self.created_at, "expiresAt": self.expires_at, "form": self.form,
         }  # fmt: skip
 
 

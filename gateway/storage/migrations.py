@@ -72,7 +72,12 @@ CREATE TABLE task_starts (scope TEXT NOT NULL, at {float} NOT NULL);
 CREATE INDEX task_starts_at ON task_starts (at);
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES)
+_QUESTIONS = """
+ALTER TABLE asks ADD COLUMN form TEXT NOT NULL DEFAULT '';
+ALTER TABLE asks ADD COLUMN answer TEXT NOT NULL DEFAULT '';
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS)
 """Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
 
 _WORDS = {

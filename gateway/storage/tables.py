@@ -59,9 +59,11 @@ asks = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("expires_at", sa.Float, nullable=False),
+    sa.Column("form", sa.Text, nullable=False, server_default=""),
+    sa.Column("answer", sa.Text, nullable=False, server_default=""),
     sa.Index("asks_principal", "principal", "state"),
 )
-"""Questions for a person whose client cannot ask them."""
+"""Questions for a person whose client cannot ask them. `form` and `answer` are JSON: the schema of the fields wanted, and their values."""
 
 approval_rules = sa.Table(
     "approval_rules",

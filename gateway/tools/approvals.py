@@ -27,6 +27,7 @@ from gateway.policy.approvals import (
     approval_form,
     canonical_arguments,
     describe_call,
+    describe_question,
     may_stand,
     read_decision,
 )
@@ -59,7 +60,7 @@ MARK_PREFIX = "approved:"
 class Question:
     """What a person is asked."""
 
-    kind: Literal["call", "sampling"]
+    kind: Literal["call", "sampling", "question"]
     source: str
     name: str
     """Native name of the tool, or the method."""
@@ -189,6 +190,32 @@ class Approvals:
         self._events.emit("approval.rule", source=rule.source, name=rule.name, principal=rule.principal, fields=fields)
 
     async def _by_list(self, question: Question, ctx: CallContext) -> Decision | Literal["expired"]:
+        ended = await self._wait_on_list(question, ctx, hint="moongate approvals approve {id}` or `deny")
+        decision = _DECISIONS.get(ended.state)
+        if decision is not None:
+            return decision if question.arguments else "approve"
+        return "expired" if ended.state == "expired" else "decline"
+
+    async def put_form(self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext) -> JsonObject:
+        """Put a form on the pending list and wait for its answer, in the words of an elicitation's result. For what the gateway's own
+        workflows ask of callers whose client cannot ask.
+
+        Raises:
+            AskExpired: Nobody answered in time.
+            PolicyDenied: Too many questions of this caller wait already.
+            StorageError: It cannot be put on the list.
+        """
+        fields_wanted = cast("JsonMapping", form.get("properties") or {})
+        question = Question("question", source, name, describe_question(name, message, fields_wanted))
+        ended = await self._wait_on_list(question, ctx, hint="moongate approvals answer {id} FIELD=VALUE…` or `deny {id}", form=form)
+        if ended.state == "expired":
+            raise AskExpired(f"Nobody answered within {ctx.ask_timeout_seconds:g} s, so this did not go on.")
+        fields: JsonObject = {"what": "question", "outcome": ended.state, "channel": "list"}
+        self._events.emit("approval.decided", source=source, name=name, principal=ctx.principal.id, fields=fields)
+        return {"action": "accept", "content": ended.answer or {}} if ended.state == "answered" else {"action": "decline"}
+
+    async def _wait_on_list(self, question: Question, ctx: CallContext, *, hint: str, form: JsonObject | None = None) -> PendingAsk:
+        """The entry as it was when somebody decided, or when its time was over; a decision in it is taken."""
         if self._records is None:
             raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)
         asks = await self._records.asks()
@@ -203,22 +230,26 @@ class Approvals:
             state="open",
             created_at=now,
             expires_at=now + ctx.ask_timeout_seconds,
+            form=form,
         )
         await asks.add(entry)
         fields: JsonObject = {"id": entry.id}
         self._events.emit("approval.waiting", source=question.source, name=question.name, principal=entry.principal, fields=fields)
-        logger.warning("%s of %s waits for approval: `moongate approvals approve %s`", question.name, question.source, entry.id)
+        told = hint.format(id=entry.id)
+        logger.warning("%s of %s waits for a person: `%s`", question.name, question.source, told)
         try:
             async with ctx.waiting():
-                await ctx.log("warning", f"Waiting for a person: `moongate approvals approve {entry.id}` or `deny`.", "moongate")
-                state = await asks.state(entry.id)
-                while state == "open":  # another process answers; it can only be looked for
+                await ctx.log("warning", f"Waiting for a person: `{told}`.", "moongate")
+                ended = await asks.get(entry.id)
+                while ended is not None and ended.state == "open":  # another process answers; it can only be looked for
                     await anyio.sleep(POLL_SECONDS)
-                    state = await asks.state(entry.id)
-            decision = _DECISIONS.get(state)
-            if decision is not None and await asks.move(entry.id, state, "delivered"):
-                return decision if question.arguments else "approve"
-            return "expired" if state == "expired" else "decline"
+                    ended = await asks.get(entry.id)
+            if ended is None:
+                return dataclasses.replace(entry, state="withdrawn")
+            is_decided = ended.state == "answered" or ended.state in _DECISIONS
+            if is_decided and not await asks.move(entry.id, ended.state, "delivered"):
+                return dataclasses.replace(ended, state="expired")
+            return ended
         finally:
             with anyio.CancelScope(shield=True):
                 try:

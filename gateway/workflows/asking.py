@@ -7,11 +7,12 @@ type. How the form travels (elicitation, `input_required`, an entry of a task) i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import NoneType
 from typing import Any, Literal, cast, get_args, get_origin
 
+import anyio
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.errors import GatewayError, ToolFailed, WorkflowFailed
@@ -30,7 +31,7 @@ from gateway.workflows.orchestrations.handoff import HandoffAgentUserRequest
 from gateway.workflows.orchestrations.magentic import MagenticPlanReviewRequest, MagenticPlanReviewResponse
 from gateway.workflows.orchestrations.participants import AgentRequestInfoResponse
 from gateway.workflows.request import RunRequest
-from gateway.workflows.runner import OnEvent, failed_executor
+from gateway.workflows.runner import OnEvent, failed_executor, first_failure
 from gateway.workflows.steps import Question
 from gateway.workflows.workflow import Workflow
 
@@ -46,8 +47,10 @@ _KINDS: dict[Any, JsonObject] = {
 }
 
 
-async def run_to_end(workflow: Workflow, message: Any, ctx: CallContext, hear: OnEvent) -> WorkflowRunResult:
-    """Run with a message until nothing is open, asking `ctx` for each request.
+async def run_to_end(
+    workflow: Workflow, message: Any, ctx: CallContext, hear: OnEvent, *, person: CallContext | None = None
+) -> WorkflowRunResult:
+    """Run with a message until nothing is open, asking `person` for each request: `ctx`, where the way to the person is no other.
 
     Raises:
         WorkflowFailed: An executor failed; the text names it, and says what happened if that was raised on purpose.
@@ -67,9 +70,24 @@ async def run_to_end(workflow: Workflow, message: Any, ctx: CallContext, hear: O
         pending = list(workflow.run_state.pending.values())
         if not pending:
             return WorkflowRunResult.of(events)
-        answers = {event.request_id: await ask(event, ctx) for event in pending}
-        request = RunRequest(responses=answers, checkpoint_storage=storage, ctx=ctx)
+        request = RunRequest(responses=await _ask_all(pending, person or ctx), checkpoint_storage=storage, ctx=ctx)
     raise WorkflowFailed(f"The workflow asked more than {MAX_ASK_ROUNDS} times; giving up.", executor=workflow.start_executor_id)
+
+
+async def _ask_all(pending: Sequence[WorkflowEvent[Any]], ctx: CallContext) -> dict[str, Any]:
+    """The answers to all open requests, by id. They are put at once: a client may show them together, and the person chooses the order."""
+    answers: dict[str, Any] = {}
+
+    async def put(event: WorkflowEvent[Any]) -> None:
+        answers[event.request_id] = await ask(event, ctx)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for event in pending:
+                tasks.start_soon(put, event)
+    except ExceptionGroup as group:
+        raise first_failure(group) from None
+    return answers
 
 
 def _failure(error: Exception) -> WorkflowFailed:

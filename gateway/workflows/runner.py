@@ -226,7 +226,7 @@ class Runner:
                     for (target, lane), made, label in zip(lanes, contexts, labels, strict=True):
                         tasks.start_soon(self._lane, target, lane, made, label)
             except ExceptionGroup as group:
-                raise _first(group) from None
+                raise first_failure(group) from None
         for made in contexts:
             for ctx in made:
                 self._state.messages += ctx.sent
@@ -301,10 +301,10 @@ def failed_executor(error: BaseException) -> str | None:
     return getattr(error, _EXECUTOR, None)
 
 
-def _first(group: ExceptionGroup[Exception]) -> Exception:
+def first_failure(group: ExceptionGroup[Exception]) -> Exception:
     """The first failure of a round: the others came from work that it was about to cancel."""
     first = group.exceptions[0]
-    return _first(first) if isinstance(first, ExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]
+    return first_failure(first) if isinstance(first, ExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _joined(lane: list[Delivery]) -> list[Delivery]:

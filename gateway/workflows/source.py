@@ -21,7 +21,7 @@ from gateway.workflows.definition import WorkflowFile
 from gateway.workflows.graph import on_a_loop
 from gateway.workflows.loader import SUFFIXES, load_workflow
 from gateway.workflows.plan import WorkflowPlan
-from gateway.workflows.tool import WorkflowTool
+from gateway.workflows.tool import Forms, WorkflowTool
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +29,12 @@ logger = logging.getLogger(__name__)
 class WorkflowSource:
     """Workflows of folders and files, in the order of their names."""
 
-    def __init__(self, paths: Sequence[Path | str], *, toolbox: ToolBox, base_dir: Path) -> None:
-        """Relative `paths` and modules that files name are looked for in `base_dir`. No side effects before it is entered."""
+    def __init__(self, paths: Sequence[Path | str], *, toolbox: ToolBox, base_dir: Path, forms: Forms | None = None) -> None:
+        """Relative `paths` and modules that files name are looked for in `base_dir`. `forms` asks people whose client cannot ask.
+        No side effects before it is entered."""
         self._paths = [base_dir / path for path in paths]
         self._toolbox = toolbox
+        self._forms = forms
         self._base_dir = base_dir
         self._tools: dict[str, WorkflowTool] = {}
         self.problems: list[SourceProblem] = []
@@ -62,7 +64,7 @@ class WorkflowSource:
             except WorkflowInvalid as error:
                 self._note("\n".join(f"{path}: {line}" for line in str(error).splitlines()))
                 continue
-            self._tools[name] = WorkflowTool(plan, toolbox=self._toolbox)
+            self._tools[name] = WorkflowTool(plan, toolbox=self._toolbox, forms=self._forms)
         return self
 
     async def __aexit__(self, *exc: object) -> None:

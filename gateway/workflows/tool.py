@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
-from gateway.errors import WorkflowFailed
+from gateway.errors import AskUnavailable, WorkflowFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext, Caller, LogLevel
@@ -29,14 +29,23 @@ MAX_TOLD_CHARS = 4_000
 """Of an intermediate output in one progress message; clients show them in a line or two."""
 
 
+class Forms(Protocol):
+    """Asks a person outside the client."""
+
+    async def put_form(self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext) -> JsonObject:
+        """Put a form and wait for its answer, in the words of an elicitation's result."""
+        ...
+
+
 class WorkflowTool:
     """Runs one workflow per call; calls run side by side, except those of a code graph that is a single object."""
 
     records_steps = True
     """Inside a durable task its rounds and its functions are on record, and the tools it calls record themselves."""
 
-    def __init__(self, plan: WorkflowPlan, *, toolbox: ToolBox) -> None:
-        """`toolbox` finds the tools that executors name, at each call."""
+    def __init__(self, plan: WorkflowPlan, *, toolbox: ToolBox, forms: Forms | None = None) -> None:
+        """`toolbox` finds the tools that executors name, at each call. `forms` asks the person whose client cannot ask."""
+        self._forms = forms
         self._plan = plan
         self._toolbox = toolbox
         self._one_by_one = anyio.CapacityLimiter(1) if isinstance(plan.code, Workflow) else None
@@ -57,10 +66,11 @@ class WorkflowTool:
         workflow = await self._plan.build(await self._find_tools())
         message: Any = self._plan.prompt(filled) if file.team is not None else filled
         if self._plan.code is not None:
-            message = message_of(workflow, filled)
+            message = message_of(workflow, filled, is_derived=not file.input)
+        person = dataclasses.replace(ctx, caller=_Person(file.name, narrator, self._forms, ctx)) if self._forms is not None else ctx
         async with self._one_by_one or nullcontext():
             workflow.reset()
-            outputs = (await run_to_end(workflow, message, ctx, narrator.hear)).get_outputs()
+            outputs = (await run_to_end(workflow, message, ctx, narrator.hear, person=person)).get_outputs()
         is_last_only = file.python is None and file.team is None and file.output_from is None
         return to_result(outputs[-1:] if is_last_only else outputs, is_structured=self.definition.output_schema is not None)
 
@@ -99,6 +109,33 @@ def define(plan: WorkflowPlan) -> ToolDefinition:
         task_by="nobody" if file.task == "never" else "gateway",
         may_ask=True,
     )
+
+
+class _Person:
+    """The way of a workflow's own questions: to the caller, and to the list of pending ones where that cannot ask. Not for what tools
+    that the workflow calls ask."""
+
+    def __init__(self, workflow: str, caller: Caller, forms: Forms, ctx: CallContext) -> None:
+        self._workflow = workflow
+        self._caller = caller
+        self._forms = forms
+        self._ctx = ctx
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Passed on."""
+        await self._caller.progress(progress, total, message)
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        """Passed on."""
+        await self._caller.log(level, data, logger)
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        """Ask the caller, else the list."""
+        try:
+            return await self._caller.ask(request)
+        except AskUnavailable:
+            params: JsonObject = request["params"]
+            return await self._forms.put_form("workflow", self._workflow, params["message"], params["requestedSchema"], self._ctx)
 
 
 class _Narrator:

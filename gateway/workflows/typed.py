@@ -64,8 +64,8 @@ def output_schema_of(workflow: Workflow) -> JsonObject | None:
     return schema if schema is not None and schema.get("type") == "object" and schema.get("properties") else None
 
 
-def message_of(workflow: Workflow, arguments: JsonObject) -> Any:
-    """The message that a run begins with.
+def message_of(workflow: Workflow, arguments: JsonObject, *, is_derived: bool) -> Any:
+    """The message that a run begins with. `is_derived`: the arguments are those of `input_schema_of`, not of the file's `input`.
 
     Raises:
         WorkflowFailed: The start executor cannot take the arguments.
@@ -76,6 +76,8 @@ def message_of(workflow: Workflow, arguments: JsonObject) -> Any:
         return text if str in kinds else Message("user", [text]) if Message in kinds else [Message("user", [text])]
     start = workflow.get_start_executor()
     candidates: list[JsonValue] = [arguments, *(arguments.values() if len(arguments) == 1 else ())]
+    if is_derived:
+        candidates = [arguments if _fields_of(kinds) is not None else arguments.get(INPUT)]
     for value in candidates:
         if value is not None and start.can_handle(WorkflowMessage(value, START_SOURCE)):
             return value

@@ -19,6 +19,7 @@ from gateway.workflows.context import WorkflowContext
 from gateway.workflows.executor import Executor, handler
 from gateway.workflows.sql_checkpoints import SqlCheckpointStorage
 from gateway.workflows.workflow import Workflow
+from tests.fakes.postgres import postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,6 +77,14 @@ async def survive(url: str, folder: Path) -> None:
 @pytest.mark.requirement("WF12")
 async def test_after_a_kill_another_process_goes_on_from_the_last_round(tmp_path: Path) -> None:
     await survive(f"sqlite:///{tmp_path / 'checkpoints.db'}", tmp_path)
+
+
+@pytest.mark.postgres
+@pytest.mark.timeout(60)
+@pytest.mark.requirement("WF12")
+async def test_after_a_kill_another_process_goes_on_from_the_last_round_on_a_server(tmp_path: Path) -> None:
+    with postgres() as server:
+        await survive(server.database("checkpoints"), tmp_path)
 
 
 @pytest.mark.requirement("WF12")
