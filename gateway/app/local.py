@@ -196,6 +196,7 @@ class LocalSources:
             code=code,
             keeps=partial(judge_skill, rules=rules) if rules != SkillFilter() else None,
             events=self._events,
+            signed=wanted.signatures,
         )
 
     def _agents(self, loaded: LoadedConfig) -> AgentSource:

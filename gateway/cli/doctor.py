@@ -121,7 +121,8 @@ async def _definition_checks(loaded: LoadedConfig, own: OwnHub) -> list[Check]:
 
         wanted = loaded.config.skills
         code = CodeSkills(wanted.objects, base_dir=loaded.base_dir, strict=wanted.strict)
-        async with SkillSource([Path(folder) for folder in expose.skills], strict=wanted.strict, code=code) as skills:
+        folders = [Path(folder) for folder in expose.skills]
+        async with SkillSource(folders, strict=wanted.strict, code=code, signed=wanted.signatures) as skills:
             for report in skills.problems:
                 for finding in report.diagnostics:
                     status = "fail" if report.verdict == "rejected" else "warn"

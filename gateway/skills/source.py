@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import TaskGroup
 
+from gateway.config.skills import SignatureRule
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.skills.extension import SkillsExtension, resource_wire
@@ -59,13 +60,14 @@ class SkillSource:
         code: CodeSkills | None = None,
         keeps: Callable[[str], bool] | None = None,
         events: EventStream | None = None,
+        signed: Mapping[str, SignatureRule] | None = None,
     ) -> None:
         """No side effects.
 
         `strict` refuses what is otherwise served with a warning. Changes on disk are looked for every
         `refresh_seconds`; with 0, on every use and not in between. Without `scripts` no file can run. What was read is kept
         in `state_folder` for the next start. `code` are skills that are Python objects. A skill whose id `keeps` refuses is not
-        served. Runs of scripts are told to `events`.
+        served. Runs of scripts are told to `events`. Skills of a root in `signed` must be signed.
         """
         self.library = SkillLibrary(
             paths,
@@ -74,6 +76,7 @@ class SkillSource:
             state_folder=state_folder,
             homes=[code] if code is not None else (),
             keeps=keeps,
+            signed=signed,
         )
         self._scripts = scripts
         self._code = code
