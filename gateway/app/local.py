@@ -197,6 +197,7 @@ class LocalSources:
             keeps=partial(judge_skill, rules=rules) if rules != SkillFilter() else None,
             events=self._events,
             signed=wanted.signatures,
+            instruction_template=wanted.instruction_template,
         )
 
     def _agents(self, loaded: LoadedConfig) -> AgentSource:

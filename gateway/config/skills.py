@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gateway.config.base import Model
+from gateway.config.templates import fill_template
 
 Vendor = Literal["agents", "claude", "codex", "copilot", "cursor", "gemini"]
 """Hosts whose folders of skills are known."""
@@ -89,7 +90,17 @@ class SkillSettings(Model):
     """Also serve the folder `skills` of these installed Python packages."""
     signatures: dict[str, SignatureRule] = Field(default_factory=dict[str, SignatureRule])
     """Folder of `expose.skills` → who must have signed every skill in it; others are not served."""
+    instruction_template: str | None = None
+    """How agents are told of their skills: a text with `{skills}`, every other brace doubled; left out: the built-in one."""
     objects: list[str] = Field(default_factory=list)
     """Also serve skills that are Python objects: `module`, or `module:name` of a skill, a class of one, a list or a source."""
     scripts: ScriptSettings = Field(default_factory=ScriptSettings)
     """Scripts."""
+
+    @field_validator("instruction_template")
+    @classmethod
+    def _usable(cls, template: str | None) -> str | None:
+        """Said when the configuration is loaded, not when an agent first needs it (requirements 110)."""
+        if template is not None:
+            fill_template(template, "")
+        return template

@@ -61,6 +61,7 @@ class SkillSource:
         keeps: Callable[[str], bool] | None = None,
         events: EventStream | None = None,
         signed: Mapping[str, SignatureRule] | None = None,
+        instruction_template: str | None = None,
     ) -> None:
         """No side effects.
 
@@ -80,6 +81,7 @@ class SkillSource:
         )
         self._scripts = scripts
         self._code = code
+        self._template = instruction_template
         self.extension = SkillsExtension(self.library)
         self._refresh_seconds = refresh_seconds
         self._tasks: TaskGroup | None = None
@@ -144,7 +146,7 @@ class SkillSource:
 
     def instructions(self, names: Sequence[str]) -> str:
         """What to tell an agent that has the skills `names`; see `skill_instructions`."""
-        return skill_instructions(self.index, names)
+        return skill_instructions(self.index, names, self._template)
 
     def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
         """The `allowed-tools` of skills as written, `None` where it is not; see `find_named` for what it raises."""
