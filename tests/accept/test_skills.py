@@ -28,9 +28,10 @@ def write_hard_cases(folder: Path) -> None:
     (write_skill(folder / "crlf") / "SKILL.md").write_bytes(b"---\r\nname: crlf\r\ndescription: Line ends.\r\n---\r\n# A\r\n\r\nb\r\n")
     (write_skill(folder / "bom") / "SKILL.md").write_bytes(b"\xef\xbb\xbf---\nname: bom\ndescription: A mark.\n---\nbody\n")
     write_skill(folder / "folded", description=">-\n  Two lines\n  as one.")
-    write_skill(folder / "unicode-text", description="Schreibt \u00dcbersetzungen \u2013 \u4f1a\u8b70 \U0001f600.", body="\u00fc\u4f1a\U0001f600\n")
+    write_skill(folder / "unicode-text", description="Schreibt \u00dcber \u2013 \u4f1a\u8b70 \U0001f600.", body="\u00fc\u4f1a\U0001f600\n")
     write_skill(folder / "folder-name", name="other-name")
-    write_skill(folder / "many-files", files={"a b/[slug].md": "x", "\u4f1a\u8b70.md": "y", "logo.png": b"\x89PNG\xff\x00", "empty.txt": ""})
+    odd = {"a b/[slug].md": "x", "\u4f1a\u8b70.md": "y", "logo.png": b"\x89PNG\xff\x00", "empty.txt": ""}
+    write_skill(folder / "many-files", files=odd)
     write_skill(folder / "dates", extra="metadata:\n  released: 2026-01-02\n  on: yes\n  build: 0123\n")
     write_skill(folder / "one" / "twice", description="The first.")
     write_skill(folder / "two" / "twice", description="The second.")
@@ -64,7 +65,7 @@ def test_agent_framework_lists_and_loads_every_listed_skill(served: dict[str, st
     loaded: list[list[str]] = json.loads(done.stdout.splitlines()[-1])
     bundled = {folder.name for folder in (ROOT / "skills").iterdir()}
     assert sorted(name for name, _ in loaded) == sorted([*LISTED, *bundled, "twice"])
-    texts = {name: text for name, text in loaded}
+    texts = {text[0]: text[1] for text in loaded}
     for name in bundled:
         assert texts[name].startswith((ROOT / "skills" / name / "SKILL.md").read_text(encoding="utf-8"))
     assert "\r\n" in texts["crlf"] and "\U0001f600" in texts["unicode-text"]

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp import Client
 
+from gateway import MCPSkillsSource
 from tests.cli.processes import moongate
 from tests.fakes.running import gateway_http, write_config
 from tests.interaction.test_skills import every_entry, request
@@ -193,6 +195,17 @@ async def test_resources_in_code_are_files_and_what_a_function_gives_is_made_at_
     seen = [json.loads((await request(chain, "resources/read", uri="skill://units/now.json"))["contents"][0]["text"]) for _ in range(2)]
     by_tool = (await call(chain, "read_skill_resource", skill_name="units", resource_name="now.json"))["structuredContent"]
     assert seen[1]["calls"] == seen[0]["calls"] + 1 and json.loads(by_tool["text"])["calls"] == seen[1]["calls"] + 1
+
+
+async def test_a_program_reads_them_by_the_extension_with_their_digests(chain: str) -> None:
+    async with Client(chain) as client:
+        skills = {skill.frontmatter.name: skill for skill in await MCPSkillsSource(client).get_skills()}
+        assert set(skills) == {name.rpartition("/")[2] for name in ALL}
+        assert "Merge" in await skills["pdf"].get_content()
+        found = await skills["pdf"].get_resource("references/a b.md")
+        assert found is not None and await found.read() == "text"
+        for name in ("none.md", "../same/SKILL.md", "SKILL.md/../logo.png"):
+            assert await skills["pdf"].get_resource(name) is None
 
 
 def test_the_command_lists_them_too(chain: str, folder: Path) -> None:
