@@ -235,6 +235,16 @@ async def test_a_gateway_without_skills_of_its_own_offers_those_of_a_server_and_
     assert loaded["digest"] in {file["digest"] for file in entry["resources"]}
 
 
+@pytest.mark.requirement("SK5")
+async def test_runs_and_refusals_are_in_the_audit_log(chain: str, folder: Path) -> None:
+    await call(chain, "run_skill_script", skill_name="units", script_name="convert", args={"miles": 3})
+    await call(chain, "run_skill_script", skill_name="units", script_name="convert", args={"furlongs": 3})
+    done = moongate("audit", "--json", "--config", str(folder / "front.json"), cwd=folder)
+    seen = {(e["kind"], e["name"], e.get("script"), e.get("outcome") or e.get("reason")) for e in done.data["entries"]}
+    assert ("script.finished", "units", "convert", "complete") in seen
+    assert ("script.refused", "units", "convert", "script-arguments") in seen
+
+
 def test_code_that_fails_is_named_and_hides_nothing(folder: Path) -> None:
     config = write_config(folder, {"skills": {"objects": ["shared_skills_code:units", "shared_skills_code:Broken", "none_such"]}}, "odd")
     ended = moongate("skills", "list", "--json", "--config", str(config), cwd=folder)
