@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config.load import load_text
 from gateway.errors import ConfigError, SkillError
-from gateway.skills.source import SkillSource
+from gateway.skills.source import SkillRules, SkillSource
 from tests.skills.on_disk import write_skill
 
 
@@ -46,7 +46,7 @@ async def test_an_unknown_name_is_an_error_that_suggests_near_ones(tmp_path: Pat
 @pytest.mark.requirement(110)
 async def test_a_template_of_the_operators_own_is_filled(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", description="First {thing}.")
-    async with SkillSource([tmp_path], instruction_template="Know {{these}}:\n{skills}\nGood luck.") as source:
+    async with SkillSource([tmp_path], rules=SkillRules(instruction_template="Know {{these}}:\n{skills}\nGood luck.")) as source:
         text = source.instructions(["a"])
     assert text == "Know {these}:\n<skill><name>a</name><description>First {thing}.</description></skill>\nGood luck."
 

@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from gateway.config.load import load_text
 from gateway.config.skills import SignatureRule
 from gateway.errors import ConfigError
-from gateway.skills.source import SkillSource
+from gateway.skills.source import SkillRules, SkillSource
 from tests.skills.on_disk import codes, load, write_skill
 
 pytest.importorskip("model_signing", reason="the extra `signatures` is not installed")
@@ -73,7 +73,7 @@ async def test_only_a_signed_skill_is_served_where_signatures_are_demanded(signe
     shutil.copytree(root / "good", root / "short").joinpath("scripts", "run.py").unlink()
     shutil.copytree(root / "good", root / "torn").joinpath(FILE).write_text("{")
     write_skill(tmp_path / "free" / "other")
-    async with SkillSource([root, tmp_path / "free"], refresh_seconds=0, signed=rules(signed, root)) as source:
+    async with SkillSource([root, tmp_path / "free"], refresh_seconds=0, rules=SkillRules(signed=rules(signed, root))) as source:
         assert [skill.id for skill in source.index.skills] == ["good", "other"]
         assert (await load(source, "good"))["files"]
         found = codes(source)
@@ -89,7 +89,7 @@ async def test_only_a_signed_skill_is_served_where_signatures_are_demanded(signe
 
 async def test_a_skill_that_is_altered_after_it_was_read_is_gone_at_once(signed: Path, tmp_path: Path) -> None:
     root = shutil.copytree(signed / "roots", tmp_path / "roots")
-    async with SkillSource([root], refresh_seconds=0, signed=rules(signed, root)) as source:
+    async with SkillSource([root], refresh_seconds=0, rules=SkillRules(signed=rules(signed, root))) as source:
         assert len(source.index.skills) == 1
         with (root / "good" / "SKILL.md").open("a") as file:
             file.write("x")
@@ -100,14 +100,14 @@ async def test_a_skill_that_is_altered_after_it_was_read_is_gone_at_once(signed:
 async def test_a_root_around_the_signed_one_is_no_way_around_its_rule(signed: Path, tmp_path: Path) -> None:
     root = shutil.copytree(signed / "roots", tmp_path / "roots")
     write_skill(root / "unsigned")
-    async with SkillSource([tmp_path, root], refresh_seconds=0, signed=rules(signed, root)) as source:
+    async with SkillSource([tmp_path, root], refresh_seconds=0, rules=SkillRules(signed=rules(signed, root))) as source:
         assert [skill.id for skill in source.index.skills] == ["good"]
 
 
 async def test_nothing_is_kept_of_what_was_verified_before(signed: Path, tmp_path: Path) -> None:
     root, state = shutil.copytree(signed / "roots", tmp_path / "roots"), tmp_path / "state"
     for key, served in (("ours", 1), ("theirs", 0)):
-        async with SkillSource([root], state_folder=state, signed=rules(signed, root, key)) as source:
+        async with SkillSource([root], state_folder=state, rules=SkillRules(signed=rules(signed, root, key))) as source:
             assert len(source.index.skills) == served
 
 
@@ -136,19 +136,19 @@ async def test_a_certificate_is_followed_to_its_root(signed: Path, tmp_path: Pat
     sign(write_skill(skills / "pdf"), tmp_path / "leaf.key", (leaf, authority))
     for trusted, served in ((authority, 1), (leaf, 0)):
         rule = SignatureRule.model_validate({"certificates": [str(trusted)]})
-        async with SkillSource([skills], signed={str(skills): rule}) as source:
+        async with SkillSource([skills], rules=SkillRules(signed={str(skills): rule})) as source:
             assert len(source.index.skills) == served, source.problems
 
 
 async def test_a_signature_by_a_key_is_none_by_an_identity(signed: Path) -> None:
     rule = SignatureRule.model_validate({"identity": "ci@example.com", "issuer": "https://id.example.com", "trustConfig": "/nowhere.json"})
-    async with SkillSource([signed / "roots"], signed={str(signed / "roots"): rule}) as source:
+    async with SkillSource([signed / "roots"], rules=SkillRules(signed={str(signed / "roots"): rule})) as source:
         assert codes(source) == {"good": {"signature-invalid"}}
 
 
 async def test_without_the_library_nothing_is_served(signed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "model_signing", None)
-    async with SkillSource([signed / "roots"], signed=rules(signed, signed / "roots")) as source:
+    async with SkillSource([signed / "roots"], rules=SkillRules(signed=rules(signed, signed / "roots"))) as source:
         assert codes(source) == {"good": {"signature-unchecked"}}
         assert "moongate[signatures]" in source.problems[0].diagnostics[-1].message
 
