@@ -178,7 +178,7 @@ class LocalSources:
 
     def _build_skills(self, loaded: LoadedConfig) -> SkillSource:
         from gateway.skills.scripts import ScriptRunner
-        from gateway.skills.source import SkillSource
+        from gateway.skills.source import SkillRules, SkillSource
 
         wanted = loaded.config.skills
         rules = loaded.config.policy("skill").skills
@@ -196,8 +196,12 @@ class LocalSources:
             scripts=scripts,
             state_folder=self._state_folder / "skills",
             code=code,
-            keeps=partial(judge_skill, rules=rules) if rules != SkillFilter() else None,
             events=self._events,
+            rules=SkillRules(
+                keeps=partial(judge_skill, rules=rules) if rules != SkillFilter() else None,
+                signed=wanted.signatures,
+                instruction_template=wanted.instruction_template,
+            ),
         )
 
     def _agents(self, loaded: LoadedConfig) -> AgentSource:

@@ -159,7 +159,10 @@ async def _ask(shelf: Shelf, method: SkillMethod, name: str, params: JsonObject,
 
 def _exposed(page: JsonMapping, shelf: Shelf) -> list[JsonObject]:
     """The entries of a page that exist here, under the URIs of their shelf, with where they come from."""
-    return [_expose(entry, shelf) for entry in _objects(page.get("skills")) if judge_entry(entry) and _is_served(entry, shelf)]
+    entries = _objects(page.get("skills"))
+    if shelf.entry.is_local:  # made and filtered here
+        return [_expose(entry, shelf) for entry in entries]
+    return [_expose(entry, shelf) for entry in entries if judge_entry(entry) and _is_served(entry, shelf)]
 
 
 def _is_served(entry: JsonMapping, shelf: Shelf) -> bool:

@@ -117,11 +117,12 @@ async def _definition_checks(loaded: LoadedConfig, own: OwnHub) -> list[Check]:
     found: list[Check] = []
     if expose.skills or loaded.config.skills.objects:
         from gateway.skills.code import CodeSkills
-        from gateway.skills.source import SkillSource
+        from gateway.skills.source import SkillRules, SkillSource
 
         wanted = loaded.config.skills
         code = CodeSkills(wanted.objects, base_dir=loaded.base_dir, strict=wanted.strict)
-        async with SkillSource([Path(folder) for folder in expose.skills], strict=wanted.strict, code=code) as skills:
+        folders = [Path(folder) for folder in expose.skills]
+        async with SkillSource(folders, strict=wanted.strict, code=code, rules=SkillRules(signed=wanted.signatures)) as skills:
             for report in skills.problems:
                 for finding in report.diagnostics:
                     status = "fail" if report.verdict == "rejected" else "warn"

@@ -136,7 +136,8 @@ def read_skills(loaded: LoadedConfig, *, tokens: bool = False, folders_only: boo
     if folders_only or not (config.mcp_servers or config.skills.objects or config.policy("skill").skills != SkillFilter()):
         from gateway.skills.index import build_index
 
-        skills = build_index(tuple(config.expose.skills), strict=config.skills.strict).skills if config.expose.skills else ()
+        signed = {os.path.realpath(root): rule for root, rule in config.skills.signatures.items()}
+        skills = build_index(tuple(config.expose.skills), strict=config.skills.strict, signed=signed).skills if config.expose.skills else ()
     else:
         skills = run_async(lambda: _served(loaded))
     return [_row(skill, tokens=tokens) for skill in skills]

@@ -7,7 +7,7 @@ Reads files only: connects to nothing and starts nothing. Called by the CLI and 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -24,6 +24,7 @@ from gateway.config.paths import find_config
 from gateway.config.problems import keys_of, problems_of
 from gateway.config.references import References
 from gateway.config.skill_folders import package_folders, vendor_folders
+from gateway.config.skills import SignatureRule
 from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
@@ -234,10 +235,27 @@ def _absolute(config: GatewayConfig, base_dir: Path, notes: list[str]) -> Gatewa
         missing = [(index, folder) for index, folder in enumerate(folders) if not folder.exists()]
         notes += [f"expose.{key}[{index}]: {str(folder)!r} does not exist" for index, folder in missing]
     expose = config.expose.model_copy(update={"agents": [str(p) for p in agents], "skills": [str(p) for p in skills]})
-    update: JsonObject = {"expose": expose}
+    signatures = _signatures(config.skills.signatures, skills, base_dir)
+    update: JsonObject = {"expose": expose, "skills": config.skills.model_copy(update={"signatures": signatures})}
     if config.storage.dir is not None:
         update["storage"] = config.storage.model_copy(update={"dir": str(_resolved(base_dir, config.storage.dir))})
     return config.model_copy(update=update)
+
+
+def _signatures(rules: Mapping[str, SignatureRule], folders: Sequence[Path], base_dir: Path) -> dict[str, SignatureRule]:
+    """The rules by resolved folder, with resolved files."""
+    resolved: dict[str, SignatureRule] = {}
+    for written, rule in rules.items():
+        folder = _resolved(base_dir, written)
+        if folder not in folders:
+            raise ConfigError(
+                f"skills.signatures: {written!r} is no folder of `expose.skills`, so nothing would be checked; name one that is.",
+                path="skills.signatures",
+            )
+        files = {key: str(_resolved(base_dir, path)) for key in ("public_key", "trust_config") if (path := getattr(rule, key)) is not None}
+        certificates = [str(_resolved(base_dir, path)) for path in rule.certificates]
+        resolved[str(folder)] = rule.model_copy(update={**files, "certificates": certificates})
+    return resolved
 
 
 def _resolved(base_dir: Path, written: str) -> Path:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from gateway.config.base import Model
+from gateway.config.templates import fill_template
 
 Vendor = Literal["agents", "claude", "codex", "copilot", "cursor", "gemini"]
 """Hosts whose folders of skills are known."""
@@ -50,6 +51,32 @@ class ScriptSettings(Model):
     """Runs at once; more wait."""
 
 
+class SignatureRule(Model):
+    """Who must have signed every skill of a folder (OpenSSF model signing): one of a key, certificates and an identity."""
+
+    public_key: str | None = None
+    """File with an elliptic-curve public key (PEM)."""
+    certificates: list[str] = Field(default_factory=list)
+    """Files with the certificates (PEM) that the signer's one must lead to."""
+    identity: str | None = None
+    """Who signed at Sigstore: an e-mail address or a workflow's URL; with `issuer`."""
+    issuer: str | None = None
+    """OpenID Connect issuer of that identity."""
+    trust_config: str | None = None
+    """File with Sigstore's trust configuration, to verify without a network; left out: the public one, fetched when needed."""
+    file: str = Field(default="skill.oms.sig", pattern=r"^[^/\\]+$")
+    """Name of the signature's file in each skill."""
+
+    @model_validator(mode="after")
+    def _one_signer(self) -> SignatureRule:
+        ways = [self.public_key is not None, bool(self.certificates), self.identity is not None]
+        if sum(ways) != 1:
+            raise ValueError("give one of publicKey, certificates and identity")
+        if (self.identity is None) != (self.issuer is None):
+            raise ValueError("identity and issuer go together")
+        return self
+
+
 class SkillSettings(Model):
     """How skills are read and served."""
 
@@ -61,7 +88,19 @@ class SkillSettings(Model):
     """Also serve the skills in these hosts' folders, of the project and of the user."""
     packages: list[str] = Field(default_factory=list)
     """Also serve the folder `skills` of these installed Python packages."""
+    signatures: dict[str, SignatureRule] = Field(default_factory=dict[str, SignatureRule])
+    """Folder of `expose.skills` → who must have signed every skill in it; others are not served."""
+    instruction_template: str | None = None
+    """How agents are told of their skills: a text with `{skills}`, every other brace doubled; left out: the built-in one."""
     objects: list[str] = Field(default_factory=list)
     """Also serve skills that are Python objects: `module`, or `module:name` of a skill, a class of one, a list or a source."""
     scripts: ScriptSettings = Field(default_factory=ScriptSettings)
     """Scripts."""
+
+    @field_validator("instruction_template")
+    @classmethod
+    def _usable(cls, template: str | None) -> str | None:
+        """Said when the configuration is loaded, not when an agent first needs it (requirements 110)."""
+        if template is not None:
+            fill_template(template, "")
+        return template

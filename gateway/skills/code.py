@@ -105,8 +105,10 @@ class CodeSkills:
                 for skill in given:
                     self._take(reference, skill, objects, served, problems)
             except Exception as error:  # the skill's own code, whatever it raises
-                logger.warning("skills of %s could not be read error=%r", reference, error)
-                problems.append(_refused(reference, "code-failed", f"Reading it failed: {type(error).__name__}: {error}"))
+                failure = _refused(reference, "code-failed", f"Reading it failed: {type(error).__name__}: {error}")
+                if failure not in self.problems:
+                    logger.warning("skills of %s could not be read", reference, exc_info=error)
+                problems.append(failure)
                 served += [s for s in self._skills if s.origin == reference and s.key[1] not in objects]
                 objects |= {s.key[1]: self._objects[s.key[1]] for s in served if s.key[1] not in objects}
         self._objects, self.problems = objects, problems

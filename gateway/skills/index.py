@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 from urllib.parse import quote
 
+from gateway.config.skills import SignatureRule
 from gateway.json_types import JsonObject, JsonValue
 from gateway.skills.files import Changed, Found, Listing, Problems, find_skills, list_files, read_file
 from gateway.skills.mime import SCRIPT_SUFFIXES, mime_type_of, suffix_of
@@ -34,6 +35,7 @@ from gateway.skills.models import (
 )
 from gateway.skills.parser import parse_skill
 from gateway.skills.search import SearchIndex
+from gateway.skills.signatures import judge_signature, rule_for
 
 logger = logging.getLogger(__name__)
 
@@ -152,12 +154,15 @@ def build_index(
     previous: SkillIndex | None = None,
     only: frozenset[Key] | None = None,
     remembered: Mapping[Key, Candidate] | None = None,
+    signed: Mapping[str, SignatureRule] | None = None,
 ) -> SkillIndex:
     """Read the skills below `roots`, taking over from `previous`, or at a start from `remembered`, what did not change.
 
     With `only`, no other skill is looked at: for answering about a skill that was seen to change. Returns `previous`
-    itself when nothing differs.
+    itself when nothing differs. `signed` are roots whose skills must be signed; what is remembered must have been read under
+    the same rules.
     """
+    rules = signed or {}
     known: Mapping[Key, Candidate] = previous.candidates if previous else (remembered or {})
     trouble: list[SkillReport] = []
     candidates: dict[Key, Candidate] = {}
@@ -165,9 +170,9 @@ def build_index(
         trouble += previous.trouble
         touched = {key for key, c in known.items() if any(_overlap(c, known[k]) for k in only if k in known)}
         for key, c in known.items():
-            candidates[key] = _read_candidate(key, c.segments, c.is_nested, c) if key in touched else c
+            candidates[key] = _read_candidate(key, c.segments, c.is_nested, c, rules) if key in touched else c
     else:
-        for candidate in _read_all(roots, known, trouble):
+        for candidate in _read_all(roots, known, trouble, rules):
             candidates.setdefault(candidate.key, candidate)
     if previous is not None and tuple(trouble) == previous.trouble and list(candidates) == list(known):
         if all(candidates[key] is known[key] for key in known):
@@ -187,7 +192,9 @@ def _overlap(first: Candidate, second: Candidate) -> bool:
     return first.key[0] == second.key[0] and first.segments[:shorter] == second.segments[:shorter]
 
 
-def _read_all(roots: Sequence[str], known: Mapping[Key, Candidate], trouble: list[SkillReport]) -> Iterable[Candidate]:
+def _read_all(
+    roots: Sequence[str], known: Mapping[Key, Candidate], trouble: list[SkillReport], signed: Mapping[str, SignatureRule]
+) -> Iterable[Candidate]:
     real_roots = {root: os.path.realpath(root) for root in roots}
     order = {real: position for position, real in enumerate(dict.fromkeys(real_roots.values()))}
     found: dict[str, tuple[int, tuple[str, ...], str]] = {}
@@ -204,18 +211,22 @@ def _read_all(roots: Sequence[str], known: Mapping[Key, Candidate], trouble: lis
             verdict: Verdict = "rejected" if any(p.level == "error" for p in found_here) else "accepted_with_warning"
             trouble.append(SkillReport(path, "", verdict, False, found_here))
     for _, segments, home in sorted(found.values()):
-        yield from _read_tree((home, "/".join(segments)), segments, known, is_nested=False)
+        yield from _read_tree((home, "/".join(segments)), segments, known, signed, is_nested=False)
 
 
-def _read_tree(key: Key, segments: tuple[str, ...], known: Mapping[Key, Candidate], *, is_nested: bool) -> Iterable[Candidate]:
-    candidate = _read_candidate(key, segments, is_nested, known.get(key))
+def _read_tree(
+    key: Key, segments: tuple[str, ...], known: Mapping[Key, Candidate], signed: Mapping[str, SignatureRule], *, is_nested: bool
+) -> Iterable[Candidate]:
+    candidate = _read_candidate(key, segments, is_nested, known.get(key), signed)
     yield candidate
     if not is_nested:
         for inner in candidate.listing.nested:
-            yield from _read_tree((key[0], "/".join(inner)), inner, known, is_nested=True)
+            yield from _read_tree((key[0], "/".join(inner)), inner, known, signed, is_nested=True)
 
 
-def _read_candidate(key: Key, segments: tuple[str, ...], is_nested: bool, known: Candidate | None) -> Candidate:
+def _read_candidate(
+    key: Key, segments: tuple[str, ...], is_nested: bool, known: Candidate | None, signed: Mapping[str, SignatureRule]
+) -> Candidate:
     root = key[0]
     listing = list_files(root, segments)
     if known is not None and known.is_settled and known.listing == listing and known.is_nested == is_nested:
@@ -238,6 +249,8 @@ def _read_candidate(key: Key, segments: tuple[str, ...], is_nested: bool, known:
         if found.path == MANIFEST:
             manifest = data
     directory = segments[-1] if segments else os.path.basename(root)
+    if signed and (rule := rule_for(os.path.join(root, *segments), signed)) is not None:
+        findings += _check_signature(root, os.path.join(root, *segments), files, rule)
     if manifest is None:
         text = f"{MANIFEST} cannot be read, or is larger than {MAX_SKILL_BYTES} bytes."
         findings.append(Diagnostic("manifest-unreadable", "error", text))
@@ -254,6 +267,19 @@ def _read_candidate(key: Key, segments: tuple[str, ...], is_nested: bool, known:
         diagnostics=(*document.diagnostics, *findings),
     )
     return known if known is not None and known == candidate else candidate
+
+
+def _check_signature(root: str, folder: str, files: Mapping[str, SkillFile], rule: SignatureRule) -> list[Diagnostic]:
+    """What is wrong with the signature over exactly the bytes that were indexed."""
+    data: dict[str, bytes] = {}
+    for path, file in files.items():
+        try:
+            data[path], _ = read_file(root, file.segments, file.size)
+        except Changed:
+            data[path] = b""
+        if f"sha256:{hashlib.sha256(data[path]).hexdigest()}" != file.digest:
+            return [Diagnostic("signature-invalid", "error", f"{path!r} changed while its signature was checked.")]
+    return judge_signature(folder, data, rule)
 
 
 def _within_limits(listing: Listing) -> tuple[list[Found], list[Diagnostic]]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
+from gateway.config.skills import SignatureRule
 from gateway.errors import NotFound, SkillError
 from gateway.skills.files import Changed, read_file
 from gateway.skills.homes import SkillHome
@@ -50,19 +52,22 @@ class SkillLibrary:
         state_folder: Path | None = None,
         homes: Sequence[SkillHome] = (),
         keeps: Callable[[str], bool] | None = None,
+        signed: Mapping[str, SignatureRule] | None = None,
     ) -> None:
-        """No side effects. With `refresh_seconds` 0 every use looks at the disk. The index is kept in `state_folder`.
+        """No side effects. With `refresh_seconds` 0 every use looks at the disk. The index is kept in `state_folder`, but not where
+        any root is in `signed`, whose skills must be signed: signatures are checked at every start.
 
         `homes` have skills that are in no folder; a skill whose id `keeps` refuses is not served.
         """
         self._roots = tuple(str(path) for path in paths)
         self._strict = strict
+        self._signed = {os.path.realpath(root): rule for root, rule in (signed or {}).items()}
         self._refresh_seconds = refresh_seconds
         self._folders: SkillIndex | None = None
         self._index = _NONE
         self._keeps = keeps
         self._homes: dict[str, SkillHome] = {}
-        self._file = file_for(state_folder, self._roots) if state_folder is not None else None
+        self._file = file_for(state_folder, self._roots) if state_folder is not None and not signed else None
         self._is_kept = True
         self._checked = float("-inf")
         self._lock = anyio.Lock()
@@ -177,8 +182,8 @@ class SkillLibrary:
         old = self._folders
         try:
             remembered = await anyio.to_thread.run_sync(recall, self._file) if old is None and self._file is not None else None
-            build = partial(build_index, self._roots, strict=self._strict, previous=old, only=only, remembered=remembered)
-            new = await anyio.to_thread.run_sync(build)
+            build = partial(build_index, self._roots, strict=self._strict, signed=self._signed)
+            new = await anyio.to_thread.run_sync(partial(build, previous=old, only=only, remembered=remembered))
         except OSError as error:
             logger.warning("skills could not be looked at, keeping the last state error=%s", error)
             return

@@ -8,35 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gateway.config.templates import fill_template
 from gateway.errors import SkillError, ToolFailed
 from gateway.skills.index import SkillIndex
 from gateway.skills.models import Skill
 from gateway.skills.render import escape, one_line
 from gateway.skills.tools import find_skill
 
-_HEADER = """\
+_TEMPLATE = """\
 You have skills: tested instructions for particular kinds of work. When a task matches one, call `load_skill` with \
 its name before you act, follow what it says, and read the files it refers to with `read_skill_resource`. Load a \
 skill once.
-<available_skills>"""
+<available_skills>
+{skills}
+</available_skills>"""
 
 
-def skill_instructions(index: SkillIndex, names: Sequence[str]) -> str:
+def skill_instructions(index: SkillIndex, names: Sequence[str], template: str | None = None) -> str:
     """The part of an agent's instructions that advertises `names`, sorted; `""` for no names.
 
-    Names and descriptions are XML-escaped.
+    Names and descriptions are XML-escaped. `template` is a usable one (`config.templates`).
 
     Raises:
         SkillError: A name means no skill, or several (code `unknown-skill`).
     """
     if not names:
         return ""
-    lines = [_HEADER]
+    lines: list[str] = []
     chosen = {index.handle(skill): skill for skill in find_named(index, names)}
     for handle, skill in sorted(chosen.items()):
         description = escape(one_line(skill.document.description))
         lines.append(f"<skill><name>{escape(handle)}</name><description>{description}</description></skill>")
-    return "\n".join([*lines, "</available_skills>"])
+    return fill_template(template or _TEMPLATE, "\n".join(lines))
 
 
 def find_named(index: SkillIndex, names: Sequence[str]) -> list[Skill]:

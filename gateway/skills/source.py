@@ -11,12 +11,14 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
 
+from gateway.config.skills import SignatureRule
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.skills.extension import SkillsExtension, resource_wire
@@ -45,6 +47,18 @@ MAX_COMPLETIONS = 100
 """Values per completion (MCP, `completion/complete`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class SkillRules:
+    """The operator's rules for which skills are served and how agents are told of them."""
+
+    keeps: Callable[[str], bool] | None = None
+    """A skill whose id it refuses is not served."""
+    signed: Mapping[str, SignatureRule] | None = None
+    """Roots whose skills must be signed."""
+    instruction_template: str | None = None
+    """A usable one (`config.templates`)."""
+
+
 class SkillSource:
     """Serves the skills below `paths`. Entering reads them; leaving stops watching."""
 
@@ -57,26 +71,29 @@ class SkillSource:
         scripts: ScriptRunner | None = None,
         state_folder: Path | None = None,
         code: CodeSkills | None = None,
-        keeps: Callable[[str], bool] | None = None,
         events: EventStream | None = None,
+        rules: SkillRules | None = None,
     ) -> None:
         """No side effects.
 
         `strict` refuses what is otherwise served with a warning. Changes on disk are looked for every
         `refresh_seconds`; with 0, on every use and not in between. Without `scripts` no file can run. What was read is kept
-        in `state_folder` for the next start. `code` are skills that are Python objects. A skill whose id `keeps` refuses is not
-        served. Runs of scripts are told to `events`.
+        in `state_folder` for the next start. `code` are skills that are Python objects. Runs of scripts are told to
+        `events`.
         """
+        rules = rules or SkillRules()
         self.library = SkillLibrary(
             paths,
             strict=strict,
             refresh_seconds=refresh_seconds,
             state_folder=state_folder,
             homes=[code] if code is not None else (),
-            keeps=keeps,
+            keeps=rules.keeps,
+            signed=rules.signed,
         )
         self._scripts = scripts
         self._code = code
+        self._template = rules.instruction_template
         self.extension = SkillsExtension(self.library)
         self._refresh_seconds = refresh_seconds
         self._tasks: TaskGroup | None = None
@@ -141,7 +158,7 @@ class SkillSource:
 
     def instructions(self, names: Sequence[str]) -> str:
         """What to tell an agent that has the skills `names`; see `skill_instructions`."""
-        return skill_instructions(self.index, names)
+        return skill_instructions(self.index, names, self._template)
 
     def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
         """The `allowed-tools` of skills as written, `None` where it is not; see `find_named` for what it raises."""

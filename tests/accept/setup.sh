@@ -13,3 +13,6 @@ bash "$here/../install_python.sh" "$home/servers" mcp-server-time==2026.10.19 mc
 bash "$here/../install_python.sh" "$home/old-servers" "mcp<2" mcp-server-sqlite==2025.4.25
 # A client of 2025-11-25 tasks.
 bash "$here/../install_python.sh" "$home/agent-framework" "mcp<2" "agent-framework-core==1.13.*"
+# Readers of skills, before and after they take the SDK of today.
+bash "$here/../install_python.sh" "$home/agent-framework-1.9" "mcp<2" "agent-framework-core==1.9.*"
+bash "$here/../install_python.sh" "$home/agent-framework-1.23" "mcp>=2.2,<3" "agent-framework-core==1.23.*"

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp import Client
 
+from gateway import MCPSkillsSource
 from tests.cli.processes import moongate
 from tests.fakes.running import gateway_http, write_config
 from tests.interaction.test_skills import every_entry, request
@@ -195,6 +197,17 @@ async def test_resources_in_code_are_files_and_what_a_function_gives_is_made_at_
     assert seen[1]["calls"] == seen[0]["calls"] + 1 and json.loads(by_tool["text"])["calls"] == seen[1]["calls"] + 1
 
 
+async def test_a_program_reads_them_by_the_extension_with_their_digests(chain: str) -> None:
+    async with Client(chain) as client:
+        skills = {skill.frontmatter.name: skill for skill in await MCPSkillsSource(client).get_skills()}
+        assert set(skills) == {name.rpartition("/")[2] for name in ALL}
+        assert "Merge" in await skills["pdf"].get_content()
+        found = await skills["pdf"].get_resource("references/a b.md")
+        assert found is not None and await found.read() == "text"
+        for name in ("none.md", "../same/SKILL.md", "SKILL.md/../logo.png"):
+            assert await skills["pdf"].get_resource(name) is None
+
+
 def test_the_command_lists_them_too(chain: str, folder: Path) -> None:
     ended = moongate("skills", "list", "--tokens", "--json", "--config", str(folder / "front.json"), cwd=folder)
     rows = {row["name"]: row for row in ended.data["skills"]}
@@ -220,6 +233,16 @@ async def test_a_gateway_without_skills_of_its_own_offers_those_of_a_server_and_
                 break
     entry = (await request(chain, "skills/get", uri="skill://team/pdf/SKILL.md"))["skill"]
     assert loaded["digest"] in {file["digest"] for file in entry["resources"]}
+
+
+@pytest.mark.requirement("SK5")
+async def test_runs_and_refusals_are_in_the_audit_log(chain: str, folder: Path) -> None:
+    await call(chain, "run_skill_script", skill_name="units", script_name="convert", args={"miles": 3})
+    await call(chain, "run_skill_script", skill_name="units", script_name="convert", args={"furlongs": 3})
+    done = moongate("audit", "--json", "--config", str(folder / "front.json"), cwd=folder)
+    seen = {(e["kind"], e["name"], e.get("script"), e.get("outcome") or e.get("reason")) for e in done.data["entries"]}
+    assert ("script.finished", "units", "convert", "complete") in seen
+    assert ("script.refused", "units", "convert", "script-arguments") in seen
 
 
 def test_code_that_fails_is_named_and_hides_nothing(folder: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from gateway.errors import SkillError
-from gateway.skills.source import SkillSource
+from gateway.config.load import load_text
+from gateway.errors import ConfigError, SkillError
+from gateway.skills.source import SkillRules, SkillSource
 from tests.skills.on_disk import write_skill
 
 
@@ -39,3 +41,18 @@ async def test_an_unknown_name_is_an_error_that_suggests_near_ones(tmp_path: Pat
         with pytest.raises(SkillError, match="'plain-writing'") as refused:
             source.instructions(["plain-writting"])
     assert refused.value.code == "unknown-skill"
+
+
+@pytest.mark.requirement(110)
+async def test_a_template_of_the_operators_own_is_filled(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", description="First {thing}.")
+    async with SkillSource([tmp_path], rules=SkillRules(instruction_template="Know {{these}}:\n{skills}\nGood luck.")) as source:
+        text = source.instructions(["a"])
+    assert text == "Know {these}:\n<skill><name>a</name><description>First {thing}.</description></skill>\nGood luck."
+
+
+@pytest.mark.requirement(110)
+@pytest.mark.parametrize("template", ["no place", "{skills} {other}", "{skills} {", "{skills.upper}"])
+def test_an_unusable_template_stops_the_load_of_the_configuration(tmp_path: Path, template: str) -> None:
+    with pytest.raises(ConfigError, match=r"instructionTemplate.*template"):
+        load_text(json.dumps({"skills": {"instructionTemplate": template}}), tmp_path / "gateway.json", {})

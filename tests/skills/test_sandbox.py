@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import sys
 import time
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
 
 from gateway.errors import SkillError
-from gateway.skills.sandbox.run import Job, Limits, Ran, Sandbox, prefixes_of, python_path
+from gateway.skills.sandbox.launcher import (
+    ALL_BY_ABI,
+    CALLS,
+    CLONE3,
+    EXECUTE,
+    READ_DIR,
+    READ_FILE,
+    REFUSED_EVERYWHERE,
+    TRUNCATE,
+    WRITE_FILE,
+)
+from gateway.skills.sandbox.run import Job, Limits, Ran, Sandbox, prefixes_of, python_path, wrapper_command
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox is for Linux")
 
@@ -172,3 +186,82 @@ async def test_a_program_that_is_not_there_is_an_error_that_says_so(sandbox: San
 async def test_the_exit_code_and_both_outputs_come_apart(sandbox: Sandbox) -> None:
     ran = await run(sandbox, "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)")
     assert (ran.exit_code, ran.stdout, ran.stderr) == (3, "out\n", "err\n")
+
+
+async def test_a_program_reaches_the_network_only_where_that_is_granted(sandbox: Sandbox) -> None:
+    ran: list[Ran] = []
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+
+        async def greet(stream: SocketStream) -> None:
+            async with stream:
+                await stream.send(b"hello")
+
+        tasks.start_soon(listener.serve, greet)
+        port = listener.extra(SocketAttribute.local_port)
+        argv = (PYTHON, "-B", "-c", f"import socket; print(socket.create_connection(('127.0.0.1', {port}), 5).recv(5))")
+        job = Job(argv, {}, read_paths=prefixes_of(PYTHON))
+        ran += [await sandbox.run(dataclasses.replace(job, network=True)), await sandbox.run(job)]
+        tasks.cancel_scope.cancel()
+    granted, refused = ran
+    assert (granted.stdout, refused.exit_code != 0) == ("b'hello'\n", True), granted.stderr
+
+
+async def test_a_network_is_all_that_such_a_program_gets(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    code = f"open({str(tmp_path / 'secret')!r}).read()"
+    ran = await sandbox.run(Job((PYTHON, "-B", "-c", code), {}, read_paths=prefixes_of(PYTHON), network=True))
+    assert ran.exit_code != 0 and "PermissionError" in ran.stderr
+
+
+def test_bubblewrap_is_told_to_share_nothing_but_what_is_read_and_the_two_folders() -> None:
+    job = Job(("/usr/bin/python3",), {}, read_paths=("/opt/tool",))
+    words = wrapper_command("/usr/bin/bwrap", job, "/tmp/x", ("/tmp/x/work", "/tmp/x/home"))
+    assert words[:5] == ["/usr/bin/bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--proc"]
+    assert (words[-1], words[-3:-1]) == ("--", ["--chdir", "/tmp/x"])
+    writable = [words[at + 1] for at, word in enumerate(words) if word == "--bind"]
+    readable = [words[at + 1] for at, word in enumerate(words) if word == "--ro-bind-try"]
+    assert writable == ["/tmp/x/work", "/tmp/x/home"]
+    assert "/opt/tool" in readable and not {"/", "/home", "/etc", "/tmp"} & set(readable)
+    assert "--share-net" not in words
+    assert "--share-net" in wrapper_command("/usr/bin/bwrap", dataclasses.replace(job, network=True), "/tmp/x", ())
+
+
+async def test_where_neither_way_works_the_last_reason_is_told_and_nothing_runs(tmp_path: Path) -> None:
+    fake = tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    starved = Sandbox(Limits(memory_bytes=1), wrapper_path=str(tmp_path))  # nothing starts in so little
+    assert "No permissions to create new namespace" in await starved.probe()
+    assert "a trial run failed" in await Sandbox(Limits(memory_bytes=1), wrapper_path=str(tmp_path / "none")).probe()
+
+
+HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64": "/usr/include/asm-generic/unistd.h"}
+REFUSED = {
+    *("acct", "add_key", "bpf", "chroot", "delete_module", "finit_module", "init_module", "kcmp", "kexec_file_load", "kexec_load"),
+    *("keyctl", "mount", "open_by_handle_at", "perf_event_open", "pivot_root", "process_vm_readv", "process_vm_writev", "ptrace"),
+    *("quotactl", "reboot", "request_key", "setns", "swapon", "umount2", "unshare", "userfaultfd"),
+}
+EVERYWHERE = {"io_uring_setup", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "pidfd_getfd", "mount_setattr"}
+
+
+@pytest.mark.parametrize("machine", sorted(HEADERS))
+def test_system_calls_have_the_numbers_of_the_kernels_headers(machine: str) -> None:
+    header = Path(HEADERS[machine])
+    if not header.exists():
+        pytest.skip(f"there is no {header}")
+    names = {int(m[2]): m[1] for m in re.finditer(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text())}
+    table = CALLS[machine]
+    assert {names[number] for number in table["refused"]} == REFUSED
+    assert {names[number] for number in REFUSED_EVERYWHERE} == EVERYWHERE
+    assert [names[table["socket"]], names[table["clone"]], names[CLONE3]] == ["socket", "clone", "clone3"]
+    assert [names[number] for number in table["group"]] == ["setpgid", "setsid"]
+
+
+def test_landlock_has_the_rights_of_the_kernels_headers() -> None:
+    header = Path("/usr/include/linux/landlock.h")
+    if not header.exists():
+        pytest.skip(f"there is no {header}")
+    rights = {m[1]: int(m[2]) for m in re.finditer(r"LANDLOCK_ACCESS_FS_(\w+)\s+\(1ULL << (\d+)\)", header.read_text())}
+    ours = {"EXECUTE": EXECUTE, "WRITE_FILE": WRITE_FILE, "READ_FILE": READ_FILE, "READ_DIR": READ_DIR, "TRUNCATE": TRUNCATE}
+    assert {name: 1 << rights[name] for name in ours if name in rights} == {name: ours[name] for name in ours if name in rights}
+    assert ALL_BY_ABI[1] == (1 << rights["MAKE_SYM"] + 1) - 1 and ALL_BY_ABI[3] & TRUNCATE

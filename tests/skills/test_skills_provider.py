@@ -10,13 +10,19 @@ from typing import Any
 import pytest
 
 from gateway import (
+    Agent,
+    AgentResponse,
     AgentSession,
     CallContext,
     ClassSkill,
+    Content,
     FileSkill,
     FileSkillScript,
     FunctionInvocationContext,
     InlineSkill,
+    InlineSkillResource,
+    Message,
+    ScriptedChatClient,
     Skill,
     SkillFrontmatter,
     SkillsProvider,
@@ -279,3 +285,45 @@ async def test_a_class_skill_works_through_the_tools() -> None:
     provider = SkillsProvider(Units(frontmatter=SkillFrontmatter(name="units", description="d")))
     assert "Convert." in await call(provider, "load_skill", skill_name="units")
     assert await call(provider, "run_skill_script", skill_name="units", script_name="double", args={"value": 2}) == "4"
+
+
+@pytest.mark.requirement("SK2", 109, 111, 117, 133)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_agent_is_told_of_a_skill_loads_it_reads_and_runs_its_script_once_a_person_agrees(stream: bool) -> None:
+    skill = InlineSkill(
+        frontmatter=SkillFrontmatter(name="units", description="Convert units."),
+        instructions="Read `factors`, then run `convert`.",
+        resources=[InlineSkillResource(name="factors", content="mile 1.609")],
+    )
+    ran: list[float] = []
+
+    @skill.script
+    def convert(miles: float) -> str:
+        ran.append(miles)
+        return f"{miles * 1.609:.3f} km"
+
+    units = {"skill_name": "units"}
+    calls = [
+        Content.from_function_call("c1", "load_skill", arguments=units),
+        Content.from_function_call("c2", "read_skill_resource", arguments={**units, "resource_name": "factors"}),
+        Content.from_function_call("c3", "run_skill_script", arguments={**units, "script_name": "convert", "args": {"miles": 2}}),
+    ]
+    client = ScriptedChatClient([*calls, "It is 3.218 km."])
+    agent = Agent(client, "Help.", context_providers=[SkillsProvider(skill)])
+    session = agent.create_session()
+
+    async def run(said: str | Message) -> AgentResponse:
+        if stream:
+            return await agent.run(said, session=session, stream=True).get_final_response()
+        return await agent.run(said, session=session)
+
+    asked = await run("How far are 2 miles?")
+    (question,) = asked.user_input_requests
+    assert (question.function_call and question.function_call.name, ran) == ("run_skill_script", [])
+    done = await run(Message("user", [question.to_function_approval_response(True)]))
+    assert (done.text, ran) == ("It is 3.218 km.", [2])
+    seen = str([c.result for messages, _ in client.requests for m in messages for c in m.contents if c.type == "function_result"])
+    assert "<instructions>" in seen and "mile 1.609" in seen and "3.218 km" in seen
+    assert "<name>units</name>" in str(client.requests[0][1].get("instructions")) or any(
+        "<name>units</name>" in m.text for m in client.requests[0][0]
+    )

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
+from gateway.config.templates import fill_template
 from gateway.errors import GatewayError, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.sessions.context import ContextProvider, SessionContext
@@ -195,19 +196,10 @@ def advertise(skills: Sequence[Skill], template: str | None = None) -> str:
     for skill in sorted(skills, key=lambda s: s.frontmatter.name):
         name, description = html.escape(skill.frontmatter.name), html.escape(skill.frontmatter.description)
         lines += ["  <skill>", f"    <name>{name}</name>", f"    <description>{description}</description>", "  </skill>"]
-    return fill_template(template or TEMPLATE, "\n".join(lines))
-
-
-def fill_template(template: str, skills: str) -> str:
-    """`template` with its three placeholders filled. Raises `ValueError` as `advertise` does."""
-    probe = "\x00skills\x00"
-    try:
-        text = template.format(skills=probe, resource_instructions=RESOURCE_INSTRUCTIONS, runner_instructions=RUNNER_INSTRUCTIONS)
-    except (KeyError, IndexError, ValueError, AttributeError) as error:
-        raise ValueError(f"The instruction template is not usable ({error!r}): it needs {{skills}}; double every other brace.") from None
-    if probe not in text:
-        raise ValueError("The instruction template has no {skills}.")
-    return text.replace(probe, skills)
+    text = "\n".join(lines)
+    return fill_template(
+        template or TEMPLATE, text, resource_instructions=RESOURCE_INSTRUCTIONS, runner_instructions=RUNNER_INSTRUCTIONS
+    )
 
 
 class _SkillCalls:

@@ -1,17 +1,19 @@
-"""`MCPSkillsSource`: skills of a remote MCP server, by the index resource that Microsoft's agent framework reads.
+"""`MCPSkillsSource`: skills of a remote MCP server, by the skills extension or the index resource of its draft.
 
 Bodies are fetched when they are first loaded. What a model names is checked before anything is asked of the server.
-The gateway's own way to remote skills, with the extension and digests, is `gateway.upstream.skills`.
+The gateway's own way to the skills of its servers is `gateway.catalog.remote_skills`.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
+from urllib.parse import unquote
 
 import anyio
 
@@ -19,6 +21,7 @@ from gateway.json_types import JsonMapping, JsonValue
 from gateway.policy.skills import is_safe_name
 from gateway.skills.models import MANIFEST
 from gateway.skills.objects.archives import ArchiveLimits, read_archive
+from gateway.skills.objects.entries import get_entry, has_extension, list_entries
 from gateway.skills.objects.files import RESOURCE_EXTENSIONS, SEARCH_DEPTH
 from gateway.skills.objects.frontmatter import SkillFrontmatter
 from gateway.skills.objects.skill import Skill, SkillResource
@@ -68,8 +71,13 @@ class MCPSkill(Skill):
         client: ReadsResources | None = None,
         *,
         session_provider: Callable[[], ReadsResources] | None = None,
+        entry: JsonMapping | None = None,
     ) -> None:
-        """Exactly one of `client` and `session_provider`, which is asked for each read. Raises `ValueError` otherwise."""
+        """Exactly one of `client` and `session_provider`, which is asked for each read. Raises `ValueError` otherwise.
+
+        `entry` is what the skills extension lists: then only listed files are read, and checked against their digests.
+        """
+        self._digests = None if entry is None else _digests(entry)
         self._frontmatter = frontmatter
         self._uri = skill_md_uri
         self._root = skill_md_uri.removesuffix(MANIFEST) if skill_md_uri.endswith(MANIFEST) else skill_md_uri.rstrip("/") + "/"
@@ -85,13 +93,15 @@ class MCPSkill(Skill):
         """`SKILL.md`, fetched once.
 
         Raises:
-            ValueError: The server has no text there.
+            ValueError: The server has no text there, or another one than it lists.
             MCPError: It could not be read.
         """
         if self._content is None:
             text = _text(await _read(self._session, self._uri))
             if not text:
                 raise ValueError(f"The server has no text at {self._uri!r}.")
+            if not self._is_listed(self._uri, text.encode()) and not await self._is_renewed(self._uri, text.encode()):
+                raise ValueError(f"The text at {self._uri!r} is not the one that the server lists.")
             self._content = text
         return self._content
 
@@ -101,12 +111,33 @@ class MCPSkill(Skill):
         if not is_safe_name(path):
             logger.debug("resource name %r of skill %r refused", name, self._frontmatter.name)
             return None
-        result = await _try_read(self._session, self._root + path)
-        return None if result is None else MCPSkillResource(name=name, result=result)
+        uri = self._root + path
+        if self._digests is not None:
+            uri = next((listed for listed in self._digests if listed == uri or unquote(listed) == uri), "")
+        result = await _try_read(self._session, uri) if uri else None
+        if result is None:
+            return None
+        blob = _blob(result)
+        data = blob if blob is not None else _text(result).encode()
+        if not self._is_listed(uri, data) and not await self._is_renewed(uri, data):
+            logger.warning("resource %r of skill %r is not what the server lists", name, self._frontmatter.name)
+            return None
+        return MCPSkillResource(name=name, result=result)
+
+    def _is_listed(self, uri: str, data: bytes) -> bool:
+        return self._digests is None or self._digests.get(uri) == f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+    async def _is_renewed(self, uri: str, data: bytes) -> bool:
+        """Whether the server lists these bytes now: the skill was changed since it was listed."""
+        entry = await get_entry(self._session(), self._uri)
+        self._digests = self._digests if entry is None else _digests(entry)
+        return entry is not None and self._is_listed(uri, data)
 
 
 class MCPSkillsSource(SkillsSource):
-    """The skills in a server's `skill://index.json`: single files and ZIP archives; other types are passed over."""
+    """The skills of a server that has the skills extension, as it lists them, with digests; else those in its `skill://index.json`:
+    single files and ZIP archives. Other types are passed over.
+    """
 
     def __init__(
         self,
@@ -131,14 +162,25 @@ class MCPSkillsSource(SkillsSource):
         )
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """The skills of the index in its order; none where there is no index.
+        """The skills in the server's order; none where it has neither the extension nor an index.
 
         Raises:
-            MCPError, TimeoutError: The index is there but cannot be read.
+            MCPError, TimeoutError: They are there but cannot be read.
         """
+        if has_extension(self._session()):
+            return [skill for entry in await list_entries(self._session()) if (skill := self._listed(entry)) is not None]
         result = await _try_read(self._session, INDEX_URI)
         found = [await self._to_skill(entry) for entry in _entries(_text(result))] if result is not None else []
         return [skill for skill in found if skill is not None]
+
+    def _listed(self, entry: JsonMapping) -> Skill | None:
+        fields = cast("JsonMapping", entry["frontmatter"])
+        try:
+            frontmatter = SkillFrontmatter(name=str(fields["name"]), description=str(fields["description"]))
+        except ValueError as error:
+            logger.debug("entry passed over: %s", error)
+            return None
+        return MCPSkill(frontmatter, str(entry["uri"]), session_provider=self._session, entry=entry)
 
     async def _to_skill(self, entry: JsonMapping) -> Skill | None:
         kind, name, url = (str(entry.get(key) or "").strip() for key in ("type", "name", "url"))
@@ -161,6 +203,12 @@ class MCPSkillsSource(SkillsSource):
             logger.debug("index entry passed over: %s", error)
             return None
         return MCPSkill(frontmatter, url, session_provider=self._session)
+
+
+def _digests(entry: JsonMapping) -> dict[str, str] | None:
+    """URI → digest of each listed file; `None` where the server does not say beforehand."""
+    files = entry["resources"]
+    return None if files == "dynamic" else {str(file["uri"]): str(file["digest"]) for file in cast("list[JsonMapping]", files)}
 
 
 def _provider(client: ReadsResources | None, session_provider: Callable[[], ReadsResources] | None) -> Callable[[], ReadsResources]:

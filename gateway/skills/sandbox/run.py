@@ -113,7 +113,9 @@ class Ran:
 class Sandbox:
     """Runs jobs, at most `concurrency` at once. Call `probe` first."""
 
-    def __init__(self, limits: Limits | None = None, *, concurrency: int = 4) -> None:
+    def __init__(self, limits: Limits | None = None, *, concurrency: int = 4, wrapper_path: str = SAFE_PATH) -> None:
+        """bubblewrap is looked for on `wrapper_path`, where own namespaces are not allowed."""
+        self._wrapper_path = wrapper_path
         self.limits = limits or Limits()
         self._limiter = anyio.CapacityLimiter(concurrency)
         self._wrapper = ""
@@ -123,7 +125,7 @@ class Sandbox:
         if not sys.platform.startswith("linux"):
             return f"there is no sandbox on {sys.platform}"
         reason = await self._probe_once()
-        wrapper = shutil.which("bwrap", path=SAFE_PATH)
+        wrapper = shutil.which("bwrap", path=self._wrapper_path)
         if reason and wrapper:
             self._wrapper = wrapper
             reason = await self._probe_once()
@@ -186,7 +188,7 @@ class Sandbox:
             "wrapped": bool(self._wrapper),
         }
         launcher = [python_path(), "-I", "-S", _LAUNCHER, json.dumps(spec), str(status)]
-        return [*_wrapped(self._wrapper, job, folder, (work, home)), *launcher] if self._wrapper else launcher
+        return [*wrapper_command(self._wrapper, job, folder, (work, home)), *launcher] if self._wrapper else launcher
 
     def _rlimits(self, job: Job) -> dict[str, int]:
         limits = self.limits
@@ -243,7 +245,7 @@ class _Kept:
         return self._data.decode("utf-8", errors="replace") + (CUT if self.is_cut else "")
 
 
-def _wrapped(wrapper: str, job: Job, folder: str, writable: Sequence[str]) -> list[str]:
+def wrapper_command(wrapper: str, job: Job, folder: str, writable: Sequence[str]) -> list[str]:
     """bubblewrap's arguments before the launcher: own namespaces and a root with only what the program may read."""
     command = [wrapper, "--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev"]
     command += ["--share-net"] if job.network else []
