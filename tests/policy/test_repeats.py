@@ -26,8 +26,8 @@ def test_a_tool_may_run_twice_where_the_operator_says_so_or_trusts_who_says_so(
     annotations: JsonObject | None, idempotent: list[str], trusted: bool, again: bool
 ) -> None:
     assert is_repeatable("read", annotations, idempotent=idempotent, trust_annotations=trusted) is again
-    asked = {"name": "read", "arguments": {}}
+    asked: JsonObject = {"name": "read", "arguments": {}}
     assert may_repeat("unknown", "tools/call", asked, annotations, idempotent=idempotent, trust_annotations=trusted) is again
     assert may_repeat("unsent", "tools/call", asked, annotations, idempotent=idempotent, trust_annotations=trusted)
-    as_task = {**asked, "task": {}}
+    as_task: JsonObject = {**asked, "task": {}}
     assert not may_repeat("unknown", "tools/call", as_task, annotations, idempotent=idempotent, trust_annotations=trusted)
