@@ -3,6 +3,8 @@
 A caller asks for one with `session_id: "new"` and goes on with the id in the result. An id is nobody's but its caller's; one call at a
 time goes on with a session, others wait a while. A turn is stored whole when its run has ended, so a run that fails, is cancelled or
 killed leaves the session as it was.
+
+Inside a durable task the run goes on after a kill, in the same session (`resuming`), and its turn is stored once.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ import anyio
 
 from gateway.agents.compaction import STORED_KEY
 from gateway.agents.definition import AgentFile
-from gateway.errors import AgentError, StorageError, only_cause
+from gateway.errors import AgentError, NotFound, StorageError, only_cause
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.sessions.history import HistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.storage.records import Records
 from gateway.tools.base import Complete
+from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, DurablePort
 from gateway.types.messages import Message
 
 if TYPE_CHECKING:
@@ -39,6 +42,13 @@ SESSION_META_KEY = "dev.moongate/sessionId"
 
 SUMMARY_KEY = "summary"
 """In a session's state: what its first messages come to, where they were summed up."""
+
+TURN_KEY = "turn"
+"""In a session's state: the durable step whose turn was stored last."""
+
+_KEPT_ID = "session"
+_KEPT_ANSWER = "answer"
+"""Names under which a durable task keeps what `new` began, and an answer that is about to be stored."""
 
 RENEW_SECONDS = 2.0
 """How often a running call says that it still holds its session; a third of what it may keep silent."""
@@ -100,6 +110,8 @@ class Conversation:
     _store: Sessions
     _ttl_seconds: float
     is_kept: bool = field(default=False, init=False)
+    _durable: DurablePort | None = field(default=None, init=False)
+    _turn: str = field(default="", init=False)
 
     @property
     def id(self) -> str:
@@ -115,8 +127,24 @@ class Conversation:
         """From the next turn on, `text` is loaded in place of the first `count` messages that are stored."""
         self.session.state[SUMMARY_KEY] = {"text": text, "count": count}
 
-    async def keep(self) -> None:
+    async def resuming(self, ctx: CallContext) -> Complete | None:
+        """Make the turn one of a durable task, where the call is in one; its answer, where it was stored before a kill already."""
+        turn = ctx.meta.get(IDEMPOTENCY_KEY)
+        if ctx.durable is None or not isinstance(turn, str):
+            return None
+        self._durable, self._turn = ctx.durable, turn
+        if self.is_new:
+            await self._durable.keep(_KEPT_ID, self.id)
+        self.is_kept = self._held.state.get(TURN_KEY) == self._turn
+        return Complete(cast("JsonObject", self._durable.kept(_KEPT_ANSWER))) if self.is_kept else None
+
+    async def keep(self, answer: Complete) -> None:
         """Store the turn. Raises `StorageError`."""
+        if self.is_kept:
+            return
+        if self._durable is not None:
+            await self._durable.keep(_KEPT_ANSWER, answer.result)
+            self.session.state[TURN_KEY] = self._turn
         added = [message.to_dict() for message in self.history.added]
         await self._store.keep(self._held, added, self.session.to_dict()["state"], ttl_seconds=self._ttl_seconds)
         self.is_kept = True
@@ -134,8 +162,12 @@ class Conversations:
         return await self._records.database()
 
     @asynccontextmanager
-    async def hold(self, file: AgentFile, session_id: str, principal: str) -> AsyncGenerator[Conversation]:
+    async def hold(
+        self, file: AgentFile, session_id: str, principal: str, durable: DurablePort | None = None
+    ) -> AsyncGenerator[Conversation]:
         """Hold a session of this caller with this agent, or a new one for `new`, while the block runs.
+
+        In a durable task (`durable`) `new` is the one that it began before a kill.
 
         Raises:
             NotFound: It is unknown, over, or another caller's.
@@ -145,6 +177,8 @@ class Conversations:
         """
         agent, ttl_seconds = file.name, file.session_ttl or self._limits.ttl_seconds
         store = await self._records.sessions()
+        begun = durable.kept(_KEPT_ID) if durable is not None and session_id == NEW_SESSION else None
+        session_id = await _stored(store, begun, principal) if isinstance(begun, str) else session_id
         if session_id == NEW_SESSION:
             held = await store.begin(principal, agent, most=self._limits.max_per_caller)
             yield _conversation(store, held, ttl_seconds)
@@ -183,6 +217,15 @@ def _conversation(store: Sessions, held: HeldSession, ttl_seconds: float) -> Con
     return Conversation(session, history, held, store, ttl_seconds)
 
 
+async def _stored(store: Sessions, session_id: str, principal: str) -> str:
+    """The id, or `new` where nothing of that session was stored."""
+    try:
+        await store.get(session_id, principal)
+    except NotFound:
+        return NEW_SESSION
+    return session_id
+
+
 async def in_session(conversation: Conversation, answer: Complete) -> Complete:
     """The result of a turn: stored, and with the session's id for the model (in the text) and for programs (in `_meta`).
 
@@ -194,7 +237,7 @@ async def in_session(conversation: Conversation, answer: Complete) -> Complete:
         said = f"{said} (this turn failed and is not part of the conversation)" if not conversation.is_new else ""
     else:
         try:
-            await conversation.keep()
+            await conversation.keep(answer)
         except StorageError as error:
             said = f"The answer above could not be stored, so the session goes on without it: {error}"
             result["isError"] = True

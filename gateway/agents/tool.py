@@ -169,7 +169,9 @@ class AgentTool:
         if not session_id or self._conversations is None:
             return await self.converse(messages, (), ctx, options)
         progress, inner = self._inside(ctx)
-        async with self._conversations.hold(self._agent.file, session_id, ctx.principal.id) as conversation:
+        async with self._conversations.hold(self._agent.file, session_id, ctx.principal.id, ctx.durable) as conversation:
+            if (answer := await conversation.resuming(ctx)) is not None:
+                return await in_session(conversation, answer)
             if self._remote.agent is not None:
                 response = await run_remote(self._remote.agent, messages, ctx, conversation.session)
                 await conversation.history.save_messages(conversation.id, [*messages, *response.messages])
@@ -240,7 +242,7 @@ class AgentTool:
         options = cast("ChatOptions", dict(file.options))
         if file.output is not None:
             options["response_format"] = file.output
-        recorded = [RecordModelCalls(ctx.durable)] if ctx.durable is not None else []
+        recorded = [RecordModelCalls(ctx.durable, is_remote_agent=self._remote.client is not None)] if ctx.durable is not None else []
         client = self._remote.client or self._models.resolve(file.model, ctx)
         return Agent(
             client,

@@ -94,10 +94,12 @@ class StepLog:
         await self.finish(key, value)
         return value
 
-    async def begin(self, key: str) -> tuple[bool, JsonValue]:
+    async def begin(self, key: str, *, repeatable: bool) -> tuple[bool, JsonValue]:
         """See `DurablePort.begin`."""
         is_done, value = self._steps.get(key, (False, None))
         if not is_done:
+            if key in self._steps and not repeatable:
+                await self._judge(key)
             await self._put(key, is_done=False, value=None)
         return is_done, value
 
@@ -180,10 +182,10 @@ class StepPort:
         """Run it once."""
         return await self._log.step(self._log.number(f"{self._scope}/{name}"), work, repeatable=repeatable)
 
-    async def begin(self, name: str) -> BegunStep:
+    async def begin(self, name: str, *, repeatable: bool = True) -> BegunStep:
         """Begin it."""
         key = self._log.number(f"{self._scope}/{name}")
-        is_done, value = await self._log.begin(key)
+        is_done, value = await self._log.begin(key, repeatable=repeatable)
 
         async def finish(result: JsonValue) -> None:
             await self._log.finish(key, result)

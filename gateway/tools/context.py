@@ -155,8 +155,8 @@ class DurablePort(Protocol):
         """
         ...
 
-    async def begin(self, name: str) -> BegunStep:
-        """Begin a step whose result comes in parts; it must be harmless to repeat. Whoever does it calls `finish`."""
+    async def begin(self, name: str, *, repeatable: bool = True) -> BegunStep:
+        """Begin a step whose result comes in parts; whoever does it calls `finish`. Raises as `step` where it is not `repeatable`."""
         ...
 
     async def keep(self, name: str, value: JsonValue) -> None:

@@ -27,6 +27,7 @@ from gateway.policy.arguments import ArgumentPolicy
 from gateway.policy.decision import Pass, Reject, Rewrite, Verdict
 from gateway.policy.hidden_text import HiddenText, judge_result_text, strip_value
 from gateway.policy.limits import Shorten, judge_asks, judge_result
+from gateway.policy.repeats import is_repeatable
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals, Grant
@@ -78,8 +79,8 @@ class ToolGate:
     """Whether its tasks are taken up again after their process died."""
     is_local: bool = False
     """The tool is ours, not a remote server's."""
-    is_idempotent: bool = False
-    """Policy says that a second call changes nothing."""
+    is_repeatable: bool = False
+    """A second call changes nothing more, as far as the operator is to be believed (`policy.repeats`)."""
 
     @classmethod
     def build(
@@ -112,7 +113,10 @@ class ToolGate:
         times = source_policy.timeout_seconds, unlimited if longest is None else longest
         queues = _queues(source_policy, override)
         resumes = source_policy.tasks.resume
-        repeats = any(fnmatchcase(definition.name, glob) for glob in source_policy.idempotent)
+        trusted = is_local or source_policy.trust_annotations
+        repeats = is_repeatable(
+            definition.name, definition.annotations, idempotent=source_policy.idempotent, trust_annotations=trusted
+        )
         return cls(arguments, published, *times, *limits, hidden_text, keeper, needs_approval, queues, resumes, is_local, repeats)
 
 
@@ -294,7 +298,7 @@ class GuardedTool:
 
         try:
             outcome = await record_call(
-                ctx.durable, self._tool, self.exposed_name, arguments, ctx, settle, is_idempotent=self._policy.is_idempotent
+                ctx.durable, self._tool, self.exposed_name, arguments, ctx, settle, is_repeatable=self._policy.is_repeatable
             )
         except ToolFailed as error:
             record.outcome = "failed"

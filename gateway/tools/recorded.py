@@ -26,24 +26,23 @@ async def record_call(
     ctx: CallContext,
     settle: Settle,
     *,
-    is_idempotent: bool = False,
+    is_repeatable: bool = False,
 ) -> ToolOutcome:
     """The outcome of `settle`, or the one on record.
 
     A tool that records what it does itself (`records_steps`: an agent, a workflow) may be run again at any time, as may one that
-    kept the id of a server's own task, which it then goes on following; any other only where it says that a second time changes
-    nothing, or policy does (`is_idempotent`). Otherwise a person is asked.
+    kept the id of a server's own task, which it then goes on following; any other only where policy says that a second time changes
+    nothing (`is_repeatable`). Otherwise a person is asked.
 
     Raises:
         ToolFailed: Nobody knows whether it took effect, and it is not to be repeated.
     """
     digest = hashlib.sha256(json.dumps([arguments, ctx.request_state], sort_keys=True).encode()).hexdigest()[:12]
     records_itself = bool(getattr(tool, "records_steps", False))
-    hints = tool.definition.annotations or {}
     follows = bool(getattr(tool, "keeps_tasks", False))
 
     def repeatable(key: str) -> bool:
-        if is_idempotent or records_itself or hints.get("readOnlyHint") or hints.get("idempotentHint"):
+        if is_repeatable or records_itself:
             return True
         return follows and durable.scoped(key.rpartition("/")[2]).kept(FOLLOWED_TASK) is not None
 

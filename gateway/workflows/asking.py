@@ -32,6 +32,7 @@ from gateway.workflows.orchestrations.magentic import MagenticPlanReviewRequest,
 from gateway.workflows.orchestrations.participants import AgentRequestInfoResponse
 from gateway.workflows.request import RunRequest
 from gateway.workflows.runner import OnEvent, failed_executor, first_failure
+from gateway.workflows.snapshots import book_of
 from gateway.workflows.steps import Question
 from gateway.workflows.workflow import Workflow
 
@@ -58,9 +59,10 @@ async def run_to_end(
         ToolFailed: The caller declined.
     """
     events: list[WorkflowEvent[Any]] = []
-    storage = TaskCheckpoints(ctx.durable) if ctx.durable is not None else None
+    storage = TaskCheckpoints(ctx.durable, events) if ctx.durable is not None else None
     request = RunRequest(message, checkpoint_storage=storage, ctx=ctx)
     if storage is not None and storage.latest_id is not None:
+        events += storage.outputs(book_of(workflow))
         request = RunRequest(checkpoint_id=storage.latest_id, checkpoint_storage=storage, ctx=ctx)
     for _ in range(MAX_ASK_ROUNDS):
         try:

@@ -2,7 +2,8 @@
 //   node client.mjs ERA TARGET_JSON STEPS_JSON
 // TARGET is {"url": …} or {"command": …, "args": […], "env": {…}}; each step is ["list"] or ["call", name, arguments]
 // or ["read", uri], or ["watch", name, arguments, answer]: a call whose progress is listened to, and whose questions are
-// answered with `answer`; gives {result, progress, asked}. Prints one JSON array with the results, in order.
+// answered with `answer`; gives {result, progress, asked}; or ["task", name, arguments], a call as a task of the 2025
+// protocol; gives the kinds of what was heard of it, and {result}. Prints one JSON array with the results, in order.
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 
@@ -52,11 +53,22 @@ async function watch(name, args, content) {
   return { result, progress, asked: [...asked] };
 }
 
+async function asTask(name, args) {
+  const heard = [];
+  for await (const message of client.experimental.tasks.callToolStream({ name, arguments: args }, undefined, { task: { ttl: 60000 } })) {
+    if (message.type === 'error') throw message.error;
+    heard.push(message.type);
+    if (message.type === 'result') return { heard, result: message.result };
+  }
+  throw new Error('the task ended without a result');
+}
+
 await client.connect(transport);
 const results = [];
 for (const [verb, first, second, third] of steps) {
   if (verb === 'list') results.push((await client.listTools()).tools.map((tool) => tool.name));
   else if (verb === 'call') results.push(await client.callTool({ name: first, arguments: second }));
+  else if (verb === 'task') results.push(await asTask(first, second));
   else if (verb === 'watch') results.push(await watch(first, second, third));
   else if (verb === 'read') results.push(await client.readResource({ uri: first }));
 }

@@ -100,7 +100,7 @@ class TypeScript:
 
     def run(self, steps: Sequence[Sequence[Any]]) -> list[Any]:
         """The results of several steps on one connection: `["list"]`, `["call", name, arguments]`, `["read", uri]`,
-        `["watch", name, arguments, answer]`."""
+        `["watch", name, arguments, answer]`, `["task", name, arguments]`."""
         ended = run_node(str(CLIENT), self._era, json.dumps(self._target), json.dumps(steps), cwd=self._folder)
         assert ended.code == 0, ended.err
         return json.loads(ended.out)

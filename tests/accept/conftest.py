@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -19,6 +21,16 @@ from tests.fakes.running import ROOT, child, free_port, wait_until_ready
 CONFIG = ROOT / "config" / "gateway.json"
 ANSWER = "Warsaw is the capital of Poland. [general knowledge]"
 
+BRIEF = "FINAL BRIEF: Warsaw, on the Vistula."
+REVIEWS = [json.dumps({"approved": approved, "notes": notes}) for approved, notes in ((False, "Name the river."), (True, ""))]
+WORKFLOW: list[dict[str, Any]] = [
+    {"when": {"contains": "FINAL BRIEF", "last_role": "user"}, "text": REVIEWS[1], "repeat": True},
+    {"when": {"contains": "Name the river.", "last_role": "user"}, "text": BRIEF, "repeat": True},
+    {"when": {"contains": "FIRST DRAFT", "last_role": "user"}, "text": REVIEWS[0], "repeat": True},
+    {"when": {"contains": "Write a brief of", "last_role": "user"}, "text": "FIRST DRAFT: Warsaw.", "repeat": True},
+]
+"""What the agents of the workflow `brief` say after the research: a draft, criticism, a better one, approval."""
+
 ForeignClient = Inspector | TypeScript
 
 
@@ -28,6 +40,14 @@ class Served:
 
     http: Target
     stdio: Target
+
+    def tasks(self) -> set[str]:
+        """The ids of the finished tasks of the workflow `brief`, as its operator sees them."""
+        command = [sys.executable, "-m", "gateway", "tasks", "list", "--json", "--config", str(CONFIG)]
+        env = {**os.environ, **self.stdio["env"]}
+        listed = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+        found = json.loads(listed)["tasks"]
+        return {task["id"] for task in found if (task["tool"], task["status"]) == ("workflow__brief", "completed")}
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +59,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     search = {"tool_calls": [{"name": "notes__search_notes", "arguments": {"query": "capital"}}], "repeat": True}
     turns = ({"when": {"last_role": "user"}, **search}, {"when": {"last_role": "tool"}, "text": ANSWER, "repeat": True})
     units = ("-u", str(ROOT / "config/servers/units.py"), "--port", "0")
-    with openai_server(*turns) as model, child(*units, stdout=subprocess.PIPE) as converter:
+    with openai_server(*WORKFLOW, *turns) as model, child(*units, stdout=subprocess.PIPE) as converter:
         assert converter.stdout is not None
         port = converter.stdout.readline().decode().strip().removesuffix("/mcp").rpartition(":")[2]
         env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_MODEL": "scripted", "OPENAI_API_KEY": "unused", "UNITS_PORT": port}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.accept.clients import Era, Inspector, Target, text_of
-from tests.accept.conftest import ANSWER, ForeignClient
+from tests.accept.clients import Era, Inspector, Target, TypeScript, text_of
+from tests.accept.conftest import ANSWER, BRIEF, ForeignClient, Served
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
@@ -56,6 +56,24 @@ def test_a_workflow_runs(foreign: ForeignClient) -> None:
     result = foreign.call("workflow__skill-for-task", {"task": "review a SQL migration"})
     assert not result.get("isError")
     assert result["structuredContent"]["name"] == "sql-review"
+
+
+def test_a_workflow_of_agents_runs_from_the_inspector_and_is_a_task_where_its_protocol_is_todays(
+    served: Served, target: Target, era: Era, tmp_path: Path
+) -> None:
+    before = served.tasks()
+    result = Inspector(tmp_path, target, era).call("workflow__brief", {"topic": "The capital of Poland"})
+    assert not result.get("isError"), text_of(result)
+    assert text_of(result) == BRIEF
+    assert len(served.tasks() - before) == (1 if era == "modern" else 0)
+
+
+def test_a_workflow_of_agents_runs_as_a_task_of_the_2025_protocol(served: Served, target: Target, tmp_path: Path) -> None:
+    before = served.tasks()
+    [ended] = TypeScript(tmp_path, target, "legacy").run([["task", "workflow__brief", {"topic": "The capital of Poland"}]])
+    assert (ended["heard"][0], ended["heard"][-1]) == ("taskCreated", "result")
+    assert text_of(ended["result"]) == BRIEF
+    assert len(served.tasks() - before) == 1
 
 
 def test_no_tool_schema_is_hard_for_a_client_to_read(target: Target, era: Era, tmp_path: Path) -> None:

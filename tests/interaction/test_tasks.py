@@ -17,7 +17,7 @@ from mcp.client.client import Client
 from gateway.auth.keys import KeyStore
 from tests.fakes.running import ROOT, child, free_port, gateway_http, upstream_http, upstream_stdio, wait_until_ready, write_config
 from tests.interaction.ways import MODERN, Way, connected
-from tests.interaction.wire import Era, Wire, over_http, over_stdio
+from tests.interaction.wire import Era, Wire, modern_params, over_http, over_stdio
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 
@@ -282,6 +282,52 @@ async def test_a_call_that_runs_as_a_task_is_limited_by_its_own_time_and_not_by_
     assert "`timeoutSeconds` of 'free'" in text(inline["result"])
     assert "`tasks.maxWaitSeconds` of 'short'" in text(result)
     assert still["result"]["status"] == "working"
+
+
+@pytest.mark.requirement(96)
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_without_tasks_that_cancels_its_call_within_its_wait_ends_the_servers_call(tmp_path: Path, era: Era) -> None:
+    with upstream_http() as url:
+        config: dict[str, Any] = {"mcpServers": {"up": {"type": "http", "url": url}}, "policies": PROMOTED}
+        path = write_config(tmp_path, {**config, "tasks": {"inlineSeconds": 60}})
+        async with over_stdio(path, era, tasks=False) as wire:
+            call: dict[str, Any] = {"name": "up__hang", "arguments": {}}
+            params = modern_params(call, tasks=False, capabilities={}) if era == "modern" else call
+            await wire.write({"id": "hangs", "method": "tools/call", "params": params})
+            with anyio.fail_after(20):
+                while await count(wire, "calls") < 1:
+                    await anyio.sleep(0.02)
+            assert await count(wire, "cancelled") == 0
+            await wire.write({"method": "notifications/cancelled", "params": {"requestId": "hangs", "reason": "enough"}})
+            with anyio.fail_after(20):
+                while await count(wire, "cancelled") < 1:
+                    await anyio.sleep(0.02)
+            assert await count(wire, "calls") == 1
+
+
+@pytest.mark.requirement(94)
+async def test_cancelling_a_task_of_ours_cancels_the_servers_task_that_it_follows(tmp_path: Path) -> None:
+    """Each client speaks the other dialect than its server, so that the task is the gateway's own."""
+    working: dict[str, Any] = {"taskId": "t1", "status": "working"}
+    common: dict[str, Any] = {"tasks_get": [{"result": working}], "tasks_cancel": [{"result": {**working, "status": "cancelled"}}]}
+    created: dict[str, Any] = {"result": {"task": {**working, "createdAt": "2026-01-01T00:00:00Z"}}}
+    logs: dict[Era, Path] = {era: tmp_path / f"{era}.jsonl" for era in ERAS}
+    old = scripted(logs["legacy"], **common, support="required", tools_call=[created])
+    new = scripted(logs["modern"], "--modern", **common, tools_call=[{"result": {**working, "resultType": "task"}}])
+    servers = {"old": old["mcpServers"]["up"], "new": new["mcpServers"]["up"]}
+    rows: list[tuple[Era, str, Path]] = [("modern", "old__job", logs["legacy"]), ("legacy", "new__job", logs["modern"])]
+    with gateway_http(tmp_path, {"mcpServers": servers}) as front:
+        for client, tool, log in rows:
+            async with over_http(front, client) as wire:
+                made = await start(wire, client, tool)
+                assert made["taskId"] != "t1"
+                with anyio.fail_after(20):
+                    while "tasks/get" not in [entry["method"] for entry in heard(log)]:
+                        await anyio.sleep(0.02)
+                assert "result" in await wire.send("tasks/cancel", taskId=made["taskId"])
+                await until(wire, made["taskId"], "cancelled")
+            cancelled = [entry["params"]["taskId"] for entry in heard(log) if entry["method"] == "tasks/cancel"]
+            assert cancelled == ["t1"]
 
 
 # -- followed --------------------------------------------------------------------------------------------------------

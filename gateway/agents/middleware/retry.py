@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncGenerator, Sequence
-from fnmatch import fnmatchcase
 
 import anyio
 
 from gateway.chat.middleware import ChatContext, ChatMiddleware
 from gateway.errors import GatewayError, ModelError, PolicyDenied
 from gateway.middleware import CallNext
+from gateway.policy.repeats import is_repeatable
 from gateway.tools.base import Tool
 from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
@@ -131,7 +131,4 @@ class ToolRetryMiddleware(FunctionMiddleware):
 def covers(globs: Sequence[str], tool: Tool, *, trust_annotations: bool) -> bool:
     """Whether a tool is named, or says of itself that calling it again changes nothing more."""
     definition = tool.definition
-    if any(fnmatchcase(definition.name, glob) for glob in globs):
-        return True
-    hints = definition.annotations or {}
-    return trust_annotations and bool(hints.get("readOnlyHint") or hints.get("idempotentHint"))
+    return is_repeatable(definition.name, definition.annotations, idempotent=globs, trust_annotations=trust_annotations)

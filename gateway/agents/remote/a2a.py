@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Literal, cast, overload
 from urllib.parse import urlsplit
@@ -155,6 +155,20 @@ class A2AAgent:
         response: AgentStream = ResponseStream(updates, self._finish)
         return response if stream else response.get_final_response()
 
+    def run_noted(
+        self,
+        messages: Sequence[Message],
+        session: AgentSession,
+        note: Callable[[ContinuationToken], Awaitable[None]],
+        *,
+        continuation_token: ContinuationToken | None = None,
+    ) -> AgentStream:
+        """`run`, for whoever must be able to go on with it after a crash: `note` is told the token once there is a task.
+
+        Raises as `run`.
+        """
+        return ResponseStream(self._updates(messages, session, continuation_token, background=False, note=note), self._finish)
+
     async def poll_task(self, continuation_token: ContinuationToken) -> AgentResponse:
         """One look at a task: its answer, or a response with the token again while it works.
 
@@ -234,12 +248,18 @@ class A2AAgent:
         return response
 
     async def _updates(
-        self, messages: Sequence[Message], session: AgentSession, token: ContinuationToken | None, background: bool
+        self,
+        messages: Sequence[Message],
+        session: AgentSession,
+        token: ContinuationToken | None,
+        background: bool,
+        note: Callable[[ContinuationToken], Awaitable[None]] | None = None,
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
         known: JsonObject = session.state.setdefault(STATE_KEY, {})
         async with self._reached():
             client = await self._connect()
             task = self._task(token or known)
+            task.note = note
             try:
                 if token is None:
                     async for update in self._send(client, task, messages, background):
@@ -282,7 +302,9 @@ class A2AAgent:
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
         async with aclosing(cast("AsyncGenerator[StreamResponse, None]", items)):
             async for item in items:
-                for update in task.take(item):
+                updates = task.take(item)
+                await task.noted()
+                for update in updates:
                     yield update
                 if task.is_over or (background and task.id):
                     return

@@ -1,4 +1,8 @@
-"""A remote agent run in the place of one of ours, in a call: what it asks on the way is put to the caller's person."""
+"""A remote agent run in the place of one of ours, in a call: what it asks on the way is put to the caller's person.
+
+Inside a durable task each message to it is a step: one that was in flight when the process died is not sent again, but its
+task over there followed on; where none had been opened yet a person is asked.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,11 @@ from typing import TYPE_CHECKING, cast
 
 from gateway.agents.following import followed
 from gateway.errors import AgentError, AskUnavailable
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonObject, JsonValue
 from gateway.sessions.session import AgentSession
 from gateway.tools.context import CallContext
 from gateway.types.messages import Message
-from gateway.types.responses import AgentResponse
+from gateway.types.responses import AgentResponse, ContinuationToken
 
 if TYPE_CHECKING:
     from gateway.agents.remote.a2a import A2AAgent
@@ -41,12 +45,34 @@ async def run_remote(
     """
     session = session or agent.create_session()
     for _ in range(MAX_QUESTIONS):
-        response = await followed(agent.run(messages, stream=True, session=session), ctx)
+        response = await _turn(agent, messages, ctx, session)
         if not response.user_input_requests:
             return response
         question = "\n".join(content.text or "" for content in response.user_input_requests)
         messages = [Message("user", [await _answer(agent.name or "", question, ctx)])]
     raise AgentError(f"The remote agent {agent.name!r} asked more than {MAX_QUESTIONS} questions and was given up.")
+
+
+async def _turn(agent: A2AAgent, messages: Sequence[Message], ctx: CallContext, session: AgentSession) -> AgentResponse:
+    durable = ctx.durable
+    if durable is None:
+        return await followed(agent.run(messages, stream=True, session=session), ctx)
+
+    def opened(key: str) -> JsonObject | None:
+        return cast("JsonObject | None", durable.kept(key.rpartition("/")[2]))
+
+    async def work(key: str) -> JsonValue:
+        name = key.rpartition("/")[2]
+
+        async def note(token: ContinuationToken) -> None:
+            await durable.keep(name, dict(token))
+
+        response = await followed(agent.run_noted(messages, session, note, continuation_token=opened(key)), ctx)
+        return {"response": response.to_dict(), "state": dict(session.state)}
+
+    done = cast("JsonObject", await durable.step("remote agent", work, repeatable=lambda key: opened(key) is not None))
+    session.state.update(done["state"])
+    return AgentResponse.from_dict(done["response"])
 
 
 async def _answer(name: str, question: str, ctx: CallContext) -> str:

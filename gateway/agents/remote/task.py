@@ -6,6 +6,8 @@ stream, after a question, or in another process (`A2AContinuationToken`).
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from a2a.types import Artifact, Role, StreamResponse, Task, TaskState, TaskStatus
 
 from gateway.agents.remote.parts import to_contents, to_text
@@ -41,12 +43,20 @@ class RemoteTask:
         """Nothing more will come: it ended, was answered by a plain message, or waits for an answer."""
         self.waits = False
         """It waits for the answer to a question; the next message goes to the same task."""
+        self.note: Callable[[ContinuationToken], Awaitable[None]] | None = None
+        """Told the token, once, as soon as the remote agent opened a task."""
         self._seen: set[str] = set()
 
     @property
     def token(self) -> ContinuationToken:
         """What to hand in again to go on with this task."""
         return {"task_id": self.id, "context_id": self.context_id}
+
+    async def noted(self) -> None:
+        """Have the token noted, where it is time for that."""
+        if self.note is not None and self.id and not self.is_over:
+            note, self.note = self.note, None
+            await note(self.token)
 
     def take(self, item: StreamResponse) -> list[AgentResponseUpdate]:
         """The parts of the run in one item of the stream.

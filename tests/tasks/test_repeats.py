@@ -1,0 +1,87 @@
+"""A tool that was in flight at a kill: whose word counts that it may run again."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway.config.policies import SourcePolicy
+from gateway.json_types import JsonObject
+from gateway.tasks.runner import CallTool
+from gateway.telemetry.events import EventStream
+from gateway.tools.base import Complete, ToolDefinition
+from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.guard import GuardedTool, ToolGate
+from tests.tasks.dying import Journal, die, in_a_process, running
+
+ASKABLE = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+HINTS: JsonObject = {"readOnlyHint": True, "idempotentHint": True}
+ROWS: dict[str, tuple[JsonObject | None, dict[str, Any], bool, bool]] = {
+    "plain": (None, {"trustAnnotations": True}, False, False),
+    "hinted": (HINTS, {}, False, False),
+    "trusted": (HINTS, {"trustAnnotations": True}, False, True),
+    "marked": (None, {"idempotent": ["mar*"]}, False, True),
+    "ours": (HINTS, {}, True, True),
+}
+"""By tool: its own annotations, its source's policy, whether it is ours, and whether it runs again unasked."""
+
+
+class Noted:
+    """A tool whose effect is a line, and that then does not come back where it is to die."""
+
+    def __init__(self, name: str, journal: Journal, began: anyio.Semaphore | None) -> None:
+        self.definition = ToolDefinition(name, "Notes.", {"type": "object"}, annotations=ROWS[name][0])
+        self._journal = journal
+        self._began = began
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
+        self._journal.write(self.definition.name)
+        if self._began is not None:
+            self._began.release()
+            await anyio.sleep_forever()
+        return Complete.text("noted")
+
+
+def calls(journal: Journal, began: anyio.Semaphore | None) -> CallTool:
+    async def call(name: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        _, policy, is_local, _ = ROWS[name]
+        tool = Noted(name, journal, began)
+        gate = ToolGate.build(tool.definition, SourcePolicy.model_validate(policy), is_local=is_local)
+        guarded = GuardedTool(tool, exposed_name=name, source="up", policy=gate, limiter=None, events=EventStream())
+        outcome = await guarded.call(arguments, ctx)
+        assert isinstance(outcome, Complete)
+        return outcome
+
+    return call
+
+
+@pytest.mark.requirement(97)
+def test_after_a_kill_a_tool_runs_again_on_its_own_hint_only_where_the_operator_trusts_its_source(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+
+    async def start() -> None:
+        began = anyio.Semaphore(0)
+        async with running(tmp_path, calls(journal, began)) as runner:
+            for name in ROWS:
+                await runner.start(name, {}, ASKABLE)
+            for _ in ROWS:
+                await began.acquire()
+            die()
+
+    async def resume() -> dict[str, str]:
+        async with running(tmp_path, calls(journal, None)) as runner:
+            found: dict[str, str] = {}
+            with anyio.fail_after(15):
+                for task in await runner.all_of("local"):
+                    while task.status == "working":
+                        task = await runner.moved(task)
+                    found[task.tool] = task.status
+            return found
+
+    assert in_a_process(start) == signal.SIGKILL
+    assert anyio.run(resume) == {name: "completed" if again else "input_required" for name, (*_, again) in ROWS.items()}
+    assert sorted(journal.lines()) == sorted([*ROWS, *(name for name, (*_, again) in ROWS.items() if again)])

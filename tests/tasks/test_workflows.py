@@ -1,0 +1,124 @@
+"""Workflows that ask, inside a task: killed while the question waits, and again after it was answered."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway.config.policies import SourcePolicy
+from gateway.json_types import JsonObject
+from gateway.tasks.runner import CallTool
+from gateway.tasks.task import Task
+from gateway.tools.base import Complete
+from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.function import FunctionTool
+from gateway.workflows.loader import parse_workflow
+from gateway.workflows.plan import WorkflowPlan
+from gateway.workflows.tool import WorkflowTool
+from tests.tasks.dying import Journal, die, in_a_process, running
+from tests.workflows.scripted import ScriptedToolBox, guard
+
+pytestmark = pytest.mark.timeout(60)
+ASKABLE = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+GRAPH = """\
+name: x
+description: d
+input: {message: {type: string}}
+executors:
+  triage: {agent: triage}
+  check: {ask: "Is {{triage}} right?", output: {answer: {type: string}}}
+  refunds: {agent: refunds, prompt: "{{triage}}, user: {{check.answer}}"}
+start: triage
+edges:
+  - {from: triage, to: check}
+  - {from: check, to: refunds}
+output: triage
+"""
+HANDOFF = """\
+name: x
+description: d
+handoff: {participants: [triage, refunds], handoffs: {triage: [refunds]}}
+"""
+
+
+def workflow(text: str, journal: Journal, *, dies: bool) -> CallTool:
+    """A call of the workflow; with `dies` the process ends when its second agent has the person's answer."""
+
+    def triage(task: str) -> str:
+        """Sorts."""
+        journal.write("triage")
+        return '{"call": "handoff_to_refunds"}' if "handoff_to_refunds" in task else "order"
+
+    def refunds(task: str) -> str:
+        """Refunds."""
+        is_answered = "user: 42" in task
+        journal.write("refunds with 42" if is_answered else "refunds")
+        if is_answered and dies:
+            die()
+        return "Refunded 42." if is_answered else "Which order?"
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        box = ScriptedToolBox()
+        for function in (triage, refunds):
+            agent: FunctionTool[..., Any] = FunctionTool(function)
+            box.add(f"agent/{function.__name__}", guard(agent, source="agent", policy=SourcePolicy(idempotent=["*"])))
+        plan = await WorkflowPlan.prepare(parse_workflow(text), base_dir=Path())
+        outcome = await guard(WorkflowTool(plan, toolbox=box)).call(arguments, ctx)
+        assert isinstance(outcome, Complete)
+        return outcome
+
+    return call
+
+
+@pytest.mark.requirement("WF9", 97)
+@pytest.mark.parametrize(
+    ("text", "before", "last"),
+    [
+        pytest.param(GRAPH, ["triage"], ["order"], id="ask"),
+        pytest.param(HANDOFF, ["triage", "refunds"], ["Which order?", "Refunded 42."], id="handoff"),
+    ],
+)
+def test_a_workflow_killed_at_its_question_and_after_the_answer_asks_once_and_repeats_only_the_step_in_flight(
+    text: str, before: list[str], last: list[str], tmp_path: Path
+) -> None:
+    journal = Journal(tmp_path / "journal")
+
+    async def asked(runner: Any, task: Task) -> Task:
+        with anyio.fail_after(15):
+            while task.status == "working":
+                task = await runner.moved(task)
+        return task
+
+    async def ask_and_die() -> None:
+        async with running(tmp_path, workflow(text, journal, dies=False)) as runner:
+            await asked(runner, await runner.start("x", {"message": "my money"}, ASKABLE))
+            die()
+
+    async def answer_and_die() -> None:
+        async with running(tmp_path, workflow(text, journal, dies=True)) as runner:
+            (task,) = await runner.all_of("local")
+            await runner.answer(task, {key: {"action": "accept", "content": {"answer": "42"}} for key in task.asks})
+            with anyio.fail_after(15):
+                while not task.is_over:
+                    task = await runner.moved(task)
+
+    async def finish() -> Task:
+        async with running(tmp_path, workflow(text, journal, dies=False)) as runner:
+            (task,) = await runner.all_of("local")
+            task = await asked(runner, task)
+            if task.asks:  # a handoff goes on until the person has nothing more to say
+                await runner.answer(task, {key: {"action": "accept", "content": {}} for key in task.asks})
+            return await asked(runner, await runner.find(task.id, "local"))
+
+    assert in_a_process(ask_and_die) == signal.SIGKILL
+    assert journal.lines() == before
+    assert in_a_process(answer_and_die) == signal.SIGKILL
+    task = anyio.run(finish)
+    assert task.result is not None, task.error
+    assert [block["text"] for block in task.result["content"]] == last
+    assert journal.lines() == [*before, "refunds with 42", "refunds with 42"]
+    assert task.row.attempts == 3
