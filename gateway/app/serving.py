@@ -111,6 +111,7 @@ async def serve_http(endpoint: Endpoint, app: ASGIApp, on_ready: Callable[[str],
             server.force_exit = True  # what runs is cancelled too
             with anyio.CancelScope(shield=True):
                 await server.shutdown(sockets=[endpoint.listener])
+                await server.lifespan.shutdown()
             raise
         tasks.cancel_scope.cancel()
 
