@@ -262,3 +262,15 @@ async def test_every_surface_follows_a_reload_that_brings_or_takes_skills(reload
         with anyio.fail_after(10):
             while (EXTENSION in (await request(gateway.url, "server/discover"))["capabilities"]["extensions"]) != bool(expected):
                 await anyio.sleep(0.02)
+
+
+async def test_of_two_sources_that_want_one_uri_one_has_it_on_every_surface(tmp_path: Path) -> None:
+    write_skill(tmp_path / "own" / "good")
+    told: dict[str, Any] = {"skills": LISTED[:1], "reads": reads(FILES)}
+    with raw_inside(told) as url:
+        config = {"mcpServers": {"bare": remote(url)}, "policies": {"bare": {"prefix": ""}}, "expose": {"skills": [str(tmp_path / "own")]}}
+        with gateway_inside(tmp_path, config) as gateway:
+            entries = await every_entry(gateway.url)
+            found = (await call(gateway.url, "search_skills"))["structuredContent"]["skills"]
+    assert [e["uri"] for e in entries] == [s["uri"] for s in found] == ["skill://good/SKILL.md"]
+    assert "_meta" not in entries[0] and found[0]["origin"] == "own/good"
