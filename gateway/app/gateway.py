@@ -333,10 +333,12 @@ class Gateway:
         self._settled.set()
 
     async def _serve_remote(self, remote: RemoteSkills) -> None:
-        """Serve the skills of servers among our own; the source for skills is made when there are none of folders."""
+        """Serve the skills of servers among our own; the source for skills comes and goes with them where we have none."""
         async with self._arranging:
-            if await self._local.share(self.loaded, remote):
+            turnover = await self._local.share(self.loaded, remote)
+            if turnover is not None:
                 await self.catalog.arrange(self._entries())
+                self._local.release(turnover.leaving)
         self._server.describe()
 
     async def _note_ready(self, upstream: UpstreamSource) -> None:

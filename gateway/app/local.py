@@ -119,15 +119,16 @@ class LocalSources:
         local = self._table.get("agent")
         return cast("AgentSource", local.source).secrets if local is not None else set()
 
-    async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> bool:
-        """Serve the skills of remote servers too; whether a source came that is to be put up."""
+    async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> LocalTurnover | None:
+        """Serve the skills of remote servers too. A source that came or went with them is taken; it is to be put up, or released."""
         if (skills := self.skills) is not None:
             if not skills.library.has(remote):
                 skills.library.add(remote)
-            return False
+            if remote.skills or loaded.config.expose.skills or loaded.config.skills.objects:
+                return None
         turnover = await self.prepare(loaded, remote)
         self.take(turnover)
-        return True
+        return turnover
 
     async def prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> LocalTurnover:
         """Make and enter what `loaded` exposes and is not here alike; nothing is served or left yet.

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import signal
 import socket
+import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -104,12 +105,21 @@ async def serve_http(endpoint: Endpoint, app: ASGIApp, on_ready: Callable[[str],
 
         tasks.start_soon(announce)
         tasks.start_soon(_on_signals, stop)
-        await server.serve(sockets=[endpoint.listener])
+        try:
+            await server.serve(sockets=[endpoint.listener])
+        except anyio.get_cancelled_exc_class():
+            server.force_exit = True  # what runs is cancelled too
+            with anyio.CancelScope(shield=True):
+                await server.shutdown(sockets=[endpoint.listener])
+                await server.lifespan.shutdown()
+            raise
         tasks.cancel_scope.cancel()
 
 
 async def _on_signals(stop: Callable[[int], None]) -> None:
     """Call `stop` with 1, 2, … for each SIGINT or SIGTERM, until cancelled; one stop often comes as a burst."""
+    if threading.current_thread() is not threading.main_thread():
+        return  # signals are the main thread's; whoever runs us beside it cancels
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         count, last = 0, float("-inf")
         async for _ in signals:

@@ -8,23 +8,22 @@ to look.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import anyio
 
 from gateway.catalog.catalog import Catalog
 from gateway.catalog.shelf import Shelf
-from gateway.catalog.skill_entries import listed_skill, to_skill
+from gateway.catalog.skill_entries import bytes_of, listed_skill, to_skill
 from gateway.catalog.skills import SkillFace
-from gateway.errors import GatewayError, NotFound, SkillError
+from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.hidden_text import strip_text
 from gateway.policy.skills import is_safe_name
 from gateway.skills.index import file_uri
 from gateway.skills.models import MANIFEST, Skill, SkillFile
@@ -42,6 +41,12 @@ MAX_SKILLS = 10_000
 
 MAX_PAGES = 1_000
 """Pages of one server's list."""
+
+MAX_SHOWN = 1_000
+"""Skills of one server without the extension: each `SKILL.md` is read."""
+
+READS_AT_ONCE = 16
+"""How many of them."""
 
 LOOK_SECONDS = 60.0
 """Time one look at one server may take, all its pages together."""
@@ -137,20 +142,34 @@ class RemoteSkills:
         return list(found.values())
 
     async def _shown(self, shelf: Shelf) -> list[Skill]:
-        """What a server without the extension shows: `SKILL.md` among its resources, or its `skill://index.json`."""
-        server = shelf.entry.source.id
-        resources = {str(wire["uri"]): wire for wire in shelf.listed.get("resources", ())}
+        """What a server without the extension shows: `SKILL.md` among its resources, or its `skill://index.json`.
+
+        Each is read, for what is listed must have the frontmatter of the file.
+        """
         index = next((uri for uri, native in shelf.natives.get("resources", {}).items() if native == INDEX_PATH), None)
-        found: dict[str, Skill] = {}
-        for uri, description in await self._indexed(shelf, index) if index is not None else ():
-            skill = listed_skill(uri, description, HOME_ID, server)
-            if skill is not None:
-                found[skill.id] = skill
-        for uri, wire in resources.items():
-            skill = listed_skill(uri, str(wire.get("description") or ""), HOME_ID, server)
-            if skill is not None and len(found) < MAX_SKILLS:
-                found.setdefault(skill.id, skill)
-        return list(found.values())
+        seen = dict(await self._indexed(shelf, index)) if index is not None else {}
+        for wire in shelf.listed.get("resources", ()):
+            seen.setdefault(str(wire["uri"]), str(wire.get("description") or ""))
+        server = shelf.entry.source.id
+        found = [skill for uri, said in seen.items() if (skill := listed_skill(uri, said, HOME_ID, server)) is not None][:MAX_SHOWN]
+        limit = anyio.CapacityLimiter(READS_AT_ONCE)
+        read: dict[str, Skill] = {}
+
+        async def look(skill: Skill) -> None:
+            async with limit:
+                try:
+                    entry = await self._face.show(shelf, f"{skill.root_uri}/{MANIFEST}", CallContext())
+                except (NotFound, PolicyDenied, SkillError) as error:
+                    logger.warning("%s: skill %s left out: %s", server, strip_text(skill.id), error)
+                    return
+            read[skill.id] = (to_skill(entry, HOME_ID, server) if entry is not None else None) or skill
+
+        for gone in shelf.shown_skills.keys() - {f"{skill.root_uri}/{MANIFEST}" for skill in found}:
+            del shelf.shown_skills[gone]
+        async with anyio.create_task_group() as tasks:
+            for skill in found:
+                tasks.start_soon(look, skill)
+        return [read[skill.id] for skill in found if skill.id in read]
 
     async def _indexed(self, shelf: Shelf, index: str) -> list[tuple[str, str]]:
         """URI and description of each entry of the legacy index that is a file."""
@@ -167,7 +186,7 @@ class RemoteSkills:
                 exposed = self._face.exposed(shelf, url)
                 if exposed is not None:
                     found.append((exposed, str(wire.get("description") or "")))
-        return found[:MAX_SKILLS]
+        return found[:MAX_SHOWN]
 
     # -- one skill ---------------------------------------------------------------------------------------------
 
@@ -216,7 +235,7 @@ class RemoteSkills:
     async def _asked(self, skill: Skill, ctx: CallContext) -> Skill:
         """Its entry as the server gives it now; the index learns what changed."""
         if not skill.document.conformant:
-            return skill  # no extension, so no entry to ask for
+            return skill  # it has no entry to ask for
         try:
             answer = await self._face.get(f"{skill.root_uri}/{MANIFEST}", ctx)
         except NotFound:
@@ -243,14 +262,7 @@ class RemoteSkills:
     async def _bytes(self, uri: str, ctx: CallContext) -> tuple[bytes, bool]:
         """The bytes behind an exposed URI, and whether they came as text."""
         outcome = await self._catalog.read_now(uri, ctx)
-        contents = outcome.result.get("contents") if isinstance(outcome, Finished) else None
-        for item in cast("list[JsonValue]", contents) if isinstance(contents, list) else []:
-            wire: Mapping[str, JsonValue] = cast("JsonObject", item) if isinstance(item, dict) else {}
-            if isinstance(text := wire.get("text"), str):
-                return text.encode("utf-8", errors="surrogatepass"), True
-            if isinstance(blob := wire.get("blob"), str):
-                try:
-                    return base64.b64decode(blob, validate=True), False
-                except (binascii.Error, ValueError):
-                    break
+        found = bytes_of(outcome.result.get("contents")) if isinstance(outcome, Finished) else None
+        if found is not None:
+            return found
         raise SkillError(f"The server gives nothing usable at {uri!r}.", code="entry-differs")

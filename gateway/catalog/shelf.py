@@ -78,6 +78,8 @@ class Shelf:
     """Exposed name or URI → native one."""
     withheld: dict[str, dict[str, str]] = field(default_factory=lambda: cast("dict[str, dict[str, str]]", {}))
     """By kind: native name or URI → why policy does not let it exist, where that is worth telling."""
+    shown_skills: dict[str, JsonObject] = field(default_factory=lambda: cast("dict[str, JsonObject]", {}))
+    """Of a server without the skills extension: exposed URI of each `SKILL.md` → the entry made from it (`skills`)."""
     _prompt_tools: list[PromptTool] = field(default_factory=lambda: cast("list[PromptTool]", []))
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """`SkillFace`: the skills extension (SEP-2640) over every source that has skills: our folders and remote servers.
 
 A remote server's skill keeps its bytes, digests and frontmatter; its URIs get the source's label as first segment, as
-all URIs of that source do, so `resources/read` finds its files. Nothing is kept here: each page is one request to one
-source. `server` binds the three methods to this.
+all URIs of that source do, so `resources/read` finds its files. Each page is one request to one source; only what a server
+without the extension shows was read before, and is kept with its shelf. `server` binds the three methods to this.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import json
 import logging
 from collections.abc import Sequence
 from typing import cast
+from urllib.parse import unquote
 
 from gateway.catalog.catalog import Catalog
 from gateway.catalog.names import expose_uri
 from gateway.catalog.shelf import Shelf
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import PASS, Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text
 from gateway.policy.skills import judge_entry, judge_skill_uri
-from gateway.tools.base import SkillMethod, SkillServing
+from gateway.tools.base import Finished, SkillMethod, SkillServing
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,12 @@ ORIGIN_KEY = "dev.moongate/origin"
 
 MANIFEST = "/SKILL.md"
 FOLDER = "inode/directory"
+
+SHOWN_PAGE = 100
+"""Entries per page of a server without the extension."""
+
+SHOWN_TTL_MS = 60_000
+"""How long such an entry may be kept; each `skills/get` reads it anew."""
 
 
 class SkillFace:
@@ -58,13 +65,13 @@ class SkillFace:
             shelf = shelves[at]
             params: JsonObject = {} if inner is None else {"cursor": inner}
             try:
-                page = await _ask(shelf, "skills/list", shelf.entry.source.id, params, ctx)
+                page = await _page(shelf, params, ctx)
             except GatewayError as error:
                 if inner is not None or shelf.entry.is_local:
                     raise
                 logger.warning("%s: its skills cannot be listed: %s", shelf.entry.source.id, error)
                 continue
-            entries = _exposed(page, shelf)
+            entries = self._exposed(page, shelf) if _has_extension(shelf) else _objects(page["skills"])
             following = page.get("nextCursor")
             inner = None
             if not entries and not isinstance(following, str) and at + 1 < len(shelves):
@@ -81,11 +88,11 @@ class SkillFace:
         """One page of one source by its own cursor: the entries as exposed, the next cursor, and how long they count."""
         page = await _ask(shelf, "skills/list", shelf.entry.source.id, {} if cursor is None else {"cursor": cursor}, ctx)
         following = page.get("nextCursor")
-        return _exposed(page, shelf), following if isinstance(following, str) else None, _ttl(page)
+        return self._exposed(page, shelf), following if isinstance(following, str) else None, _ttl(page)
 
     def serves(self, shelf: Shelf) -> bool:
         """Whether a source has the extension at this moment."""
-        return shelf in self._serving()
+        return _has_extension(shelf)
 
     def exposed(self, shelf: Shelf, uri: str) -> str | None:
         """A native URI as exposed; `None` for one that policy does not let exist."""
@@ -94,9 +101,11 @@ class SkillFace:
     async def get(self, uri: str, ctx: CallContext) -> JsonObject:
         """`skills/get`. Raises `NotFound`."""
         shelf, native = await self._find("skill", uri)
+        if not _has_extension(shelf):
+            return {"skill": await self._shown(shelf, uri, ctx), "ttlMs": SHOWN_TTL_MS, "cacheScope": "private"}
         answer = await _ask(shelf, "skills/get", uri, {"uri": native}, ctx)
         skill = answer.get("skill")
-        exposed = _exposed({"skills": [skill]}, shelf)
+        exposed = self._exposed({"skills": [skill]}, shelf)
         if not exposed:
             raise NotFound("skill", uri)
         return {"skill": exposed[0], "ttlMs": _ttl(answer), "cacheScope": "private"}
@@ -104,8 +113,9 @@ class SkillFace:
     async def directory(self, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
         """`resources/directory/read`; of a server without it, from the list of the skill's files. Raises `NotFound`."""
         shelf, native = await self._find("directory", uri)
-        source = cast("SkillServing", shelf.entry.source)
-        if not source.reads_directories:
+        if not _has_extension(shelf):
+            return _tree(_shown_files(shelf), uri, uri)
+        if not cast("SkillServing", shelf.entry.source).reads_directories:
             return await self._children(shelf, native, uri, ctx)
         params: JsonObject = {"uri": native} if cursor is None else {"uri": native, "cursor": cursor}
         answer = await _ask(shelf, "resources/directory/read", uri, params, ctx)
@@ -114,8 +124,57 @@ class SkillFace:
         return {**result, "nextCursor": answer["nextCursor"]} if isinstance(answer.get("nextCursor"), str) else result
 
     def _serving(self) -> list[Shelf]:
-        sources = ((shelf, shelf.entry.source) for shelf in self._catalog.shelves)
-        return [shelf for shelf, source in sources if isinstance(source, SkillServing) and source.serves_skills]
+        return [shelf for shelf in self._catalog.shelves if _has_extension(shelf) or shelf.shown_skills]
+
+    async def show(self, shelf: Shelf, uri: str, ctx: CallContext) -> JsonObject | None:
+        """The entry of a `SKILL.md` that a server without the extension has, read anew; from now on it is listed.
+
+        `None` where it cannot be listed as it is: then its skill is for the tools.
+
+        Raises:
+            NotFound: It is gone.
+            SkillError: It is no `SKILL.md`.
+            PolicyDenied: It may not be read.
+        """
+        from gateway.catalog.skill_entries import bytes_of, entry_of
+
+        try:
+            outcome = await self._catalog.read_now(uri, ctx)
+            found = bytes_of(outcome.result.get("contents")) if isinstance(outcome, Finished) else None
+            if found is None:
+                raise SkillError(f"The server gives nothing usable at {uri!r}.", code="entry-differs")
+            entry = entry_of(self._catalog.locate(uri)[1], found[0])
+        except (NotFound, PolicyDenied, SkillError):
+            shelf.shown_skills.pop(uri, None)
+            raise
+        exposed = self._exposed({"skills": [entry]}, shelf) if entry is not None else []
+        if not exposed:
+            shelf.shown_skills.pop(uri, None)
+            return None
+        shelf.shown_skills[uri] = exposed[0]
+        return exposed[0]
+
+    async def _shown(self, shelf: Shelf, uri: str, ctx: CallContext) -> JsonObject:
+        """As `show`, of one that is listed. Raises `NotFound`."""
+        entry = await self.show(shelf, uri, ctx) if uri in shelf.shown_skills else None
+        if entry is None:
+            raise NotFound("skill", uri)
+        return entry
+
+    def _exposed(self, page: JsonMapping, shelf: Shelf) -> list[JsonObject]:
+        """The entries of a page that exist here, under the URIs of their shelf, with where they come from."""
+        entries = _objects(page.get("skills"))
+        if shelf.entry.is_local:  # made and filtered here
+            return [_expose(entry, shelf) for entry in entries]
+        served = [_expose(entry, shelf) for entry in entries if judge_entry(entry) and _is_served(entry, shelf)]
+        return [entry for entry in served if self._is_its(entry, shelf)]
+
+    def _is_its(self, entry: JsonMapping, shelf: Shelf) -> bool:
+        """Whether the exposed URI leads back to this source: two of them may want one."""
+        try:
+            return self._catalog.locate(str(entry["uri"]))[0] is shelf
+        except NotFound:
+            return False
 
     async def _find(self, kind: str, uri: str) -> tuple[Shelf, str]:
         await self._catalog.ready()
@@ -140,15 +199,7 @@ class SkillFace:
             except NotFound:
                 files = []
             root = root.rpartition("/")[0]
-        children: dict[str, JsonObject] = {}
-        for file in files:
-            if file.startswith(f"{place}/") and _is_allowed(file, shelf):
-                name, slash, _ = file[len(place) + 1 :].partition("/")
-                child: JsonObject = {"uri": expose_uri(shelf.label, f"{place}/{name}"), "name": name}
-                children[name] = {**child, "mimeType": FOLDER} if slash else child
-        if not children:
-            raise NotFound("directory", uri)
-        return {"resources": list[JsonMapping](children.values()), "ttlMs": 0, "cacheScope": "private"}
+        return _tree([file for file in files if _is_allowed(file, shelf)], place, expose_uri(shelf.label, place))
 
 
 async def _ask(shelf: Shelf, method: SkillMethod, name: str, params: JsonObject, ctx: CallContext) -> JsonObject:
@@ -157,12 +208,39 @@ async def _ask(shelf: Shelf, method: SkillMethod, name: str, params: JsonObject,
     return await shelf.gate.finish(method, name, ctx, lambda inner: source.skills(method, params, inner), hidden_text="allow")
 
 
-def _exposed(page: JsonMapping, shelf: Shelf) -> list[JsonObject]:
-    """The entries of a page that exist here, under the URIs of their shelf, with where they come from."""
-    entries = _objects(page.get("skills"))
-    if shelf.entry.is_local:  # made and filtered here
-        return [_expose(entry, shelf) for entry in entries]
-    return [_expose(entry, shelf) for entry in entries if judge_entry(entry) and _is_served(entry, shelf)]
+async def _page(shelf: Shelf, params: JsonObject, ctx: CallContext) -> JsonObject:
+    """One page of a source; of one without the extension from what it shows."""
+    if _has_extension(shelf):
+        return await _ask(shelf, "skills/list", shelf.entry.source.id, params, ctx)
+    uris = sorted(shelf.shown_skills)
+    after = params.get("cursor")
+    rest = [uri for uri in uris if uri > after] if isinstance(after, str) else uris
+    page: JsonObject = {"skills": [shelf.shown_skills[uri] for uri in rest[:SHOWN_PAGE]], "ttlMs": SHOWN_TTL_MS}
+    return page if len(rest) <= SHOWN_PAGE else {**page, "nextCursor": rest[SHOWN_PAGE - 1]}
+
+
+def _has_extension(shelf: Shelf) -> bool:
+    source = shelf.entry.source
+    return isinstance(source, SkillServing) and source.serves_skills
+
+
+def _shown_files(shelf: Shelf) -> list[str]:
+    """Exposed URIs of what is known of the skills that a server without the extension shows."""
+    roots = tuple(uri.removesuffix(MANIFEST) + "/" for uri in shelf.shown_skills)
+    return list(dict.fromkeys([*shelf.shown_skills, *(uri for uri in shelf.natives.get("resources", {}) if uri.startswith(roots))]))
+
+
+def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
+    """The direct children of the folder `uri`. Raises `NotFound`."""
+    children: dict[str, JsonObject] = {}
+    for file in files:
+        if file.startswith(f"{place}/"):
+            name, slash, _ = file[len(place) + 1 :].partition("/")
+            child: JsonObject = {"uri": f"{uri}/{name}", "name": unquote(name)}
+            children[name] = {**child, "mimeType": FOLDER} if slash else child
+    if not children:
+        raise NotFound("directory", uri)
+    return {"resources": list[JsonMapping](children.values()), "ttlMs": 0, "cacheScope": "private"}
 
 
 def _is_served(entry: JsonMapping, shelf: Shelf) -> bool:

@@ -348,7 +348,7 @@ def _assemble(candidates: Mapping[Key, Candidate], trouble: Sequence[SkillReport
 
 
 def with_more(index: SkillIndex, more: Sequence[Skill], keeps: Callable[[str], bool] | None) -> SkillIndex:
-    """The table of `index`, which is of folders, and of skills that are in none; without those whose id `keeps` refuses.
+    """The table of `index`, which is of folders, and of skills that are in none; without those of ours whose id `keeps` refuses.
 
     A folder's skill keeps its id. Another one of this gateway gets a prefix then, as a second folder would; one of a server,
     whose URIs are not ours to change, is left out with a line in the log.
@@ -368,7 +368,7 @@ def with_more(index: SkillIndex, more: Sequence[Skill], keeps: Callable[[str], b
             served = replace(published(skill, _prefixed(PREFIX, skill.name, taken, names)), diagnostics=(*skill.diagnostics, note))
         taken.add(served.id)
         skills.append(served)
-    return _tabulate(index, skills if keeps is None else [skill for skill in skills if keeps(skill.id)])
+    return _tabulate(index, skills if keeps is None else [skill for skill in skills if skill.is_remote or keeps(skill.id)])
 
 
 def _tabulate(index: SkillIndex, skills: list[Skill]) -> SkillIndex:

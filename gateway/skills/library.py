@@ -57,7 +57,7 @@ class SkillLibrary:
         """No side effects. With `refresh_seconds` 0 every use looks at the disk. The index is kept in `state_folder`, but not where
         any root is in `signed`, whose skills must be signed: signatures are checked at every start.
 
-        `homes` have skills that are in no folder; a skill whose id `keeps` refuses is not served.
+        `homes` have skills that are in no folder; a skill of ours whose id `keeps` refuses is not served.
         """
         self._roots = tuple(str(path) for path in paths)
         self._strict = strict

@@ -4,8 +4,9 @@
 
 It speaks bare JSON-RPC, so nothing of an SDK tidies up listings or parameters. The JSON object may have `tools`, `resources`,
 `templates`, `prompts` (listings), `instructions`, `results` (tool name → result, or a list of them for one call each), `reads`
-(URI → result of `resources/read`), `rendered` (prompt name → result), `says` (notifications sent before the result of each call),
-`asks` (a request put to the client during each call) and `later` (a second tools listing, announced by the tool `change`). A tool
+(URI → result of `resources/read`), `skills` (entries of the skills extension, which it has then), `rendered`
+(prompt name → result), `says` (notifications sent before the result of each call), `asks` (a request put to the client during each
+call) and `later` (a second tools listing, announced by the tool `change`). A tool
 without a result answers with the parameters it was called with, as text and as structured content `{"got": params}`; over HTTP
 also `"headers"`.
 With a `folder` it writes a line `PID METHOD NAME` for each request into `FOLDER/requests`, lists `later` once `FOLDER/later`
@@ -58,13 +59,19 @@ class Raw:
             result = self.call(params, headers)
         elif method in ("ping", "logging/setLevel"):
             result = {}
+        elif method == "skills/list" and "skills" in self.told:
+            result = {"skills": self.told["skills"], "ttlMs": 0, "cacheScope": "private"}
+        elif method == "skills/get":
+            found = next((entry for entry in self.told.get("skills", []) if entry["uri"] == params.get("uri")), None)
+            result = None if found is None else {"skill": found, "ttlMs": 0, "cacheScope": "private"}
         elif method == "initialize" or (method == "server/discover" and self.modern):
             result = self.introduction(method)
         else:
             kept = {"resources/read": ("reads", "uri"), "prompts/get": ("rendered", "name")}.get(method)
             result = self.told.get(kept[0], {}).get(params.get(kept[1])) if kept else None
         if result is None:
-            return {"error": {"code": -32602 if method in ("resources/read", "prompts/get") else -32601, "message": f"cannot {method}"}}
+            code = -32602 if method in ("resources/read", "prompts/get", "skills/get") else -32601
+            return {"error": {"code": code, "message": f"cannot {method}"}}
         if isinstance(result.get("error"), dict):
             return {"error": result["error"]}
         return {"result": {"resultType": "complete", **result} if self.modern else result}
@@ -82,7 +89,9 @@ class Raw:
 
     def introduction(self, method: str) -> dict[str, Any]:
         """Who it is."""
-        said = {"capabilities": {"tools": {"listChanged": True}, "resources": {}, "prompts": {}, "logging": {}}}
+        said: dict[str, Any] = {"capabilities": {"tools": {"listChanged": True}, "resources": {}, "prompts": {}, "logging": {}}}
+        if "skills" in self.told:
+            said["capabilities"]["extensions"] = {"io.modelcontextprotocol/skills": {}}
         if "instructions" in self.told:
             said["instructions"] = self.told["instructions"]
         if method == "initialize":
@@ -129,8 +138,8 @@ def _tokened(said: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
     return {**said, "params": {**said["params"], "progressToken": meta.get("progressToken")}}
 
 
-def over_http(raw: Raw, port: int) -> None:
-    """One request, one JSON answer."""
+def http_server(raw: Raw, port: int) -> ThreadingHTTPServer:
+    """One request, one JSON answer; not serving yet."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -161,7 +170,12 @@ def over_http(raw: Raw, port: int) -> None:
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing: stderr is the test's."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+
+
+def over_http(raw: Raw, port: int) -> None:
+    """Until the process ends; says first where."""
+    server = http_server(raw, port)
     sys.stdout.write(f"http://127.0.0.1:{server.server_address[1]}/mcp\n")
     sys.stdout.flush()
     server.serve_forever()

@@ -10,12 +10,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import pytest
 from mcp import Client
 
 from gateway import MCPSkillsSource
-from tests.cli.processes import moongate
-from tests.fakes.running import gateway_http, write_config
+from tests.fakes.inside import command, gateway_inside
+from tests.fakes.running import write_config
 from tests.interaction.test_skills import every_entry, request
 from tests.skills.on_disk import write_skill
 
@@ -79,11 +80,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def inner_config(folder: Path) -> dict[str, Any]:
+    return {"expose": {"skills": [str(folder / "inner")]}, "skills": {"refreshSeconds": 0.2}}
+
+
 @pytest.fixture(scope="module")
 def chain(folder: Path) -> Generator[str]:
     """A gateway with skills of folders and of code, before one with others, of which one is denied."""
     with ExitStack() as stack:
-        inner = stack.enter_context(gateway_http(folder, {"expose": {"skills": [str(folder / "inner")]}}, "behind"))
+        inner = stack.enter_context(gateway_inside(folder, inner_config(folder), "behind")).url
         config = {
             "expose": {"skills": [str(folder / "outer")]},
             "skills": {"objects": ["shared_skills_code"], "scripts": {"approval": "never"}},
@@ -91,7 +96,7 @@ def chain(folder: Path) -> Generator[str]:
             "policies": {"team": {"skills": {"deny": ["sec*"]}}},
         }
         (folder / "inner.url").write_text(inner)
-        yield stack.enter_context(gateway_http(folder, config, "front"))
+        yield stack.enter_context(gateway_inside(folder, config, "front")).url
 
 
 async def call(url: str, name: str, **arguments: Any) -> Any:
@@ -209,11 +214,11 @@ async def test_a_program_reads_them_by_the_extension_with_their_digests(chain: s
 
 
 def test_the_command_lists_them_too(chain: str, folder: Path) -> None:
-    ended = moongate("skills", "list", "--tokens", "--json", "--config", str(folder / "front.json"), cwd=folder)
+    ended = command("skills", "list", "--tokens", "--json", "--config", str(folder / "front.json"))
     rows = {row["name"]: row for row in ended.data["skills"]}
     assert set(rows) == ALL and rows["team/pdf"]["origin"] == "team" and rows["team/pdf"]["files"] == 4
     assert rows["team/pdf"]["tokens"]["loaded"] > 0
-    ended = moongate("skills", "list", "--folders", "--json", "--config", str(folder / "front.json"), cwd=folder)
+    ended = command("skills", "list", "--folders", "--json", "--config", str(folder / "front.json"))
     assert [row["name"] for row in ended.data["skills"]] == ["same"]
 
 
@@ -221,13 +226,14 @@ async def test_a_gateway_without_skills_of_its_own_offers_those_of_a_server_and_
     inner = (folder / "inner.url").read_text()
     team = {"type": "http", "url": inner}
     config = {"mcpServers": {"team": team}, "policies": {"team": {"skills": {"allow": ["pdf", "added"]}}}}
-    with gateway_http(folder, config, "bare") as url:
+    with gateway_inside(folder, config, "bare") as bare:
+        url = bare.url
         listed = {tool["name"] for tool in (await request(url, "tools/list"))["tools"]}
         assert {"search_skills", "load_skill", "read_skill_resource"} <= listed and "run_skill_script" not in listed
         assert [e["uri"] for e in await every_entry(url)] == ["skill://team/pdf/SKILL.md"]
         assert not (await call(url, "load_skill", skill_name="pdf")).get("isError")
         (folder / "inner" / "pdf" / "SKILL.md").write_text("---\nname: pdf\ndescription: Merge PDF documents.\n---\nOther words.\n")
-        while True:  # the inner gateway looks at its folder every few seconds
+        while True:  # the inner gateway looks at its folder now and then
             loaded = (await call(url, "load_skill", skill_name="pdf"))["structuredContent"]
             if loaded["body"] == "Other words.\n":
                 break
@@ -239,7 +245,7 @@ async def test_a_gateway_without_skills_of_its_own_offers_those_of_a_server_and_
 async def test_runs_and_refusals_are_in_the_audit_log(chain: str, folder: Path) -> None:
     await call(chain, "run_skill_script", skill_name="units", script_name="convert", args={"miles": 3})
     await call(chain, "run_skill_script", skill_name="units", script_name="convert", args={"furlongs": 3})
-    done = moongate("audit", "--json", "--config", str(folder / "front.json"), cwd=folder)
+    done = await anyio.to_thread.run_sync(command, "audit", "--json", "--config", str(folder / "front.json"))
     seen = {(e["kind"], e["name"], e.get("script"), e.get("outcome") or e.get("reason")) for e in done.data["entries"]}
     assert ("script.finished", "units", "convert", "complete") in seen
     assert ("script.refused", "units", "convert", "script-arguments") in seen
@@ -247,7 +253,7 @@ async def test_runs_and_refusals_are_in_the_audit_log(chain: str, folder: Path) 
 
 def test_code_that_fails_is_named_and_hides_nothing(folder: Path) -> None:
     config = write_config(folder, {"skills": {"objects": ["shared_skills_code:units", "shared_skills_code:Broken", "none_such"]}}, "odd")
-    ended = moongate("skills", "list", "--json", "--config", str(config), cwd=folder)
+    ended = command("skills", "list", "--json", "--config", str(config))
     assert [row["name"] for row in ended.data["skills"]] == ["units"]
-    doctor = moongate("doctor", "--json", "--config", str(config), cwd=folder)
+    doctor = command("doctor", "--json", "--config", str(config))
     assert {"skill shared_skills_code:Broken", "skill none_such"} <= {check["subject"] for check in doctor.data["checks"]}

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.skills.index import build_index
 from gateway.skills.scripts import set_digest
-from tests.fakes.running import gateway_http
+from tests.fakes.inside import gateway_inside
 from tests.skills.on_disk import write_skill
 
 RESERVED = "io.modelcontextprotocol"
@@ -30,7 +30,7 @@ async def request(url: str, method: str, **params: Any) -> Any:
         headers["Mcp-Name"] = name
     meta: dict[str, Any] = {f"{RESERVED}/protocolVersion": "2026-07-28", f"{RESERVED}/clientCapabilities": {}}
     body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
-    async with httpx2.AsyncClient(timeout=20) as client:
+    async with httpx2.AsyncClient(timeout=20, verify=False) as client:
         text = (await client.post(url, headers=headers, json=body)).text
     answer = json.loads(next((line[6:] for line in text.splitlines() if line.startswith("data: {")), text))
     return answer.get("result", answer.get("error"))
@@ -53,9 +53,9 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     write_skill(folder / "inner" / "same", description="The inner one.")
     write_skill(folder / "outer" / "same", description="The outer one.")
     with ExitStack() as stack:
-        inner = stack.enter_context(gateway_http(folder, {"expose": {"skills": [str(folder / "inner")]}}, "behind"))
+        inner = stack.enter_context(gateway_inside(folder, {"expose": {"skills": [str(folder / "inner")]}}, "behind")).url
         config = {"expose": {"skills": [str(folder / "outer")]}, "mcpServers": {"team": {"type": "http", "url": inner}}}
-        yield stack.enter_context(gateway_http(folder, config, "front"))
+        yield stack.enter_context(gateway_inside(folder, config, "front")).url
 
 
 async def test_own_skills_and_those_of_a_server_are_listed_with_where_they_come_from(chain: str) -> None:
@@ -110,8 +110,8 @@ async def test_a_foreign_cursor_is_invalid_params(chain: str) -> None:
 async def test_a_server_that_is_down_hides_no_other_skills(tmp_path: Path) -> None:
     write_skill(tmp_path / "own" / "pdf")
     config = {"expose": {"skills": [str(tmp_path / "own")]}, "mcpServers": {"gone": {"type": "http", "url": "http://127.0.0.1:9/mcp"}}}
-    with gateway_http(tmp_path, config) as url:
-        assert [entry["uri"] for entry in await every_entry(url)] == ["skill://pdf/SKILL.md"]
+    with gateway_inside(tmp_path, config) as front:
+        assert [entry["uri"] for entry in await every_entry(front.url)] == ["skill://pdf/SKILL.md"]
 
 
 @pytest.mark.requirement(132, 133)
@@ -123,7 +123,8 @@ async def test_a_granted_script_runs_through_the_gateway_and_waits_for_a_person_
     arguments = {"skill_name": "pdf", "script_name": "run.py", "args": ["a b"]}
     for approval, text in (("never", "ran a b\n"), ("always", "approved")):
         config: dict[str, Any] = {"expose": {"skills": [str(tmp_path / "own")]}, "server": {"askTimeoutSeconds": 0.5}}
-        with gateway_http(tmp_path, {**config, "skills": {"scripts": {**scripts, "approval": approval}}}, approval) as url:
+        with gateway_inside(tmp_path, {**config, "skills": {"scripts": {**scripts, "approval": approval}}}, approval) as front:
+            url = front.url
             listed = {tool["name"] for tool in (await request(url, "tools/list"))["tools"]}
             if "run_skill_script" not in listed:
                 pytest.skip("there is no sandbox here")

@@ -23,10 +23,12 @@ async def test_pages_list_every_skill_once_although_skills_come_and_go(tmp_path:
         page = await source.extension.list_page(limit=3)
         seen: list[str] = [e["uri"] for e in page["skills"]]
         (tmp_path / "s1" / "SKILL.md").unlink()
+        write_skill(tmp_path / "a-new-one-before")
+        write_skill(tmp_path / "s5x")
         while cursor := page.get("nextCursor"):
             page = await source.extension.list_page(cursor, limit=3)
             seen += [e["uri"] for e in page["skills"]]
-    assert seen == [f"skill://s{n}/SKILL.md" for n in range(7)]
+    assert seen == [f"skill://{name}/SKILL.md" for name in ("s0", "s1", "s2", "s3", "s4", "s5", "s5x", "s6")]
 
 
 async def test_results_say_how_long_and_for_whom_they_may_be_kept(tmp_path: Path) -> None:
