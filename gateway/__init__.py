@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from gateway.agents.middleware.timeout import ModelTimeoutMiddleware, ToolTimeoutMiddleware
     from gateway.agents.providers.background import DEFAULT_BACKGROUND_AGENTS_SOURCE_ID, BackgroundAgentsProvider
     from gateway.agents.providers.background_state import BackgroundTaskInfo, BackgroundTaskStatus
+    from gateway.agents.providers.memory import DEFAULT_MEMORY_SOURCE_ID, MemoryContextProvider
+    from gateway.agents.providers.memory_records import MemoryIndexEntry, MemoryTopicRecord
+    from gateway.agents.providers.memory_store import MemoryFileStore, MemoryStore
     from gateway.agents.providers.mode import DEFAULT_MODE_SOURCE_ID, AgentModeProvider, get_agent_mode, set_agent_mode
     from gateway.agents.providers.todo import DEFAULT_TODO_SOURCE_ID, TodoProvider
     from gateway.agents.providers.todo_store import TodoFileStore, TodoInput, TodoItem, TodoSessionStore, TodoStore
@@ -236,6 +239,7 @@ __all__ = [
     "DEFAULT_BACKGROUND_AGENTS_SOURCE_ID",
     "DEFAULT_FILE_ACCESS_INSTRUCTIONS",
     "DEFAULT_FILE_ACCESS_SOURCE_ID",
+    "DEFAULT_MEMORY_SOURCE_ID",
     "DEFAULT_MODE_SOURCE_ID",
     "DEFAULT_TODO_SOURCE_ID",
     "DEFAULT_TOOL_APPROVAL_SOURCE_ID",
@@ -371,6 +375,11 @@ __all__ = [
     "MagenticPlanReviewResponse",
     "MagenticProgressLedger",
     "MagenticProgressLedgerItem",
+    "MemoryContextProvider",
+    "MemoryFileStore",
+    "MemoryIndexEntry",
+    "MemoryStore",
+    "MemoryTopicRecord",
     "Message",
     "MiddlewareException",
     "MiddlewareFailure",

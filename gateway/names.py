@@ -104,6 +104,18 @@ HOMES: dict[str, tuple[str, ...]] = {
         "BackgroundTaskInfo",
         "BackgroundTaskStatus",
     ),
+    "agents.providers.memory": (
+        "DEFAULT_MEMORY_SOURCE_ID",
+        "MemoryContextProvider",
+    ),
+    "agents.providers.memory_records": (
+        "MemoryIndexEntry",
+        "MemoryTopicRecord",
+    ),
+    "agents.providers.memory_store": (
+        "MemoryFileStore",
+        "MemoryStore",
+    ),
     "agents.providers.mode": (
         "DEFAULT_MODE_SOURCE_ID",
         "AgentModeProvider",

@@ -193,7 +193,7 @@ class Agent(Generic[OptionsT]):
             return
         self._warned_of_loaders = True
         histories = [provider for provider in self.context_providers if isinstance(provider, HistoryProvider)]
-        loading = [provider.source_id for provider in histories if provider.load_messages]
+        loading = [provider.source_id for provider in histories if provider.replays]
         if len(loading) > 1:
             warnings.warn(
                 f"{len(loading)} histories of agent {self.name or self.id!r} load messages ({', '.join(loading)}), so the model sees "
