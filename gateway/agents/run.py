@@ -133,6 +133,7 @@ class _Run(Generic[PartT]):
             for update in await self._resumed():
                 self._told += 1
                 yield update
+        approvals.note_hosted(plan.messages, plan.session)
         if len(plan.messages) > 1:
             approvals.close_open_calls(plan.messages)
         iteration = 0
