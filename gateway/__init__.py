@@ -152,6 +152,7 @@ if TYPE_CHECKING:
     from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware, function_middleware
     from gateway.types.annotations import Annotation, TextSpanRegion, UsageDetails
     from gateway.types.content import Content
+    from gateway.types.helpers import detect_media_type_from_base64, merge_chat_options, prepend_instructions_to_messages
     from gateway.types.messages import AgentRunInputs, Message, Role, RoleLiteral, normalize_messages
     from gateway.types.options import ChatOptions, ToolMode
     from gateway.types.responses import (
@@ -493,6 +494,7 @@ __all__ = [
     "create_always_approve_tool_response",
     "create_always_approve_tool_with_arguments_response",
     "current_run_context",
+    "detect_media_type_from_base64",
     "disable_instrumentation",
     "enable_instrumentation",
     "executor",
@@ -504,9 +506,11 @@ __all__ = [
     "included_token_count",
     "lifecycle_middleware",
     "load_settings",
+    "merge_chat_options",
     "normalize_function_invocation_configuration",
     "normalize_messages",
     "normalize_tools",
+    "prepend_instructions_to_messages",
     "register_state_type",
     "response_handler",
     "set_agent_mode",

@@ -276,6 +276,11 @@ HOMES: dict[str, tuple[str, ...]] = {
         "UsageDetails",
     ),
     "types.content": ("Content",),
+    "types.helpers": (
+        "detect_media_type_from_base64",
+        "merge_chat_options",
+        "prepend_instructions_to_messages",
+    ),
     "types.messages": (
         "AgentRunInputs",
         "Message",
