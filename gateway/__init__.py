@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from gateway.agents.middleware.timeout import ModelTimeoutMiddleware, ToolTimeoutMiddleware
     from gateway.agents.providers.background import DEFAULT_BACKGROUND_AGENTS_SOURCE_ID, BackgroundAgentsProvider
     from gateway.agents.providers.background_state import BackgroundTaskInfo, BackgroundTaskStatus
+    from gateway.agents.providers.memory import DEFAULT_MEMORY_SOURCE_ID, MemoryContextProvider
+    from gateway.agents.providers.memory_records import MemoryIndexEntry, MemoryTopicRecord
+    from gateway.agents.providers.memory_store import MemoryFileStore, MemoryStore
     from gateway.agents.providers.mode import DEFAULT_MODE_SOURCE_ID, AgentModeProvider, get_agent_mode, set_agent_mode
     from gateway.agents.providers.todo import DEFAULT_TODO_SOURCE_ID, TodoProvider
     from gateway.agents.providers.todo_store import TodoFileStore, TodoInput, TodoItem, TodoSessionStore, TodoStore
@@ -149,6 +152,7 @@ if TYPE_CHECKING:
     from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware, function_middleware
     from gateway.types.annotations import Annotation, TextSpanRegion, UsageDetails
     from gateway.types.content import Content
+    from gateway.types.helpers import detect_media_type_from_base64, merge_chat_options, prepend_instructions_to_messages
     from gateway.types.messages import AgentRunInputs, Message, Role, RoleLiteral, normalize_messages
     from gateway.types.options import ChatOptions, ToolMode
     from gateway.types.responses import (
@@ -236,6 +240,7 @@ __all__ = [
     "DEFAULT_BACKGROUND_AGENTS_SOURCE_ID",
     "DEFAULT_FILE_ACCESS_INSTRUCTIONS",
     "DEFAULT_FILE_ACCESS_SOURCE_ID",
+    "DEFAULT_MEMORY_SOURCE_ID",
     "DEFAULT_MODE_SOURCE_ID",
     "DEFAULT_TODO_SOURCE_ID",
     "DEFAULT_TOOL_APPROVAL_SOURCE_ID",
@@ -371,6 +376,11 @@ __all__ = [
     "MagenticPlanReviewResponse",
     "MagenticProgressLedger",
     "MagenticProgressLedgerItem",
+    "MemoryContextProvider",
+    "MemoryFileStore",
+    "MemoryIndexEntry",
+    "MemoryStore",
+    "MemoryTopicRecord",
     "Message",
     "MiddlewareException",
     "MiddlewareFailure",
@@ -484,6 +494,7 @@ __all__ = [
     "create_always_approve_tool_response",
     "create_always_approve_tool_with_arguments_response",
     "current_run_context",
+    "detect_media_type_from_base64",
     "disable_instrumentation",
     "enable_instrumentation",
     "executor",
@@ -495,9 +506,11 @@ __all__ = [
     "included_token_count",
     "lifecycle_middleware",
     "load_settings",
+    "merge_chat_options",
     "normalize_function_invocation_configuration",
     "normalize_messages",
     "normalize_tools",
+    "prepend_instructions_to_messages",
     "register_state_type",
     "response_handler",
     "set_agent_mode",

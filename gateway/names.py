@@ -104,6 +104,18 @@ HOMES: dict[str, tuple[str, ...]] = {
         "BackgroundTaskInfo",
         "BackgroundTaskStatus",
     ),
+    "agents.providers.memory": (
+        "DEFAULT_MEMORY_SOURCE_ID",
+        "MemoryContextProvider",
+    ),
+    "agents.providers.memory_records": (
+        "MemoryIndexEntry",
+        "MemoryTopicRecord",
+    ),
+    "agents.providers.memory_store": (
+        "MemoryFileStore",
+        "MemoryStore",
+    ),
     "agents.providers.mode": (
         "DEFAULT_MODE_SOURCE_ID",
         "AgentModeProvider",
@@ -264,6 +276,11 @@ HOMES: dict[str, tuple[str, ...]] = {
         "UsageDetails",
     ),
     "types.content": ("Content",),
+    "types.helpers": (
+        "detect_media_type_from_base64",
+        "merge_chat_options",
+        "prepend_instructions_to_messages",
+    ),
     "types.messages": (
         "AgentRunInputs",
         "Message",

@@ -14,6 +14,7 @@ from inspect import isawaitable
 from typing import Any, Generic, Literal, cast, overload
 
 from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, inside
+from gateway.agents.parts import AgentParts, Replaced, with_replaced
 from gateway.agents.run import RunObserver, RunPlan, run_stream
 from gateway.agents.tracing import traced_run
 from gateway.chat.base import OptionsT, SupportsChatGetResponse
@@ -193,7 +194,7 @@ class Agent(Generic[OptionsT]):
             return
         self._warned_of_loaders = True
         histories = [provider for provider in self.context_providers if isinstance(provider, HistoryProvider)]
-        loading = [provider.source_id for provider in histories if provider.load_messages]
+        loading = [provider.source_id for provider in histories if provider.replays]
         if len(loading) > 1:
             warnings.warn(
                 f"{len(loading)} histories of agent {self.name or self.id!r} load messages ({', '.join(loading)}), so the model sees "
@@ -292,6 +293,7 @@ class _Steps:
         self._middleware = middleware
         self._ctx = ctx
         self._observer = observer
+        self._replaced: list[Replaced] = []
         self._final: AgentResponse | None = None
         """What middleware made of the run: its response is the run's, also where it is not the fold of all parts."""
 
@@ -299,6 +301,9 @@ class _Steps:
         """The whole of a run's parts."""
         if self._final is not None:
             return self._final
+        if self._replaced and not self._context.stream_transform_hooks:  # parts that hooks of the run changed stay as they are
+            parts = AgentParts(self._replaced[0].message_id.rpartition("-")[0], self._agent.name, self._agent.id)
+            updates = with_replaced(updates, self._replaced, parts)
         wanted = self._context.options.get("response_format", self._agent.default_options.get("response_format"))
         response = AgentResponse.from_updates(updates, output_format_type=response_format(wanted))
         response.agent_id = response.agent_id or self._agent.id
@@ -423,6 +428,7 @@ class _Steps:
             agent_name=agent.name,
             agent_id=agent.id,
             observer=self._observer,
+            replaced=self._replaced,
         )
 
     def _providers(self) -> list[ContextProvider]:

@@ -3,6 +3,9 @@
 The run that asks ends with the requests; the answers come as contents of a later run (requirements AP1-AP4, AP13). With a
 session only what needs an answer is shown: calls of the same batch that need none are held in the session and run
 together with the approved ones. An answer counts only for a request that its session remembers.
+
+Every question and every answer is logged here, without arguments, so that there is a record also where a model's provider keeps the
+conversation and has no place for them (requirements AP5).
 """
 
 from __future__ import annotations
@@ -66,6 +69,8 @@ def ask(calls: Sequence[Content], tools: Sequence[Tool], handed_back: frozenset[
 def remember(requests: Sequence[Content], session: SessionData | None) -> None:
     """Note in the session what a person is asked; contents that ask for something else than an approval are left out."""
     asked = {r.id or "": r.function_call.to_dict() for r in requests if r.type == "function_approval_request" and r.function_call}
+    for request_id, call in asked.items():
+        note("waits for an approval", request_id, call.get("call_id"), call.get("name"), session)
     if session is not None and asked:
         cast("dict[str, JsonObject]", _state(session).setdefault("pending", {})).update(asked)
 
@@ -90,7 +95,7 @@ def resume(messages: Sequence[Message], session: SessionData | None) -> Resumed:
         ids.add(answer.id or "")
         known = _take_pending(session, answer.id or "", call)
         verdict = "unknown request" if not known else "approved" if answer.approved else "rejected"
-        logger.info("call %s of tool %r: %s", call.call_id, call.name, verdict)
+        note(verdict, answer.id, call.call_id, call.name, session)
         if known and answer.approved:
             resumed.calls.append(call)
             resumed.approvals.append(answer)
@@ -102,6 +107,23 @@ def resume(messages: Sequence[Message], session: SessionData | None) -> Resumed:
             resumed.calls.append(call)
             resumed.approvals.append(None)
     return resumed
+
+
+def note(what: str, request_id: str | None, call_id: str | None, tool: str | None, session: SessionData | None) -> None:
+    """Write down what became of a call that a person decides on."""
+    of_session = getattr(session, "session_id", None) or "-"
+    logger.info("call %s of tool %r: %s (request %s, session %s)", call_id, tool, what, request_id or "-", of_session)
+
+
+def note_hosted(messages: Sequence[Message], session: SessionData | None) -> None:
+    """Write down the new answers about tools that the model's provider runs; they go on to it as they are."""
+    for message in reversed(messages):
+        if message.role == "assistant":
+            return  # what is before was written down when it was new
+        for content in message.contents:
+            if content.type == "function_approval_response" and _is_hosted(content) and content.function_call is not None:
+                call = content.function_call
+                note("approved" if content.approved else "rejected", content.id, call.call_id, call.name, session)
 
 
 def settle(messages: list[Message]) -> None:

@@ -6,11 +6,11 @@ never run twice.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, cast
 
+from gateway.agents.parts import ChatParts, Replaced, with_replaced
 from gateway.agents.run import RunPlan, answer_stream
 from gateway.chat.base import ClientRequest, OptionsT
 from gateway.chat.limits import loop_options
@@ -39,11 +39,16 @@ class FunctionInvocationLayer(Generic[OptionsT]):
 
         Raises as `run_stream` does, when it is read.
         """
-        fold = partial(ChatResponse.from_updates, output_format_type=request.options.get("response_format"))
-        return ResponseStream(_answers(request), fold)
+        replaced: list[Replaced] = []
+
+        def fold(updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
+            whole = with_replaced(updates, replaced, ChatParts("")) if replaced else updates
+            return ChatResponse.from_updates(whole, output_format_type=request.options.get("response_format"))
+
+        return ResponseStream(_answers(request, replaced), fold)
 
 
-async def _answers(request: ClientRequest) -> AsyncGenerator[ChatResponseUpdate, None]:
+async def _answers(request: ClientRequest, replaced: list[Replaced]) -> AsyncGenerator[ChatResponseUpdate, None]:
     options = cast("dict[str, Any]", dict(request.options))
     tools, hosted = await tell_apart(normalize_tools(options.pop("tools", None)))
     session = request.client_kwargs.get("session")
@@ -64,6 +69,7 @@ async def _answers(request: ClientRequest) -> AsyncGenerator[ChatResponseUpdate,
         function_invocation_kwargs=request.function_invocation_kwargs,
         client_kwargs=request.client_kwargs,
         compaction=RunCompaction(strategy, request.tokenizer) if strategy or request.tokenizer else None,
+        replaced=replaced,
     )
     async with aclosing(answer_stream(plan)) as updates:
         async for update in updates:

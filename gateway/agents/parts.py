@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from gateway.json_types import JsonObject
 from gateway.types.content import Content
 from gateway.types.messages import Role
-from gateway.types.responses import AgentResponseUpdate, ChatResponseUpdate
+from gateway.types.responses import AgentResponseUpdate, ChatResponse, ChatResponseUpdate
 
 PartT = TypeVar("PartT")
 PartT_co = TypeVar("PartT_co", covariant=True)
@@ -30,6 +31,26 @@ class Parts(Protocol[PartT_co]):
     def own(self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None) -> PartT_co:
         """What the loop itself says."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A model's answer that hooks replaced after its parts were told: in the whole it stands for those parts."""
+
+    start: int
+    end: int
+    """Which of the run's parts."""
+    message_id: str
+    answer: ChatResponse
+
+
+def with_replaced(updates: Sequence[PartT], replaced: Sequence[Replaced], parts: Parts[PartT]) -> list[PartT]:
+    """A run's parts as its whole is made of them."""
+    told = list(updates)
+    for one in reversed(replaced):
+        said = enumerate(one.answer.to_updates())
+        told[one.start : one.end] = [parts.of_model(part, part.contents, f"{one.message_id}-{part.message_id or n}") for n, part in said]
+    return told
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, cast
 
 from gateway.agents import approvals
 from gateway.agents.batch import Batch, BatchOutcome
-from gateway.agents.parts import AgentParts, ChatParts, Parts, PartT
+from gateway.agents.parts import AgentParts, ChatParts, Parts, PartT, Replaced
 from gateway.chat.base import SupportsChatGetResponse
 from gateway.chat.limits import LoopOptions
 from gateway.chat.middleware import ChatContext, ChatStream, call_model
@@ -84,6 +84,8 @@ class RunPlan:
     agent_name: str | None = None
     agent_id: str | None = None
     observer: RunObserver | None = None
+    replaced: list[Replaced] = field(default_factory=lambda: cast("list[Replaced]", []))
+    """Filled by a streamed run: answers whose whole is not what their parts were."""
 
 
 def run_stream(plan: RunPlan) -> AsyncGenerator[AgentResponseUpdate, None]:
@@ -121,13 +123,17 @@ class _Run(Generic[PartT]):
         self._handed_back = _names(plan.loop.additional_tools) if plan.loop.additional_tools else frozenset[str]()
         self._executed = 0
         self._errors = 0
+        self._told = 0
+        self._may_be_replaced = plan.stream and bool(plan.chat_middleware or getattr(plan.client, "chat_middleware", None))
         self._ended = False
 
     async def updates(self) -> AsyncGenerator[PartT, None]:
         plan = self._plan
         if approvals.answered(plan.messages):
             for update in await self._resumed():
+                self._told += 1
                 yield update
+        approvals.note_hosted(plan.messages, plan.session)
         if len(plan.messages) > 1:
             approvals.close_open_calls(plan.messages)
         iteration = 0
@@ -139,15 +145,23 @@ class _Run(Generic[PartT]):
                 await plan.observer.model_called(iteration)
             stream = await self._model_call(tools_off)
             told_id = message_id
+            start, seen = self._told, cast("list[ChatResponseUpdate]", [])
             try:
                 async for part in stream:
+                    if self._may_be_replaced:
+                        seen.append(part)
                     contents = [c for c in part.contents if c.type != "function_call"] if tools_off else part.contents
                     if part.message_id is not None:  # told apart by the model call: servers use the same ids again
                         told_id = f"{message_id}-{part.message_id}"
+                    self._told += 1
                     yield self._parts.of_model(part, contents, told_id)
             finally:
                 await stream.aclose()
-            for update in await self._after(await stream.get_final_response(), told_id, tools_off):
+            answer = await stream.get_final_response()
+            if seen and answer.messages != ChatResponse.from_updates(seen).messages:
+                plan.replaced.append(Replaced(start, self._told, message_id, answer))
+            for update in await self._after(answer, told_id, tools_off):
+                self._told += 1
                 yield update
 
     # -- steps -------------------------------------------------------------------------------------------------

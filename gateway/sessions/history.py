@@ -44,6 +44,11 @@ class HistoryProvider(ContextProvider):
         self.store_context_from = store_context_from
         self.store_outputs = store_outputs
 
+    @property
+    def replays(self) -> bool:
+        """Whether the model sees the conversation by this provider."""
+        return self.load_messages
+
     @abstractmethod
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
         """The stored messages, oldest first. `state` is this provider's part of the session's state."""

@@ -110,8 +110,10 @@ class ContainedFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def write(self, path: str, data: bytes, *, overwrite: bool) -> None:
+    def write(self, path: str, data: bytes, *, overwrite: bool, new_mode: int = 0o644) -> None:
         """Put a whole file in place: a reader sees the old bytes or the new ones. Missing folders are made.
+
+        An existing file keeps its mode, another gets `new_mode`.
 
         Raises:
             FileExistsError: There is one already and `overwrite` is off; of two writers one gets this.
@@ -126,7 +128,7 @@ class ContainedFolder:
             if existing is not None and not overwrite:
                 raise FileExistsError(errno.EEXIST, "File exists", path)
             temporary, at = place.at(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}.tmp")
-            mode = 0o644 if existing is None else stat.S_IMODE(existing.st_mode)
+            mode = new_mode if existing is None else stat.S_IMODE(existing.st_mode)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, mode, dir_fd=at)
             try:
                 with os.fdopen(descriptor, "wb") as file:

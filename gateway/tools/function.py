@@ -28,6 +28,7 @@ from gateway.tools.base import Complete, InputRequired, TaskStarted, TaskSupport
 from gateway.tools.contents import is_rich, to_block, to_contents
 from gateway.tools.context import CallContext
 from gateway.tools.schema import ArgumentsRefused, Explicit, FunctionSchema, model_schema, read_function
+from gateway.types.content import Content
 
 logger = logging.getLogger(__name__)
 
@@ -227,6 +228,11 @@ class FunctionTool(Generic[P, R]):
         except ArgumentsRefused as error:
             raise TypeError(str(error)) from None
         return value if skip_parsing else to_contents(value)
+
+    @staticmethod
+    def parse_result(result: object) -> list[Content]:
+        """What a function gave, as contents."""
+        return to_contents(result)
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Run the function once.

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from gateway import AgentSession, Content, FunctionInvocationContext, FunctionTool, Message, UserInputRequiredException, tool
+from gateway import (
+    AgentSession,
+    Content,
+    FunctionInvocationContext,
+    FunctionTool,
+    InMemoryHistoryProvider,
+    Message,
+    UserInputRequiredException,
+    tool,
+)
 from gateway.agents.approvals import NEVER_ANSWERED, REJECTED, UNKNOWN_REQUEST
 from tests.agents.building import agent_of, both_ways, call, kinds_of, results_of, run
 
@@ -67,6 +76,45 @@ async def test_a_rejected_call_becomes_a_result_that_says_so_and_is_logged(strea
     assert (files.done, answer.text) == ([], "As you wish.")
     assert [c.result for m in client.requests[1][0] for c in m.contents if c.type == "function_result"] == [REJECTED]
     assert "'remove': rejected" in caplog.text
+
+
+@pytest.mark.parametrize("kept_by", ["provider", "nobody"])
+@pytest.mark.requirement("AP5")
+async def test_questions_and_answers_are_logged_and_kept_by_a_history_where_a_provider_has_the_conversation(
+    kept_by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = Files()
+    audit = InMemoryHistoryProvider("audit", load_messages=False)
+    providers = [InMemoryHistoryProvider(), audit] if kept_by == "provider" else []
+    agent, client = agent_of([call("remove", {"path": "/x"}), "It is gone."], files.tools, context_providers=providers)
+    session = agent.get_session("thread-1", session_id="ours") if kept_by == "provider" else None
+    with caplog.at_level("INFO", logger="gateway.agents.approvals"):
+        asked = await run(agent, False, session=session)
+        before = [] if session else asked.messages
+        await run(agent, False, [*before, answers_to(asked)], session=session)
+
+    whose = "ours" if session else "-"
+    told = [line for line in caplog.messages if line.startswith("call c1")]
+    assert told == [f"call c1 of tool 'remove': {what} (request c1, session {whose})" for what in ("waits for an approval", "approved")]
+    assert "/x" not in caplog.text and files.done == ["remove /x"]
+    if session is not None:
+        assert client.requests[-1][1].get("conversation_id") == "thread-1"
+        stored = await audit.get_messages(None, state=session.state["audit"])
+        kinds = [content.type for message in stored for content in message.contents]
+        assert kinds.index("function_approval_request") < kinds.index("function_approval_response") < kinds.index("function_result")
+
+
+@pytest.mark.requirement("AP5")
+async def test_answers_about_tools_that_the_provider_runs_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    agent, _ = agent_of(["ran it", "again"])
+    hosted = Content.from_function_call("h1", "wipe", {"disk": "a"}, additional_properties={"server_label": "disks"})
+    answer = Message("user", [Content.from_function_approval_response(False, "r1", hosted)])
+    session = agent.create_session()
+    with caplog.at_level("INFO", logger="gateway.agents.approvals"):
+        await run(agent, False, answer, session=session)
+        await run(agent, False, "and now?", session=session)
+    told = [line for line in caplog.messages if line.startswith("call h1")]
+    assert told == [f"call h1 of tool 'wipe': rejected (request r1, session {session.session_id})"]
 
 
 @both_ways

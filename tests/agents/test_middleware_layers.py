@@ -271,3 +271,29 @@ async def test_agent_middleware_replaces_session_options_and_tools_before_and_th
     await run(agent, stream)
     assert client.requests[0][1].get("temperature") == 0.9
     assert [offered.name for offered in client.requests[0][1].get("tools") or ()] == ["add"]
+
+
+@pytest.mark.requirement("MW3")
+async def test_an_answer_that_a_hook_on_a_stream_replaced_is_what_the_whole_run_its_history_and_its_next_turn_have() -> None:
+    @chat_middleware
+    async def shout(context: ChatContext, call_next: CallNext) -> None:
+        await call_next()
+        context.stream_result_hooks.append(lambda whole: None if has_calls(whole) else ChatResponse([Message("assistant", ["<hidden>"])]))
+
+    def has_calls(whole: ChatResponse) -> bool:
+        return any(content.type == "function_call" for message in whole.messages for content in message.contents)
+
+    agent, client = agent_of([call("add", {"a": 1, "b": 2}), ["se", "cret"], "more"], [add], middleware=[shout])
+    session = agent.create_session()
+    stream = agent.run("go", stream=True, session=session)
+    parts = "".join([part.text async for part in stream])
+    whole = await stream.get_final_response()
+    assert (parts, whole.text) == ("secret", "<hidden>")
+    assert [content.type for message in whole.messages for content in message.contents] == ["function_call", "function_result", "text"]
+    await run(agent, True, "and?", session=session)
+    assert [message.text for message in client.requests[-1][0] if message.text] == ["go", "<hidden>", "and?"]
+
+    direct = ScriptedChatClient([call("add", {"a": 1, "b": 2}), "secret"]).get_response(
+        "go", stream=True, middleware=[shout], options={"tools": [add]}
+    )
+    assert (await direct.get_final_response()).text == "<hidden>"

@@ -173,8 +173,9 @@ async def test_a_rule_that_came_meanwhile_releases_what_is_queued() -> None:
     assert (last.text, sorted(desk.done)) == ("done", ["send(a)", "send(b)", "send(c)"])
 
 
-@pytest.mark.requirement("AP12")
-async def test_a_stream_flows_up_to_the_question_and_goes_on_after_approval_by_rule() -> None:
+@pytest.mark.requirement("AP12", "AP5")
+async def test_a_stream_flows_up_to_the_question_and_goes_on_after_approval_by_rule(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="gateway.agents.approvals")
     desk = Desk()
     client = ScriptedChatClient([["one moment ", call("send", "1", to="me")], ["and ", call("pay", "2")]])
     agent = agent_of(client, desk, ToolApprovalMiddleware(auto_approval_rules=[lambda function_call: function_call.name == "send"]))
@@ -184,6 +185,7 @@ async def test_a_stream_flows_up_to_the_question_and_goes_on_after_approval_by_r
 
     assert [kind for kind in kinds if kind != "function_call"] == ["text", "function_result", "text", "function_approval_request"]
     assert desk.done == ["send(me)"]
+    assert "call 1 of tool 'send': approved by a rule in code" in caplog.text
 
 
 @pytest.mark.requirement("AP13")

@@ -20,6 +20,8 @@ MOVED_OVER = {
     "gateway/workflows/workflow.py Workflow.run",
     "gateway/agents/agent.py Agent.__init__",
     "gateway/agents/agent.py Agent.run",
+    "gateway/agents/providers/memory.py MemoryContextProvider.__init__",
+    "gateway/agents/providers/memory_store.py MemoryFileStore.__init__",
     "gateway/agents/remote/a2a.py A2AAgent.__init__",
     "gateway/sessions/context.py SessionContext.__init__",
     "gateway/sessions/files.py FileHistoryProvider.__init__",

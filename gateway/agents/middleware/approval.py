@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
+from gateway.agents.approvals import note
 from gateway.agents.context import AgentContext, AgentMiddleware, AgentStream
 from gateway.agents.middleware.approval_state import REQUEST, RESPONSE, ToolApprovalState, call_of
 from gateway.errors import AgentError
@@ -149,10 +150,12 @@ class ToolApprovalMiddleware(AgentMiddleware):
         if call is None:
             return False
         if any(rule.fits(call) for rule in state.rules):
+            note("approved by a standing rule", request.id, call.call_id, call.name, None)
             return True
         for rule in self.auto_approval_rules:
             verdict = rule(call)
             if await verdict if inspect.isawaitable(verdict) else verdict:
+                note("approved by a rule in code", request.id, call.call_id, call.name, None)
                 return True
         return False
 

@@ -1,0 +1,361 @@
+"""`MemoryStore` and `MemoryFileStore`: where an agent's memories by topic are kept. Names, calls and folders are agent-framework's.
+
+Methods block, as agent-framework's do; the provider calls them in worker threads. The file store does its reading and writing through
+`ContainedFolder`, so no link in its folder is followed and a file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, cast
+
+import anyio.to_thread
+
+from gateway.agents.files.store import MAX_FILE_BYTES
+from gateway.agents.providers.memory_records import NONE_YET, MemoryIndexEntry, MemoryTopicRecord, slug_of
+from gateway.errors import StorageError
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.sessions.context import PRINCIPAL_KEY
+from gateway.sessions.files import FileHistoryProvider
+from gateway.sessions.session import AgentSession
+from gateway.storage import lines
+from gateway.storage.contained import ContainedFolder
+from gateway.storage.locks import locked_soon
+from gateway.storage.names import MAX_STEM_CHARS, file_stem
+from gateway.types.messages import Message
+
+LOCK_SECONDS = 10.0
+"""How long another process that changes the same memories is waited for; a change takes milliseconds."""
+
+SESSION_PREFIX = "~session-"
+"""What `FileHistoryProvider` puts before a session's encoded id."""
+
+
+class MemoryStore(ABC):
+    """Where memories are kept. Methods may block; each raises `StorageError` where what is kept cannot be read or written."""
+
+    def get_owner_id(self, session: AgentSession) -> str | None:
+        """Whose memories a session uses; `None` where the store does not tell owners apart."""
+        return None
+
+    def bind(self, session: AgentSession, principal: str) -> None:  # noqa: B027  # most stores need neither
+        """Told before a run whom the agent runs for, for stores that keep callers apart by it."""
+
+    def export_provider_state(self, session: AgentSession) -> JsonObject:
+        """What finds the owner's memories again without the session."""
+        return {}
+
+    def import_provider_state(self, session: AgentSession, *, state: Mapping[str, JsonValue]) -> None:  # noqa: B027
+        """Put what `export_provider_state` gave onto another session."""
+
+    def lock(self, session: AgentSession, *, source_id: str) -> AbstractAsyncContextManager[None]:
+        """Held while an owner's memories are read and changed. A store that several processes use keeps them out here."""
+        return nullcontext()
+
+    @abstractmethod
+    def list_topics(self, session: AgentSession, *, source_id: str) -> list[MemoryTopicRecord]:
+        """All topics of the owner."""
+
+    @abstractmethod
+    def get_topic(self, session: AgentSession, *, source_id: str, topic: str) -> MemoryTopicRecord:
+        """One topic by its name or slug. Raises `FileNotFoundError`."""
+
+    @abstractmethod
+    def write_topic(self, session: AgentSession, record: MemoryTopicRecord, *, source_id: str) -> None:
+        """Keep a topic."""
+
+    @abstractmethod
+    def delete_topic(self, session: AgentSession, *, source_id: str, topic: str) -> None:
+        """Forget a topic. Raises `FileNotFoundError`."""
+
+    @abstractmethod
+    def rebuild_index(self, session: AgentSession, *, source_id: str, line_limit: int, line_length: int) -> list[MemoryIndexEntry]:
+        """Write the index anew from the topics; its entries."""
+
+    @abstractmethod
+    def get_index_text(
+        self,
+        session: AgentSession,
+        *,
+        source_id: str,
+        line_limit: int,
+        line_length: int,
+        index_entries: Sequence[MemoryIndexEntry] | None = None,
+    ) -> str:
+        """The index as a model is shown it, written anew where no entries are given."""
+
+    @abstractmethod
+    def read_state(self, session: AgentSession, *, source_id: str) -> JsonObject:
+        """`last_consolidated_at` and `sessions_since_consolidation`."""
+
+    @abstractmethod
+    def write_state(self, session: AgentSession, state: Mapping[str, JsonValue], *, source_id: str) -> None:
+        """Keep that."""
+
+    @abstractmethod
+    def get_transcripts_directory(self, session: AgentSession, *, source_id: str) -> Path:
+        """The folder of the owner's conversations, one JSON Lines file per session."""
+
+    @abstractmethod
+    def search_transcripts(
+        self, session: AgentSession, *, source_id: str, query: str, session_id: str | None = None, limit: int = 20
+    ) -> list[JsonObject]:
+        """Messages of those conversations whose text has `query` in it, whatever its case. Raises `ValueError` for an empty one."""
+
+
+class MemoryFileStore(MemoryStore):
+    """In a folder per owner: `MEMORY.md`, `topics/<slug>.md`, `transcripts/<session>.jsonl`, `state.json`. Processes may share it."""
+
+    def __init__(
+        self,
+        base_path: str | Path,
+        *,
+        kind: str = "memory",
+        owner_prefix: str = "",
+        owner_state_key: str = PRINCIPAL_KEY,
+        index_file_name: str = "MEMORY.md",
+        topics_directory_name: str = "topics",
+        transcripts_directory_name: str = "transcripts",
+        state_file_name: str = "state.json",
+        dumps: Callable[[JsonValue], str | bytes] | None = None,
+        loads: Callable[[str | bytes], JsonValue] | None = None,
+    ) -> None:
+        """`session.state[owner_state_key]` says whose memories a session uses: by default whoever the agent runs for.
+
+        Raises:
+            StorageError: The folder cannot be made.
+        """
+        self._folder = ContainedFolder(base_path)
+        self.base_path = Path(base_path)
+        self.kind = kind
+        self.owner_prefix = owner_prefix
+        self.owner_state_key = owner_state_key
+        self.index_file_name = index_file_name
+        self.topics_directory_name = topics_directory_name
+        self.transcripts_directory_name = transcripts_directory_name
+        self.state_file_name = state_file_name
+        self.dumps = dumps or json.dumps
+        self.loads = loads or json.loads
+
+    # -- owners ------------------------------------------------------------------------------------------------
+
+    def get_owner_id(self, session: AgentSession) -> str:
+        """The owner. Raises `RuntimeError` where the session does not name one."""
+        owner = session.state.get(self.owner_state_key)
+        if owner is None:
+            raise RuntimeError(f"The memories have no owner: set session.state[{self.owner_state_key!r}].")
+        return str(owner)
+
+    def bind(self, session: AgentSession, principal: str) -> None:
+        """Whom the agent runs for owns the memories, unless another key says who does."""
+        if self.owner_state_key == PRINCIPAL_KEY:
+            session.state[PRINCIPAL_KEY] = principal
+
+    def export_provider_state(self, session: AgentSession) -> JsonObject:
+        """The owner."""
+        return {self.owner_state_key: self.get_owner_id(session)}
+
+    def import_provider_state(self, session: AgentSession, *, state: Mapping[str, JsonValue]) -> None:
+        """The owner."""
+        if state.get(self.owner_state_key) is None:
+            raise RuntimeError(f"The memories have no owner: state[{self.owner_state_key!r}] is missing.")
+        session.state[self.owner_state_key] = state[self.owner_state_key]
+
+    def lock(self, session: AgentSession, *, source_id: str) -> AbstractAsyncContextManager[None]:
+        """The lock file `.changing.lock` of the owner's folder."""
+        return self._locked(self._root(session, source_id))
+
+    @asynccontextmanager
+    async def _locked(self, root: str) -> AsyncGenerator[None]:
+        with _named(root):
+            await anyio.to_thread.run_sync(self._folder.make_folder, root)
+        async with locked_soon(self._folder.root / root / ".changing", timeout_seconds=LOCK_SECONDS):
+            yield
+
+    # -- topics and index --------------------------------------------------------------------------------------
+
+    def list_topics(self, session: AgentSession, *, source_id: str) -> list[MemoryTopicRecord]:
+        """All topics, by name."""
+        folder = f"{self._root(session, source_id)}/{self.topics_directory_name}"
+        with _named(folder):
+            names = self._folder.children(folder)[0]
+        found = [self._topic(folder, name.removesuffix(".md")) for name in names if name.endswith(".md")]
+        return sorted((record for record in found if record is not None), key=lambda record: (record.topic.lower(), record.updated_at))
+
+    def get_topic(self, session: AgentSession, *, source_id: str, topic: str) -> MemoryTopicRecord:
+        """One topic, by its slug, the name of its file, or the name in it."""
+        record = self._topic(f"{self._root(session, source_id)}/{self.topics_directory_name}", slug_of(topic))
+        if record is None:
+            wanted = " ".join(topic.split()).casefold()
+            listed = self.list_topics(session, source_id=source_id)
+            record = next((one for one in listed if wanted in (one.topic.casefold(), slug_of(one.slug))), None)
+        if record is None:
+            raise FileNotFoundError(f"No memory topic named {topic!r} was found for this owner.")
+        return record
+
+    def write_topic(self, session: AgentSession, record: MemoryTopicRecord, *, source_id: str) -> None:
+        """Write the topic's file."""
+        path = f"{self._root(session, source_id)}/{self.topics_directory_name}/{record.slug}.md"
+        self._write(path, f"{record.to_markdown()}\n")
+
+    def delete_topic(self, session: AgentSession, *, source_id: str, topic: str) -> None:
+        """Delete the topic's file."""
+        record = self.get_topic(session, source_id=source_id, topic=topic)
+        path = f"{self._root(session, source_id)}/{self.topics_directory_name}/{record.slug}.md"
+        with _named(path):
+            self._folder.delete(path)
+
+    def rebuild_index(self, session: AgentSession, *, source_id: str, line_limit: int, line_length: int) -> list[MemoryIndexEntry]:
+        """Write the index, where it changed."""
+        topics = self.list_topics(session, source_id=source_id)
+        entries = [MemoryIndexEntry.from_topic_record(topic) for topic in topics[:line_limit]]
+        self._write_index(session, source_id, entries, line_length)
+        return entries
+
+    def get_index_text(
+        self,
+        session: AgentSession,
+        *,
+        source_id: str,
+        line_limit: int,
+        line_length: int,
+        index_entries: Sequence[MemoryIndexEntry] | None = None,
+    ) -> str:
+        """The index's text."""
+        if index_entries is None:
+            index_entries = self.rebuild_index(session, source_id=source_id, line_limit=line_limit, line_length=line_length)
+        return self._write_index(session, source_id, index_entries[:line_limit], line_length).strip()
+
+    def _write_index(self, session: AgentSession, source_id: str, entries: Sequence[MemoryIndexEntry], line_length: int) -> str:
+        listed = [entry.to_pointer_line(max_length=line_length) for entry in entries] or [NONE_YET]
+        text = "\n".join(["# MEMORY", "", *listed, ""])
+        path = f"{self._root(session, source_id)}/{self.index_file_name}"
+        if self._read(path) != text:
+            self._write(path, text)
+        return text
+
+    def _topic(self, folder: str, slug: str) -> MemoryTopicRecord | None:
+        text = self._read(f"{folder}/{slug}.md")
+        if text is None:
+            return None
+        record = MemoryTopicRecord.from_markdown(text, fallback_topic=slug.replace("-", " ").strip() or "memory topic")
+        record.slug = slug  # a file that somebody named otherwise stays that file
+        return record
+
+    # -- state and conversations -------------------------------------------------------------------------------
+
+    def read_state(self, session: AgentSession, *, source_id: str) -> JsonObject:
+        """What is known of past consolidations."""
+        path = f"{self._root(session, source_id)}/{self.state_file_name}"
+        text = self._read(path)
+        try:
+            found: JsonValue = {} if text is None else self.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise StorageError(f"{path!r} below {str(self._folder.root)!r} is damaged: no JSON object. Mend it, or move it away.")
+        state: JsonObject = {"last_consolidated_at": None, "sessions_since_consolidation": [], **cast("JsonObject", found)}
+        if not isinstance(state["sessions_since_consolidation"], list):
+            state["sessions_since_consolidation"] = []
+        if not isinstance(state["last_consolidated_at"], str | None):
+            state["last_consolidated_at"] = None
+        return state
+
+    def write_state(self, session: AgentSession, state: Mapping[str, JsonValue], *, source_id: str) -> None:
+        """Write that."""
+        text = self.dumps(dict(state))
+        self._write(f"{self._root(session, source_id)}/{self.state_file_name}", f"{text if isinstance(text, str) else text.decode()}\n")
+
+    def get_transcripts_directory(self, session: AgentSession, *, source_id: str) -> Path:
+        """The folder of the owner's conversations."""
+        return self._folder.root / self._root(session, source_id) / self.transcripts_directory_name
+
+    def search_transcripts(
+        self, session: AgentSession, *, source_id: str, query: str, session_id: str | None = None, limit: int = 20
+    ) -> list[JsonObject]:
+        """Messages with that text; lines that are no messages are left out."""
+        wanted = query.strip().casefold()
+        if not wanted:
+            raise ValueError("query must not be empty.")
+        folder = f"{self._root(session, source_id)}/{self.transcripts_directory_name}"
+        only = None if session_id is None else f"{file_stem(session_id, prefix=SESSION_PREFIX)}.jsonl"
+        with _named(folder):
+            names = [name for name in self._folder.children(folder)[0] if name.endswith(".jsonl") and only in (None, name)]
+        found: list[JsonObject] = []
+        for name in names:
+            for number, line in enumerate((self._bytes(f"{folder}/{name}", lines.MAX_FILE_BYTES) or b"").split(b"\n"), 1):
+                message = self._message(line)
+                if message is not None and wanted in message.text.casefold():
+                    whose = _session_of(name.removesuffix(".jsonl"))
+                    found.append({"session_id": whose, "line_number": number, "role": message.role, "text": message.text.strip()})
+                    if len(found) >= limit:
+                        return found
+        return found
+
+    def _message(self, line: bytes) -> Message | None:
+        if not line.strip():
+            return None
+        try:
+            decoded = self.loads(line.decode())
+            return Message.from_dict(dict(cast("JsonMapping", decoded))) if isinstance(decoded, Mapping) else None
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+
+    # -- files -------------------------------------------------------------------------------------------------
+
+    def _root(self, session: AgentSession, source_id: str) -> str:
+        return f"{_component(source_id)}/{_component(self.owner_prefix + self.get_owner_id(session))}/{self.kind}"
+
+    def _bytes(self, path: str, limit: int) -> bytes | None:
+        with _named(path):
+            return self._folder.read(path, max_bytes=limit)
+
+    def _read(self, path: str) -> str | None:
+        data = self._bytes(path, MAX_FILE_BYTES)
+        with _named(path):
+            return None if data is None else data.decode()
+
+    def _write(self, path: str, text: str) -> None:
+        data = text.encode("utf-8", "replace")
+        if len(data) > MAX_FILE_BYTES:
+            raise StorageError(f"{path!r} would have {len(data)} bytes, more than {MAX_FILE_BYTES}: consolidate or delete memories.")
+        with _named(path):
+            self._folder.write(path, data, overwrite=True, new_mode=0o600)
+
+
+@contextmanager
+def _named(path: str) -> Generator[None, Any, None]:
+    """Errors of files as `StorageError`."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise StorageError(f"The memory file {path!r} is not UTF-8 text. Mend it, or move it away.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise StorageError(f"The memory file {path!r} cannot be used: {reason or error}.") from None
+
+
+def _component(value: str) -> str:
+    """A folder's name for any text."""
+    raw = value.encode("utf-8", "surrogatepass")
+    encoded = urlsafe_b64encode(raw).decode().rstrip("=") or "_"
+    return encoded if len(encoded) <= MAX_STEM_CHARS else f"sha256-{hashlib.sha256(raw).hexdigest()}"
+
+
+def _session_of(stem: str) -> str | None:
+    """The session that a conversation's file is of; a very long id is only known by its digest."""
+    if stem == FileHistoryProvider.DEFAULT_SESSION_FILE_STEM:
+        return None
+    encoded = stem.removeprefix(SESSION_PREFIX)
+    if encoded == stem or encoded.startswith("sha256-"):
+        return stem
+    try:
+        return urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+    except ValueError:
+        return stem

@@ -1,0 +1,106 @@
+"""The tools of `MemoryContextProvider`; their names and docstrings are what a model sees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import anyio.to_thread
+
+from gateway.agents.providers.memory_records import MemoryIndexEntry, MemoryTopicRecord
+from gateway.agents.providers.memory_store import MemoryStore
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.tools.function import FunctionTool
+
+MAX_FOUND = 100
+"""Results of a search at most."""
+
+
+class Remembers(Protocol):
+    """What the tools need of the provider."""
+
+    source_id: str
+    store: MemoryStore
+
+    async def index(self, session: AgentSession) -> list[MemoryIndexEntry]:
+        """The topics."""
+        ...
+
+    async def topic(self, session: AgentSession, topic: str) -> MemoryTopicRecord | None:
+        """One topic."""
+        ...
+
+    async def remember(self, session: AgentSession, topic: str, memory: str) -> MemoryTopicRecord:
+        """Add a fact."""
+        ...
+
+    async def forget(self, session: AgentSession, topic: str) -> bool:
+        """Delete a topic."""
+        ...
+
+    async def consolidate(self, agent: SupportsAgentRun, session: AgentSession, *, force: bool) -> int:
+        """Tidy up."""
+        ...
+
+
+def memory_tools(provider: Remembers, agent: SupportsAgentRun, session: AgentSession) -> list[FunctionTool[..., Any]]:
+    """The tools for one run."""
+    tools = _MemoryTools(provider, agent, session)
+    functions: Mapping[str, tuple[Callable[..., Any], dict[str, bool]]] = {
+        "list_memory_topics": (tools.topics, {"readOnlyHint": True}),
+        "read_memory_topic": (tools.read, {"readOnlyHint": True}),
+        "write_memory": (tools.write, {}),
+        "delete_memory_topic": (tools.delete, {"destructiveHint": True}),
+        "search_memory_transcripts": (tools.search, {"readOnlyHint": True}),
+        "consolidate_memories": (tools.consolidate, {}),
+    }
+    return [FunctionTool[..., Any](function, name=name, annotations=hints or None) for name, (function, hints) in functions.items()]
+
+
+class _MemoryTools:
+    def __init__(self, provider: Remembers, agent: SupportsAgentRun, session: AgentSession) -> None:
+        self._provider = provider
+        self._agent = agent
+        self._session = session
+
+    async def topics(self) -> str:
+        """List the topics you remember something about, each with a summary."""
+        return _dump([entry.to_dict() for entry in await self._provider.index(self._session)])
+
+    async def read(self, topic: str) -> str:
+        """Read all that you remember about a topic, by its name or slug."""
+        record = await self._provider.topic(self._session, topic)
+        return record.to_markdown() if record is not None else f"There is no memory topic {topic!r}; list_memory_topics lists them."
+
+    async def write(self, topic: str, memory: str) -> str:
+        """Remember one lasting fact, in one sentence, under a topic with a short name; a new topic is made."""
+        return _dump((await self._provider.remember(self._session, topic, memory)).to_dict())
+
+    async def delete(self, topic: str) -> str:
+        """Forget a topic with everything in it, by its name or slug."""
+        if await self._provider.forget(self._session, topic):
+            return f"Memory topic {topic!r} is deleted."
+        return f"There is no memory topic {topic!r}; list_memory_topics lists them."
+
+    async def search(self, query: str, session_id: str | None = None, limit: int = 20) -> str:
+        """Find a text in earlier conversations, whatever its case; in all of them, or in the one of session_id."""
+        store, source_id = self._provider.store, self._provider.source_id
+        work = partial(
+            store.search_transcripts,
+            self._session,
+            source_id=source_id,
+            query=query,
+            session_id=session_id,
+            limit=max(1, min(limit, MAX_FOUND)),
+        )
+        return _dump(await anyio.to_thread.run_sync(work))
+
+    async def consolidate(self) -> str:
+        """Put all that you remember shorter, without what is there twice or outdated."""
+        return json.dumps({"consolidated_topics": await self._provider.consolidate(self._agent, self._session, force=True)})
+
+
+def _dump(found: Sequence[Any] | dict[str, Any]) -> str:
+    return json.dumps(found, ensure_ascii=False)
