@@ -39,6 +39,7 @@
     ├── TaskError                      long-running work failed
     ├── SkillError                     a skill cannot be read
     └── StorageError                   the gateway's own state cannot be read or written
+        └── TooLargeToKeep             more than one caller may keep
 
 Constructors only store fields. Messages say what, which name, and what to do; they never carry secrets
 or a peer's raw body. `server.errors` is the only place that turns these into wire errors.
@@ -280,6 +281,10 @@ class SkillError(GatewayError):
 
 class StorageError(GatewayError):
     """The gateway's own state cannot be read or written."""
+
+
+class TooLargeToKeep(StorageError):
+    """More than the configuration lets one caller keep; its text is fit for the caller."""
 
 
 def only_cause(error: Exception) -> Exception:

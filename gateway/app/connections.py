@@ -87,6 +87,7 @@ class _Patient(H11Protocol):
         self._stop_arrival()
         self._stop_unread()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # or what a reset connection held stays until its time to be idle is over
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

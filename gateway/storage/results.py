@@ -24,7 +24,7 @@ from typing import TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from gateway.errors import NotFound, StorageError
+from gateway.errors import NotFound, StorageError, TooLargeToKeep
 from gateway.json_types import JsonObject
 from gateway.storage.files import write_atomic
 
@@ -91,10 +91,11 @@ class ResultStore:
         """Store a body for the principal id `owner`; the oldest of the owner's bodies make room.
 
         Raises:
-            StorageError: It cannot be written, or alone exceeds what one caller may keep.
+            TooLargeToKeep: It alone exceeds what one caller may keep.
+            StorageError: It cannot be written.
         """
         if len(body) > self._max_bytes:
-            raise StorageError(f"It is larger than the {self._max_bytes} bytes that `storage.maxResultBytesPerCaller` allows.")
+            raise TooLargeToKeep(f"It is larger than the {self._max_bytes} bytes that `storage.maxResultBytesPerCaller` allows.")
         kept = KeptResult(secrets.token_urlsafe(16), mime_type[:200], len(body), origin[:500])
         header = json.dumps({"version": 1, **{k: v for k, v in asdict(kept).items() if k != "id"}}).encode() + b"\n"
         folder = self._folder_of(owner)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from gateway.errors import StorageError, ToolFailed
+from gateway.errors import StorageError, TooLargeToKeep, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.checking import SchemaCheck, measure
 from gateway.policy.decision import Reject
@@ -90,11 +90,18 @@ class ResultKeeper:
             return await self._store.work(lambda: _Shortening(self._store, self._ttl, result, max_bytes, source).run())
         except (StorageError, RecursionError) as error:
             logger.warning("A large result of %s could not be kept: %s", source.origin, error)
-            why = "The gateway's log says why." if isinstance(error, StorageError) else "It is nested too deeply."
+            why = _why(error)
             return Reject(
                 "maxResultBytes",
                 f"The result is larger than the {max_bytes} bytes allowed here, and it could not be kept to be read in parts. {why}",
             )
+
+
+def _why(error: StorageError | RecursionError) -> str:
+    """What the caller is told; where the state lies is not its business."""
+    if isinstance(error, TooLargeToKeep):
+        return str(error)
+    return "The gateway's log says why." if isinstance(error, StorageError) else "It is nested too deeply."
 
 
 async def shorten(result: JsonObject, verdict: Shorten, keeper: ResultKeeper | None, source: Source) -> JsonObject | Reject:

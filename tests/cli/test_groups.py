@@ -38,7 +38,7 @@ def secret_server(folder: Path) -> dict[str, Any]:
 
 def test_only_commands_that_reach_servers_run_the_programs_of_secrets(tmp_path: Path) -> None:
     write_gateway(tmp_path, **secret_server(tmp_path), server={"http": {"port": free_port()}})
-    for words in (["approvals"], ["audit"], ["keys", "list"], ["skills", "list"], ["auth", "status"], ["list", "agents"]):
+    for words in (["approvals"], ["audit"], ["keys", "list"], ["auth", "status"], ["list", "agents"]):
         done = moongate(*words, cwd=tmp_path)
         assert done.code == 0, done.err
         assert not (tmp_path / "ran").exists(), words
