@@ -1,15 +1,19 @@
-"""Runs the command line as its users do: as a process of its own, in a folder of its own."""
+"""Runs the command line in a folder of its own: in this process, which is much faster, or as a process like its users do."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from gateway.cli.main import run_command
 
 TIMEOUT_SECONDS = 40
 
@@ -37,7 +41,26 @@ class Ended:
 
 
 def moongate(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, stdin: str = "") -> Ended:
-    """Run one command to its end, with its state in `cwd`."""
+    """Run one command to its end, with its state in `cwd`: here, without the time a process takes to start."""
+    out, err = io.StringIO(), io.StringIO()
+    before, folder, typed = dict(os.environ), Path.cwd(), sys.stdin
+    os.environ.clear()
+    os.environ.update(environment(cwd, env, before))
+    os.chdir(cwd)
+    sys.stdin = io.StringIO(stdin)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = run_command(arguments)
+    finally:
+        sys.stdin = typed
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(before)
+    return Ended(code, out.getvalue(), err.getvalue())
+
+
+def moongate_process(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, stdin: str = "") -> Ended:
+    """As `moongate`, as a process of its own: where the test itself runs an event loop, or a process is the point."""
     done = subprocess.run(
         [sys.executable, "-m", "gateway", *arguments],
         cwd=cwd,
@@ -51,9 +74,9 @@ def moongate(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, s
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(folder: Path, extra: Mapping[str, str] | None = None, of: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Our environment without anything that would find the user's own configuration, state or model."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("MOONGATE_", "OPENAI_"))}
+    kept = {key: value for key, value in of.items() if not key.startswith(("MOONGATE_", "OPENAI_"))}
     return {**kept, "XDG_STATE_HOME": str(folder / "xdg-state"), **(extra or {})}
 
 

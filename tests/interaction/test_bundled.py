@@ -107,6 +107,7 @@ async def test_notes_are_tools_resources_and_a_prompt(tmp_path: Path, way: Way) 
     assert "[1]" in prompt.messages[0].content.text
 
 
+@pytest.mark.faults
 async def test_notes_outlive_the_gateway_and_are_shared_between_two(tmp_path: Path) -> None:
     with bundled(tmp_path, "one") as one, bundled(tmp_path, "two") as two:
         async with connected(MODERN, one) as (first, _), connected(MODERN, two) as (second, _):

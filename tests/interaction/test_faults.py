@@ -87,6 +87,7 @@ async def test_a_server_that_never_answers_is_given_up_while_others_serve(tmp_pa
         assert "no answer" in sources(url)["bad"]["error"]
 
 
+@pytest.mark.faults
 async def test_ten_thousand_tools_are_listed_in_pages_and_all_callable(tmp_path: Path) -> None:
     config = {"mcpServers": {"good": upstream_stdio("--tools", "10000")}}
     with gateway_http(tmp_path, config) as url:
@@ -144,6 +145,7 @@ async def test_a_server_that_dies_in_a_call_fails_that_call_only_and_comes_back(
     assert text_of(again) == "back"
 
 
+@pytest.mark.faults
 async def test_an_http_server_that_was_restarted_serves_the_next_call(tmp_path: Path) -> None:
     port = free_port()
     for options in ([], ["--legacy"]):

@@ -57,6 +57,7 @@ async def test_a_question_nobody_answers_ends_the_call_at_the_server_when_its_ti
     assert after["calls"]["ask_then_hang"] == 1
 
 
+@pytest.mark.faults
 async def test_an_answer_reaches_a_2026_server_through_a_gateway_restarted_in_between_and_a_held_call_is_never_replayed(
     tmp_path: Path,
 ) -> None:

@@ -249,6 +249,7 @@ async def test_a_session_of_somebody_else_is_as_unknown_as_one_that_never_was(tm
         assert cli(path, "sessions", "show", session)["error"]["code"] == "not-found"
 
 
+@pytest.mark.faults
 async def test_a_session_goes_on_at_the_next_gateway_when_one_is_killed_in_the_middle_of_a_turn(tmp_path: Path) -> None:
     with openai_server() as model:
         await model.play({"text": "hello"}, {"text": "never", "hold": "ever"}, ECHO)

@@ -82,6 +82,7 @@ async def test_a_lazy_server_known_from_an_earlier_run_starts_with_the_first_cal
             assert len(marked(marker)) == 1
 
 
+@pytest.mark.faults
 async def test_the_server_unused_longest_makes_room_and_busy_ones_never_do(tmp_path: Path) -> None:
     marker = f"{tmp_path}-child"
     names = ("a", "b", "c", "d")
@@ -104,6 +105,7 @@ async def test_the_server_unused_longest_makes_room_and_busy_ones_never_do(tmp_p
                 tasks.cancel_scope.cancel()
 
 
+@pytest.mark.faults
 async def test_processes_per_caller_are_separate_and_count_for_the_limit(tmp_path: Path) -> None:
     marker = f"{tmp_path}-child"
     config = {

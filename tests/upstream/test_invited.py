@@ -98,6 +98,7 @@ async def test_a_person_who_declines_and_a_client_that_shows_no_pages_read_what_
 
 
 @pytest.mark.parametrize("rotated", [False, True], ids=["before the issuer took it", "after the issuer replaced the token"])
+@pytest.mark.faults
 async def test_a_gateway_killed_while_it_refreshes_leaves_a_token_or_a_clean_need_to_sign_in(tmp_path: Path, rotated: bool) -> None:
     with auth_server() as origin:
         document = {**config(origin, SIGNED_IN), "storage": {"dir": str(tmp_path / "shared")}}

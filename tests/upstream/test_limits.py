@@ -127,6 +127,7 @@ async def test_completion_and_subscription_end_in_time_at_a_server_that_does_not
 
 
 @pytest.mark.fault(25)
+@pytest.mark.faults
 async def test_clients_that_never_read_their_answers_delay_nobody(house: House) -> None:
     """Ten of them, with 5 MB each, over connections that stay open and unread."""
     parts = urlsplit(house.meter.url)

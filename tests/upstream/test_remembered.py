@@ -66,6 +66,7 @@ async def test_a_server_that_still_starts_is_listed_from_the_run_before_a_kill(t
     assert "docs__search" in await tools(path)
 
 
+@pytest.mark.faults
 async def test_a_damaged_file_is_read_anew_from_the_server(tmp_path: Path) -> None:
     path = write(tmp_path, tmp_path / "server.py", serving(tmp_path))
     assert "docs__search" in await tools(path)

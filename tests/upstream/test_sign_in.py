@@ -69,6 +69,7 @@ async def test_a_sign_in_registers_proves_itself_and_a_running_gateway_uses_it(t
         assert b"canary" not in everything_under(tmp_path)
 
 
+@pytest.mark.faults
 async def test_a_refresh_token_that_is_replaced_is_kept_over_restarts_and_used_by_one_process_at_a_time(tmp_path: Path) -> None:
     with auth_server() as origin, ExitStack() as stack:
         document = {**config(origin, SIGNED_IN), "storage": {"dir": str(tmp_path / "shared")}}
