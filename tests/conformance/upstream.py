@@ -154,7 +154,8 @@ def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp\n")
     sys.stdout.flush()
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    # httptools, which Moongate brings along, leaves the white space around header values that the suite sends.
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", http="h11"))
 
     async def serve() -> None:
         async with anyio.create_task_group() as up.jobs.group:
