@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,20 @@ class Ended:
         return json.loads(lines[0])["error"]
 
 
+@contextmanager
+def untouched_logging() -> Generator[None]:
+    """A command sets the process's logging up; afterwards it is as it was, for the tests that come next."""
+    loggers = [logging.getLogger(name) for name in (None, "gateway", "mcp.client.streamable_http")]
+    before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
+    try:
+        yield
+    finally:
+        logging.captureWarnings(capture=False)
+        for logger, level, handlers in before:
+            logger.setLevel(level)
+            logger.handlers[:] = handlers
+
+
 def moongate(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, stdin: str = "") -> Ended:
     """Run one command to its end, with its state in `cwd`: here, without the time a process takes to start."""
     out, err = io.StringIO(), io.StringIO()
@@ -49,7 +64,7 @@ def moongate(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, s
     os.chdir(cwd)
     sys.stdin = io.StringIO(stdin)
     try:
-        with redirect_stdout(out), redirect_stderr(err):
+        with redirect_stdout(out), redirect_stderr(err), untouched_logging():
             code = run_command(arguments)
     finally:
         sys.stdin = typed

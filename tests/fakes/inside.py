@@ -18,7 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from gateway.app import Gateway
 from gateway.cli.main import run_command
 from gateway.config.load import load_config
-from tests.cli.processes import Ended
+from tests.cli.processes import Ended, untouched_logging
 from tests.fakes.raw_upstream import Raw, http_server
 from tests.fakes.running import START_SECONDS, write_config
 
@@ -66,7 +66,7 @@ def gateway_inside(folder: Path, config: dict[str, Any], name: str = "gateway") 
 def command(*arguments: str) -> Ended:
     """Run one command of the command line to its end, here."""
     out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
+    with redirect_stdout(out), redirect_stderr(err), untouched_logging():
         code = run_command(arguments)
     return Ended(code, out.getvalue(), err.getvalue())
 
