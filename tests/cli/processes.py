@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251  # whether a loop runs here, anyio does not say outside its own tasks
 import io
 import json
 import logging
@@ -41,6 +42,15 @@ class Ended:
         return json.loads(lines[0])["error"]
 
 
+def in_event_loop() -> bool:
+    """Whether this thread runs one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 @contextmanager
 def untouched_logging() -> Generator[None]:
     """A command sets the process's logging up; afterwards it is as it was, for the tests that come next."""
@@ -56,7 +66,12 @@ def untouched_logging() -> Generator[None]:
 
 
 def moongate(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, stdin: str = "") -> Ended:
-    """Run one command to its end, with its state in `cwd`: here, without the time a process takes to start."""
+    """Run one command to its end, with its state in `cwd`: here, without the time a process takes to start.
+
+    A test that runs an event loop gets a process: a command runs one of its own.
+    """
+    if in_event_loop():
+        return moongate_process(*arguments, cwd=cwd, env=env, stdin=stdin)
     out, err = io.StringIO(), io.StringIO()
     before, folder, typed = dict(os.environ), Path.cwd(), sys.stdin
     os.environ.clear()
@@ -75,7 +90,7 @@ def moongate(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, s
 
 
 def moongate_process(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, stdin: str = "") -> Ended:
-    """As `moongate`, as a process of its own: where the test itself runs an event loop, or a process is the point."""
+    """As `moongate`, as a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "gateway", *arguments],
         cwd=cwd,

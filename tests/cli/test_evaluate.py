@@ -10,7 +10,7 @@ import pytest
 
 from gateway.agents.evaluation import read_cases
 from gateway.errors import ConfigError
-from tests.cli.processes import moongate_process, write_gateway
+from tests.cli.processes import moongate, write_gateway
 from tests.fakes.openai_server import ScriptedServer, openai_server
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -38,7 +38,7 @@ async def test_each_expectation_is_judged_and_a_failed_case_ends_with_5(tmp_path
     await server.play({"text": "four"}, {"text": '{"n": 3}'}, {"text": "go away"}, verdict, {"text": "no"})
 
     words = ("eval", "helper", "cases.jsonl", "--judge", "openai-chat:local-model", "--standalone", "--json")
-    done = moongate_process(*words, cwd=tmp_path, env=env)
+    done = moongate(*words, cwd=tmp_path, env=env)
 
     assert (done.code, done.error["code"]) == (5, "tool-error")
     assert (done.data["passed"], done.data["failed"]) == (2, 2)
