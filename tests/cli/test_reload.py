@@ -296,6 +296,7 @@ async def test_tools_on_demand_and_pins_can_begin_while_it_runs(tmp_path: Path) 
 
 
 @pytest.mark.fault(22)
+@pytest.mark.faults
 async def test_a_flood_of_changes_costs_a_reading_a_second_and_reaches_clients_once_a_second(tmp_path: Path) -> None:
     file = File(tmp_path)
     file.write({"one": server(tmp_path, "one")})

@@ -75,6 +75,7 @@ async def test_one_failing_server_never_hurts_the_rest_and_says_why(tmp_path: Pa
 
 
 @pytest.mark.parametrize("mode", ["hang", "no-newline"])
+@pytest.mark.faults
 async def test_a_server_that_never_answers_is_given_up_while_others_serve(tmp_path: Path, mode: str) -> None:
     policies = {"bad": {"connectTimeoutSeconds": 2}}
     config = {"mcpServers": {"good": upstream_stdio(), "bad": bad(mode)}, "policies": policies, "server": {"startupTimeoutSeconds": 1}}
@@ -190,6 +191,7 @@ async def test_a_client_that_disconnects_in_a_call_cancels_it_at_the_server(tmp_
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.faults
 async def test_a_stopped_gateway_takes_its_children_with_it(tmp_path: Path, stop: signal.Signals) -> None:
     marker = f"{tmp_path}-child"
     entry = upstream_stdio()

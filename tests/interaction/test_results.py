@@ -93,6 +93,7 @@ HUGE = {("http", "modern", "up"), ("http", "legacy", "old")}
 
 
 @pytest.mark.parametrize(("front", "era", "upstream"), WAYS)
+@pytest.mark.faults
 async def test_twenty_megabytes_of_json_arrive_as_a_head_and_are_read_to_the_last_byte(
     fronts: Fronts, front: str, era: Any, upstream: str
 ) -> None:

@@ -122,6 +122,7 @@ async def until(wire: Wire, task_id: str, *statuses: str) -> dict[str, Any]:
 
 @pytest.mark.postgres
 @pytest.mark.requirement(90, 94, 97)
+@pytest.mark.faults
 async def test_three_gateways_on_one_database_share_their_tasks_and_outlive_one_another(tmp_path: Path) -> None:
     """Each has a state folder of its own, as on machines of their own."""
     (tmp_path / "durable_functions.py").write_text(FUNCTIONS)
@@ -179,6 +180,7 @@ REMOTE: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 @pytest.mark.requirement(65, 97)
 @pytest.mark.parametrize("server", ["legacy", "modern"])
+@pytest.mark.faults
 async def test_a_remote_servers_own_task_is_followed_on_after_a_kill_and_not_called_again(
     server: Literal["legacy", "modern"], tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ async def test_a_killed_gateway_leaves_no_server_process_and_nothing_that_one_st
         await until_marked(marker, 0)
 
 
+@pytest.mark.faults
 async def test_a_server_nobody_uses_rests_stays_listed_and_comes_back_with_the_next_call(tmp_path: Path) -> None:
     marker = f"{tmp_path}-child"
     config = {"mcpServers": {"good": tagged(marker)}, "policies": {"good": {"idleSeconds": 1}}}

@@ -121,6 +121,7 @@ async def test_a_hundred_calls_that_find_the_token_dead_fetch_one_new_one(tmp_pa
         assert len(token_requests(origin)) == 2
 
 
+@pytest.mark.faults
 async def test_two_gateways_on_one_state_folder_fetch_one_token_between_them(tmp_path: Path) -> None:
     with auth_server() as origin, ExitStack() as stack:
         document = {**config(origin, credentials(origin)), "storage": {"dir": str(tmp_path / "shared")}}
@@ -135,6 +136,7 @@ async def test_two_gateways_on_one_state_folder_fetch_one_token_between_them(tmp
         assert len(token_requests(origin)) == 2
 
 
+@pytest.mark.faults
 async def test_a_slow_token_endpoint_keeps_no_call_waiting_that_has_a_token(tmp_path: Path) -> None:
     with auth_server() as origin:
         control(origin, expires_in=8)

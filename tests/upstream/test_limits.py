@@ -168,6 +168,7 @@ async def test_clients_that_never_read_their_answers_delay_nobody(house: House) 
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.faults
 async def test_a_stop_waits_a_set_time_for_calls_and_for_no_listener_and_no_client(tmp_path: Path) -> None:
     port = free_port()
     log = tmp_path / "gateway.log"

@@ -390,6 +390,7 @@ async def test_a_timeout_raised_inside_is_told_as_what_it_is_and_not_as_the_dead
 
 @pytest.mark.requirement(84)
 @pytest.mark.parametrize("answer", [{"error": {"code": -32000, "message": "will not"}}, "hang"])
+@pytest.mark.faults
 async def test_a_cancel_request_that_fails_or_hangs_is_one_warning(answer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=[{"error": {"code": -32000, "message": "first"}}], tasks_cancel=[answer])
     with pytest.raises(ToolFailed, match="first"):
