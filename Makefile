@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+# One test process more than there are processors: tests wait for the gateways and servers they start.
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: setup run test check lint types layers schemas bench bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
+.PHONY: setup run test check lint types layers house schemas bench bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
 
 setup: $(STAMP)
 
@@ -19,7 +21,7 @@ run: $(STAMP)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash config/servers/run.sh $(ARGS)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not interop and not conformance and not browser and not faults and not soak" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not interop and not conformance and not browser and not faults and not soak" $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
@@ -29,6 +31,9 @@ types: $(STAMP)
 
 layers: $(STAMP)
 	@$(BIN)/lint-imports
+
+house: $(STAMP)
+	@$(BIN)/python -m pytest -q tests/house $(ARGS)
 
 check: lint types layers test
 

@@ -41,7 +41,8 @@ def connection_limit(settings: HttpSettings, open_files: int | None = None) -> i
 
 def waits_for_news(method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether a request is a stream without an end of its own: the listening GET of 2025, `subscriptions/listen` of 2026."""
-    return method == "GET" or (b"mcp-method", b"subscriptions/listen") in headers
+    found = dict(headers)
+    return found.get(b"mcp-method") == b"subscriptions/listen" or (method == "GET" and b"text/event-stream" in found.get(b"accept", b""))
 
 
 def _open_files() -> int | None:

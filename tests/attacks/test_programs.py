@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,44 +13,58 @@ import pytest
 from tests.attacks.test_envelopes import ACCEPT, META
 from tests.fakes.running import gateway_http, upstream_stdio
 
-MARK = "/tmp/never-made-by-a-request"
-ENTRY: dict[str, Any] = {"command": "touch", "args": [MARK], "env": {"LD_PRELOAD": "/tmp/x.so"}, "transport": "stdio", "name": "evil"}
 PATHS = [
     "/", "/status.json", "/servers", "/api/servers", "/api/mcp/test", "/admin", "/admin/servers", "/mcp/servers", "/config",
     "/gateway.json", "/reload", "/register", "/preview", "/agui/evil",
 ]  # fmt: skip
 
 
+@dataclass(frozen=True)
+class House:
+    """A gateway, and the file that a server of this entry would make, were it ever started."""
+
+    url: str
+    mark: Path
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What an attacker would like to have started."""
+        return {"command": "touch", "args": [str(self.mark)], "transport": "stdio", "name": "evil"}
+
+
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    with gateway_http(tmp_path_factory.mktemp("programs"), {"mcpServers": {"up": upstream_stdio()}}) as url:
-        yield url
+def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+    folder = tmp_path_factory.mktemp("programs")
+    settings = {"mcpServers": {"up": upstream_stdio(), "named": {"command": "touch", "args": [str(folder / "named")]}}}
+    with gateway_http(folder, settings) as url:
+        yield House(url, folder / "mark")
+
+
+def test_what_the_configuration_names_is_started(house: House) -> None:
+    assert house.mark.with_name("named").exists()
 
 
 @pytest.mark.attack(8)
 @pytest.mark.attack(9)
 @pytest.mark.parametrize("path", PATHS)
-def test_no_page_takes_a_command(url: str, path: str) -> None:
+def test_no_page_takes_a_command(house: House, path: str) -> None:
+    body = {"mcpServers": {"evil": house.entry}, **house.entry}
     for method in ("POST", "PUT", "PATCH", "DELETE"):
-        answer = httpx2.request(method, url.removesuffix("/mcp") + path, headers=ACCEPT, json={"mcpServers": {"evil": ENTRY}, **ENTRY})
+        answer = httpx2.request(method, house.url.removesuffix("/mcp") + path, headers=ACCEPT, json=body)
         assert answer.status_code in (400, 404, 405)
-    assert not Path(MARK).exists()
+    assert not house.mark.exists()
 
 
 @pytest.mark.attack(8)
 @pytest.mark.attack(9)
 @pytest.mark.parametrize("method", ["tools/call", "servers/add", "config/set", "server/start", "initialize", "server/discover"])
-def test_no_message_takes_a_command(url: str, method: str) -> None:
-    meta = {**META, "dev.moongate/server": ENTRY, "command": "touch"}
-    params = {"name": "up__echo", "arguments": {"text": "x", **ENTRY}, "_meta": meta, "mcpServers": {"evil": ENTRY}, **ENTRY}
+def test_no_message_takes_a_command(house: House, method: str) -> None:
+    entry = house.entry
+    meta = {**META, "dev.moongate/server": entry, "command": "touch"}
+    params = {"name": "up__echo", "arguments": {"text": "x", **entry}, "_meta": meta, "mcpServers": {"evil": entry}, **entry}
     headers = {**ACCEPT, "mcp-protocol-version": "2026-07-28", "mcp-method": method, "mcp-name": "up__echo"}
-    httpx2.post(url, headers=headers, json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-    assert not Path(MARK).exists()
-    listed = httpx2.get(url.replace("/mcp", "/status.json")).json()
-    assert [source["name"] for source in listed["sources"] if source["name"] == "evil"] == []
-
-
-def test_the_mark_could_be_made() -> None:
-    """Otherwise the tests above would prove nothing."""
-    assert os.access("/tmp", os.W_OK)
-    assert sys.platform != "win32"
+    httpx2.post(house.url, headers=headers, json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+    listed = httpx2.get(house.url.replace("/mcp", "/status.json")).json()
+    assert {source["name"] for source in listed["sources"]} >= {"up", "named"}
+    assert "evil" not in {source["name"] for source in listed["sources"]}
+    assert not house.mark.exists()
