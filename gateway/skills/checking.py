@@ -10,8 +10,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gateway.diagnostics import Diagnostic
 from gateway.skills.index import build_index
-from gateway.skills.models import MANIFEST, Diagnostic, SkillReport
+from gateway.skills.models import MANIFEST, SkillReport
 
 
 def check_skills(paths: Sequence[str], *, strict: bool = False) -> list[SkillReport]:

@@ -19,12 +19,13 @@ from typing import cast
 
 from pydantic_core import to_json
 
+from gateway.diagnostics import Diagnostic
 from gateway.errors import ConfigError, GatewayError, NotFound, SkillError, ToolFailed
 from gateway.json_types import JsonValue
 from gateway.policy.skills import NAME, is_safe_name
 from gateway.skills.index import published
 from gateway.skills.mime import MARKDOWN, mime_type_of
-from gateway.skills.models import MANIFEST, MAX_SKILL_BYTES, Diagnostic, SkillFile, SkillFunction, SkillReport
+from gateway.skills.models import MANIFEST, MAX_SKILL_BYTES, SkillFile, SkillFunction, SkillReport
 from gateway.skills.models import Skill as Served
 from gateway.skills.objects.class_skill import ClassSkill
 from gateway.skills.objects.frontmatter import SkillFrontmatter

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import cast
 
-from gateway.skills.models import MANIFEST, MAX_SKILL_BYTES, Diagnostic, Level, Stamp
+from gateway.diagnostics import Diagnostic, Level
+from gateway.skills.models import MANIFEST, MAX_SKILL_BYTES, Stamp
 
 _UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
 """Control characters, backslashes and undecodable bytes: no client could ask for such a file by name."""

@@ -19,6 +19,7 @@ from typing import cast
 from urllib.parse import quote
 
 from gateway.config.skills import SignatureRule
+from gateway.diagnostics import Diagnostic, Verdict
 from gateway.json_types import JsonObject, JsonValue
 from gateway.skills.files import Changed, Found, Listing, Problems, find_skills, list_files, read_file
 from gateway.skills.mime import SCRIPT_SUFFIXES, mime_type_of, suffix_of
@@ -26,12 +27,10 @@ from gateway.skills.models import (
     MANIFEST,
     MAX_SKILL_BYTES,
     MAX_SKILL_FILES,
-    Diagnostic,
     Skill,
     SkillDocument,
     SkillFile,
     SkillReport,
-    Verdict,
 )
 from gateway.skills.parser import parse_skill
 from gateway.skills.search import SearchIndex

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import cast
 
+from gateway.diagnostics import Diagnostic, Verdict
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.skills import MAX_SKILL_BYTES as MAX_SKILL_BYTES
 from gateway.policy.skills import MAX_SKILL_FILES as MAX_SKILL_FILES
@@ -17,26 +18,8 @@ from gateway.policy.skills import MAX_SKILL_FILES as MAX_SKILL_FILES
 MANIFEST = "SKILL.md"
 """The file that makes a folder a skill; always served under this spelling."""
 
-Level = Literal["info", "warning", "error"]
-Verdict = Literal["accepted", "accepted_with_warning", "rejected"]
-
 Stamp = tuple[int, int, int, int]
 """Identity of a file's content without reading it: size, mtime in ns, inode, ctime in ns."""
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
-    """One finding about a skill. `code` is stable and documented; `message` is for people."""
-
-    code: str
-    level: Level
-    message: str
-    line: int | None = None
-    """1-based line of `SKILL.md`, where one can be named."""
-
-    def to_json(self) -> JsonObject:
-        """The object that `skills check --json` prints."""
-        return {"code": self.code, "level": self.level, "message": self.message, "line": self.line}
 
 
 @dataclass(frozen=True, slots=True)

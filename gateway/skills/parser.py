@@ -13,9 +13,10 @@ import re
 from typing import cast
 
 from gateway.config.documents import DocumentError, Frontmatter, load_yaml, split_frontmatter
+from gateway.diagnostics import Diagnostic, Level
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.skills import MAX_NAME_CHARS, NAME
-from gateway.skills.models import MANIFEST, Diagnostic, Level, SkillDocument
+from gateway.skills.models import MANIFEST, SkillDocument
 
 MAX_FRONTMATTER_BYTES = 65_536
 """Larger frontmatter is refused unread (the largest real one seen is 9.6 KB)."""

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from gateway.config import documents
+from gateway.diagnostics import Diagnostic
 from gateway.errors import StorageError
 from gateway.json_types import JsonValue
 from gateway.skills import files, index, mime, models, parser
 from gateway.skills.files import Found, Listing
 from gateway.skills.index import Candidate, Key
-from gateway.skills.models import Diagnostic, SkillDocument, SkillFile, Stamp
+from gateway.skills.models import SkillDocument, SkillFile, Stamp
 from gateway.storage.files import write_atomic
 
 logger = logging.getLogger(__name__)

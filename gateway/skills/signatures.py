@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from gateway.config.skills import SignatureRule
+from gateway.diagnostics import Diagnostic
 from gateway.json_types import JsonMapping, JsonValue
-from gateway.skills.models import Diagnostic
 
 MAX_SIGNATURE_BYTES = 4 * 1024 * 1024
 """A larger signature file is none: it lists a digest for each of at most 512 files."""

@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from gateway.config.suggest import did_you_mean
+from gateway.diagnostics import Diagnostic, Verdict
 from gateway.errors import GatewayError
 from gateway.json_types import JsonObject
 from gateway.workflows.definition import AgentStep, ToolStep, WorkflowFile, WorkflowStep
@@ -20,26 +20,8 @@ from gateway.workflows.graph import on_a_loop
 from gateway.workflows.loader import SUFFIXES, examine
 from gateway.workflows.team_files import GroupChatTeam, MagenticTeam, pattern_of
 
-Level = Literal["warning", "error"]
-Verdict = Literal["accepted", "accepted_with_warning", "rejected"]
-
 _AGENT_SUFFIX = ".agent.md"
 _PASSED_OVER = frozenset({"node_modules", "__pycache__"})
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
-    """One finding about a file. `code` is stable and documented; `message` is for people."""
-
-    code: str
-    level: Level
-    message: str
-    line: int | None = None
-    """1-based, where one can be named."""
-
-    def to_json(self) -> JsonObject:
-        """The object that `workflows check --json` prints."""
-        return {"code": self.code, "level": self.level, "message": self.message, "line": self.line}
 
 
 @dataclass(frozen=True, slots=True)
