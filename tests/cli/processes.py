@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.cli.main import run_command
+from tests.fakes.nursery import sooner
 
 TIMEOUT_SECONDS = 40
 
@@ -91,8 +92,9 @@ def moongate(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, s
 
 def moongate_process(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, stdin: str = "") -> Ended:
     """As `moongate`, as a process of its own."""
+    command, args = sooner("gateway", *arguments)
     done = subprocess.run(
-        [sys.executable, "-m", "gateway", *arguments],
+        [command, *args],
         cwd=cwd,
         env=environment(cwd, env),
         input=stdin,

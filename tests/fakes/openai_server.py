@@ -58,6 +58,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from tests.fakes.nursery import sooner
 from tests.fakes.openai_background import Kept, background_routes
 
 Json = dict[str, Any]
@@ -450,9 +451,9 @@ class ScriptedServer:
 @contextlib.contextmanager
 def openai_server(*turns: Json) -> Generator[ScriptedServer]:
     """A server in its own process for the length of the block, playing `turns`; `play` changes them later."""
-    command = [sys.executable, "-m", "tests.fakes.openai_server"]
+    command, args = sooner("tests.fakes.openai_server")
     root = Path(__file__).resolve().parents[2]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+    with subprocess.Popen([command, *args], stdout=subprocess.PIPE, text=True, cwd=root) as process:
         try:
             assert process.stdout is not None
             base_url = process.stdout.readline().strip()

@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.nursery import Child, born, sooner
+
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
@@ -31,12 +33,14 @@ def free_port() -> int:
 @contextmanager
 def child(
     *argv: str, env: dict[str, str] | None = None, stdout: int = subprocess.DEVNULL, log: Path | None = None
-) -> Generator[subprocess.Popen[bytes]]:
+) -> Generator[Child]:
     """A Python child in a process group of its own; the whole group is ended on leaving."""
+    told = {**os.environ, **(env or {})}
     with (log.open("wb") if log else open(os.devnull, "wb")) as stderr:
-        process = subprocess.Popen(
-            [sys.executable, *argv], cwd=ROOT, env={**os.environ, **(env or {})}, stdout=stdout, stderr=stderr, start_new_session=True
-        )
+        if argv[0] == "-m":
+            process = born(argv[1:], cwd=ROOT, env=told, stdout=stdout, stderr=stderr)
+        else:
+            process = subprocess.Popen([sys.executable, *argv], cwd=ROOT, env=told, stdout=stdout, stderr=stderr, start_new_session=True)
         try:
             yield process
         finally:
@@ -72,7 +76,8 @@ def auth_server(*options: str, log: Path | None = None) -> Generator[str]:
 
 def upstream_stdio(*options: str, module: str = "tests.fakes.upstream") -> dict[str, Any]:
     """A `mcpServers` entry that starts `tests.fakes.upstream` (or another of the fakes) over stdio."""
-    return {"command": sys.executable, "args": ["-m", module, "--stdio", *options], "cwd": str(ROOT)}
+    command, args = sooner(module, "--stdio", *options)
+    return {"command": command, "args": args, "cwd": str(ROOT)}
 
 
 def write_config(folder: Path, config: dict[str, Any], name: str = "gateway") -> Path:
@@ -95,7 +100,7 @@ def gateway_http(folder: Path, config: dict[str, Any], name: str = "gateway", en
         yield f"http://127.0.0.1:{port}/mcp"
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def wait_until_ready(process: Child, url: str, log: Path) -> None:
     """Until `url` answers 200, or fail with what the process said."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
@@ -111,12 +116,13 @@ def wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> N
 
 def gateway_command(path: Path) -> tuple[str, list[str]]:
     """What an IDE would start for a gateway over stdio."""
-    return sys.executable, ["-m", "gateway", "run", "--stdio", "--config", str(path)]
+    return sooner("gateway", "run", "--stdio", "--config", str(path))
 
 
 def raw_stdio(told: dict[str, Any], *options: str) -> dict[str, Any]:
     """A `mcpServers` entry that starts `tests.fakes.raw_upstream` over stdio."""
-    return {"command": sys.executable, "args": ["-m", "tests.fakes.raw_upstream", "--stdio", *options, json.dumps(told)], "cwd": str(ROOT)}
+    command, args = sooner("tests.fakes.raw_upstream", "--stdio", *options, json.dumps(told))
+    return {"command": command, "args": args, "cwd": str(ROOT)}
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.fakes.nursery import Child
 from tests.fakes.running import child, free_port, gateway_http, upstream_stdio
 from tests.faults.proxy import FaultProxy, Mode, fault_proxy
 from tests.interaction.ways import Way, connected
@@ -20,7 +21,7 @@ SECONDS = 1.0
 
 
 @contextmanager
-def scripted(folder: Path, port: int, *options: str, step: str = "none") -> Generator[subprocess.Popen[bytes]]:
+def scripted(folder: Path, port: int, *options: str, step: str = "none") -> Generator[Child]:
     """A scripted server over HTTP."""
     argv = ["-m", "tests.fakes.scripted_upstream", "--http", str(port), *options, str(folder), step, "die"]
     with child(*argv, stdout=subprocess.PIPE) as process:

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import anyio
@@ -16,6 +15,7 @@ import pytest
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 
+from tests.fakes.nursery import Child
 from tests.fakes.running import ROOT, child, free_port, wait_until_ready, write_config
 from tests.interaction.ways import Way, connected
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(60)
 class Stopped:
     """A gateway in front of one server whose `wait` answers once `release` exists."""
 
-    process: Popen[bytes]
+    process: Child
     url: str
     folder: Path
     log: Path

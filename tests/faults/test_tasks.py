@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import anyio
 import httpx2
 import pytest
 
+from tests.fakes.nursery import Child
 from tests.fakes.postgres import Postgres, postgres
 from tests.interaction.wire import over_http
 from tests.tasks.test_gateways import FLOW, FUNCTIONS, start_gateway, stop
@@ -123,10 +123,10 @@ async def test_a_process_that_slept_over_its_lease_changes_nothing_when_it_wakes
 
 
 @asynccontextmanager
-async def two_gateways(folder: Path) -> AsyncGenerator[list[tuple[subprocess.Popen[bytes], str]]]:
+async def two_gateways(folder: Path) -> AsyncGenerator[list[tuple[Child, str]]]:
     """On one state folder."""
     async with AsyncExitStack() as stack:
-        both: list[tuple[subprocess.Popen[bytes], str]] = []
+        both: list[tuple[Child, str]] = []
         for _ in range(2):
             both.append(start_gateway(folder, "gateway"))
             stack.callback(stop, both[-1][0])

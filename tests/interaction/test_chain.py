@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
@@ -11,6 +10,7 @@ import anyio
 import pytest
 
 from tests.cli.processes import moongate
+from tests.fakes.nursery import Child
 from tests.fakes.running import (
     ROOT,
     child,
@@ -65,7 +65,7 @@ def test_built_in_tools_that_a_gateway_without_a_prefix_loses_here_are_named(tmp
 async def test_two_gateways_that_list_each_other_settle_and_refuse_to_go_round(tmp_path: Path) -> None:
     ports = {"a": free_port(), "b": free_port()}
     with ExitStack() as stack:
-        processes: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+        processes: dict[str, tuple[Child, Path]] = {}
         for name, other in (("a", "b"), ("b", "a")):
             servers = {"own": upstream_stdio(), other: {"type": "http", "url": f"http://127.0.0.1:{ports[other]}/mcp"}}
             path = write_config(tmp_path, {"mcpServers": servers, "server": {"startupTimeoutSeconds": 2}}, name)

@@ -19,7 +19,6 @@ from tests.fakes.running import (
     ROOT,
     child,
     free_port,
-    gateway_command,
     gateway_http,
     upstream_http,
     upstream_stdio,
@@ -229,9 +228,10 @@ def marked(value: str) -> list[int]:
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_a_gateway_whose_client_keeps_the_pipe_open(tmp_path: Path, stop: signal.Signals) -> None:
-    command, args = gateway_command(write_config(tmp_path, {"mcpServers": {"good": upstream_stdio()}}))
+    config = write_config(tmp_path, {"mcpServers": {"good": upstream_stdio()}})
+    argv = [sys.executable, "-m", "gateway", "run", "--stdio", "--config", str(config)]
     process = subprocess.Popen(  # noqa: ASYNC220  # the pipe is the test's, so no async owner may close it
-        [command, *args], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     with process:
         assert process.stdin is not None and process.stdout is not None

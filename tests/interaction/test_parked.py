@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from gateway.auth.keys import KeyStore
+from tests.fakes.nursery import Child
 from tests.fakes.running import child, free_port, gateway_http, upstream_http, upstream_stdio, wait_until_ready, write_config
 from tests.interaction.ways import Era, Way, connected
 
@@ -69,7 +69,7 @@ async def test_an_answer_reaches_a_2026_server_through_a_gateway_restarted_in_be
         log = tmp_path / "log"
         url = f"http://127.0.0.1:{port}"
 
-        def start() -> subprocess.Popen[bytes]:
+        def start() -> Child:
             process = stack.enter_context(child("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path), log=log))
             wait_until_ready(process, f"{url}/ready", log)
             return process

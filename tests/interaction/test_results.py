@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
 from tests.fakes.large import lines_text, picture, rows_of, rows_text
+from tests.fakes.nursery import sooner
 from tests.fakes.running import ROOT, gateway_command, gateway_http, upstream_http, upstream_stdio, write_config
 from tests.fakes.upstream import PIXEL
 from tests.interaction.ways import Way, connected
@@ -291,8 +291,9 @@ async def test_results_expire_and_are_swept_while_the_gateway_runs(tmp_path: Pat
 
 def new_key(config: Path, name: str) -> str:
     """An API key of a gateway, made as an operator makes it."""
+    command, args = sooner("gateway", "keys", "add", name, "--config", str(config), "--json")
     made = subprocess.run(
-        [sys.executable, "-m", "gateway", "keys", "add", name, "--config", str(config), "--json"],
+        [command, *args],
         cwd=ROOT,
         check=True,
         capture_output=True,

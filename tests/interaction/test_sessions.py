@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from tests.fakes.nursery import sooner
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.running import ROOT, child, free_port, gateway_command, gateway_http, wait_until_ready, write_config
 from tests.interaction.ways import MODERN, Front, Way, connected
@@ -216,8 +216,8 @@ async def as_caller(url: str, key: str) -> AsyncGenerator[Client]:
 
 
 def cli(path: Path, *argv: str) -> Any:
-    command = [sys.executable, "-m", "gateway", *argv, "--config", str(path), "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    command, args = sooner("gateway", *argv, "--config", str(path), "--json")
+    done = subprocess.run([command, *args], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
     return json.loads(done.stdout or done.stderr.splitlines()[-1])
 
 

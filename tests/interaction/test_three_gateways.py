@@ -9,7 +9,6 @@ upstream crosses all three, each applies its own limits, and three that list eac
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import anyio
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from tests.fakes.nursery import Child
 from tests.fakes.running import (
     ROOT,
     child,
@@ -188,7 +188,7 @@ async def test_three_gateways_in_a_circle_come_to_rest_and_refuse_to_go_round(tm
     ports = {name: free_port() for name in "abc"}
     after = {"a": "b", "b": "c", "c": "a"}
     with ExitStack() as stack:
-        running: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+        running: dict[str, tuple[Child, Path]] = {}
         for name, other in after.items():
             servers = {"own": upstream_stdio(), other: {"type": "http", "url": f"http://127.0.0.1:{ports[other]}/mcp"}}
             path = write_config(tmp_path, {"mcpServers": servers, "server": {"startupTimeoutSeconds": 2}}, name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from mcp.client.stdio import StdioServerParameters
 
 from gateway.storage.records import Records
 from gateway.storage.state import StateFolder
+from tests.fakes.nursery import sooner
 from tests.fakes.running import ROOT, gateway_command, gateway_http, write_config
 from tests.interaction.asking_flows import FILES, MODULE
 from tests.interaction.ways import MODERN, Era
@@ -176,7 +176,8 @@ async def waiting(served: Served, count: int) -> dict[str, str]:
 async def approvals(served: Served, *words: str, code: int = 0) -> Any:
     """A command in another process, on the state of the gateway."""
     config = str(served.folder / "gateway.json")
-    done = await anyio.run_process([sys.executable, "-m", "gateway", "approvals", *words, "--json", "--config", config], check=False)
+    command, args = sooner("gateway", "approvals", *words, "--json", "--config", config)
+    done = await anyio.run_process([command, *args], check=False)
     assert done.returncode == code, done.stderr.decode()
     return json.loads((done.stdout or done.stderr.splitlines()[-1]).decode())
 

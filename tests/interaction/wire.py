@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import anyio.abc
 import httpx2
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from tests.fakes.nursery import sooner
 from tests.fakes.running import ROOT
 
 Era = Literal["legacy", "modern"]
@@ -114,8 +114,8 @@ class StdioWire:
 @asynccontextmanager
 async def over_stdio(config: Path, era: Era, *, tasks: bool = True) -> AsyncGenerator[StdioWire]:
     """A client of this era that starts its own gateway."""
-    command = [sys.executable, "-m", "gateway", "run", "--stdio", "--config", str(config)]
-    async with await anyio.open_process(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+    command, args = sooner("gateway", "run", "--stdio", "--config", str(config))
+    async with await anyio.open_process([command, *args], cwd=ROOT, stderr=subprocess.DEVNULL) as process:
         wire = StdioWire(process, era, tasks=tasks)
         if era == "legacy":
             hello = {"protocolVersion": "2025-11-25", "capabilities": ELICITS, "clientInfo": {"name": "wire", "version": "1"}}

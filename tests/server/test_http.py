@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.fakes.nursery import sooner
 from tests.fakes.running import ROOT, gateway_http, upstream_stdio, write_config
 
 pytestmark = pytest.mark.timeout(60)
@@ -70,8 +70,8 @@ def test_the_overview_runs_no_script_and_names_the_sources(endpoint: str) -> Non
 
 
 def keys(config: Path, *words: str) -> str:
-    argv = [sys.executable, "-m", "gateway", "keys", *words, "--config", str(config), "--json"]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
+    command, args = sooner("gateway", "keys", *words, "--config", str(config), "--json")
+    return subprocess.run([command, *args], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
 def test_with_keys_nobody_enters_without_one_and_revoking_the_last_one_keeps_it_closed(tmp_path: Path) -> None:

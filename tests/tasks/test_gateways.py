@@ -13,6 +13,7 @@ from typing import Any, Literal
 import anyio
 import pytest
 
+from tests.fakes.nursery import Child, born
 from tests.fakes.postgres import postgres
 from tests.fakes.running import ROOT, free_port, wait_until_ready, write_config
 from tests.interaction.wire import Era, Wire, over_http
@@ -51,18 +52,18 @@ edges: [{from: one, to: two}]
 """
 
 
-def start_gateway(folder: Path, name: str, config: dict[str, Any] | None = None, **env: str) -> tuple[subprocess.Popen[bytes], str]:
+def start_gateway(folder: Path, name: str, config: dict[str, Any] | None = None, **env: str) -> tuple[Child, str]:
     port = free_port()
     path = write_config(folder, config or {"expose": {"agents": ["."]}}, name)
     log = folder / f"{name}-{port}.log"
-    command = [sys.executable, "-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path)]
+    argv = ("gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path))
     with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, start_new_session=True, env={**os.environ, **env})
+        process = born(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=out, env={**os.environ, **env})
     wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
     return process, f"http://127.0.0.1:{port}/mcp"
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: Child) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -127,7 +128,7 @@ async def test_three_gateways_on_one_database_share_their_tasks_and_outlive_one_
     """Each has a state folder of its own, as on machines of their own."""
     (tmp_path / "durable_functions.py").write_text(FUNCTIONS)
     (tmp_path / "flow.workflow.yaml").write_text(FLOW)
-    journal, gateways = tmp_path / "journal", list[tuple[subprocess.Popen[bytes], str]]()
+    journal, gateways = tmp_path / "journal", list[tuple[Child, str]]()
     with postgres() as server:
         url = server.database("shared")
         try:

@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tests.fakes.nursery import sooner
 from tests.fakes.openai_server import openai_server
 from tests.house.sources import ROOT
 
@@ -120,9 +121,9 @@ def test_a_clients_trace_goes_on_at_the_upstream_server(tmp_path: Path, is_on: b
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     if is_on:
         environ |= {"ENABLE_INSTRUMENTATION": "true", "ENABLE_CONSOLE_EXPORTERS": "true"}
-    command = [sys.executable, "-m", "gateway", "run", "--stdio", "--config", str(tmp_path / "gateway.json")]
+    command, args = sooner("gateway", "run", "--stdio", "--config", str(tmp_path / "gateway.json"))
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ, cwd=ROOT
+        [command, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ, cwd=ROOT
     ) as gateway:
         assert gateway.stdin is not None and gateway.stdout is not None and gateway.stderr is not None
         gateway.stdin.write(json.dumps(request) + "\n")
@@ -150,8 +151,8 @@ def test_a_collector_gets_one_trace_of_all_parts_and_the_durations_and_nothing_o
     with collector() as collected, openai_server(asked, {"text": "SECRET-ANSWER {last_tool}"}) as model:
         environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}
         environ |= {"ENABLE_INSTRUMENTATION": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": collected.url}
-        command = [sys.executable, "-m", "gateway", "run", "--stdio", "--config", str(tmp_path / "gateway.json")]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ, cwd=ROOT) as gateway:
+        command, args = sooner("gateway", "run", "--stdio", "--config", str(tmp_path / "gateway.json"))
+        with subprocess.Popen([command, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ, cwd=ROOT) as gateway:
             assert gateway.stdin is not None and gateway.stdout is not None
             said, bad = "", {"jsonrpc": "2.0", "id": 2, "method": "SECRET/method", "params": {"_meta": {**META}}}
             for request in ({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}, bad):

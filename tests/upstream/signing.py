@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import httpx2
 
 from tests.cli.processes import environment
 from tests.fakes.auth_server import CLIENT, SECRET
+from tests.fakes.nursery import sooner
 
 
 def control(origin: str, **script: Any) -> None:
@@ -50,9 +50,9 @@ ENV = {"ROBOT_SECRET": SECRET}
 @contextmanager
 def signing_in(file: Path, *options: str, env: dict[str, str] | None = None) -> Generator[tuple[subprocess.Popen[str], str, list[str]]]:
     """`moongate auth login docs` that waits for its browser; yields the process, the address and the lines before it."""
-    argv = [sys.executable, "-m", "gateway", "auth", "login", "docs", "--no-browser", "--config", str(file), *options]
+    command, args = sooner("gateway", "auth", "login", "docs", "--no-browser", "--config", str(file), *options)
     with subprocess.Popen(
-        argv, cwd=file.parent, env=environment(file.parent, env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [command, *args], cwd=file.parent, env=environment(file.parent, env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stderr is not None

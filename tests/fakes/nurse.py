@@ -1,0 +1,136 @@
+"""The helper process of `tests.fakes.nursery`: one thread, nearly everything imported, a fork for each process that is asked for."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from types import FrameType
+
+PRELOADED = (
+    "gateway.app", "gateway.cli.main", "gateway.cli.run", "gateway.server.build", "uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.on",
+    "mcp.server.lowlevel", "mcp.client.session", "mcp.client.stdio", "mcp.client.streamable_http", "openai.resources.responses",
+    "openai.resources.chat.completions", "jsonschema_rs", "sqlite3",
+)  # fmt: skip
+"""What nearly every process started for a test imports. None of it starts a thread."""
+MESSAGE_BYTES = 1 << 18
+
+
+class Nurse:
+    """Serves the test process, over `asked` and `tells`, and stand-ins, over `door`."""
+
+    def __init__(self, door: str, asked: socket.socket, tells: socket.socket) -> None:
+        self._asked, self._tells = asked, tells
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._door.bind(door)
+        self._door.listen(64)
+        self._stand_ins: dict[socket.socket, int] = {}
+        self._woken, self._wakes = os.pipe()
+        os.set_blocking(self._wakes, False)
+        signal.set_wakeup_fd(self._wakes)
+        signal.signal(signal.SIGCHLD, _wake)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def serve(self) -> list[str] | None:
+        """Until the test process is gone (None); in each process born here it returns what that is to run."""
+        while True:
+            ready, _, _ = select.select([self._asked, self._door, self._woken, *self._stand_ins], [], [])
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+                self._tell_ends()
+            for stand_in in [known for known in self._stand_ins if known in ready]:
+                self._hand_on(stand_in)
+            argv: list[str] | None = None
+            if self._door in ready:
+                stand_in, _ = self._door.accept()
+                argv = self._bear(stand_in, standing_in=True)
+            if argv is None and self._asked in ready:
+                argv = self._bear(self._asked, standing_in=False)
+                if argv == []:
+                    return None
+            if argv:
+                return argv
+
+    def _bear(self, asking: socket.socket, *, standing_in: bool) -> list[str] | None:
+        """In the new process what it is to run; in this one None, or nothing where there was no request."""
+        message, fds, _, _ = socket.recv_fds(asking, MESSAGE_BYTES, 3)
+        if not message:
+            return [] if asking is self._asked else None
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            for fd in (self._woken, self._wakes):
+                os.close(fd)
+            for known in (self._asked, self._tells, self._door, asking, *self._stand_ins):
+                known.close()
+            return _become(json.loads(message), fds)
+        for fd in fds:
+            os.close(fd)
+        if standing_in:
+            self._stand_ins[asking] = pid
+        else:
+            asking.send(str(pid).encode())
+        return None
+
+    def _hand_on(self, stand_in: socket.socket) -> None:
+        """A signal for the process, or the end of its stand-in, which is its own."""
+        with suppress(ConnectionError):
+            if told := stand_in.recv(64):
+                os.kill(self._stand_ins[stand_in], int(told))
+                return
+        with suppress(ProcessLookupError):
+            os.killpg(self._stand_ins[stand_in], signal.SIGKILL)
+        del self._stand_ins[stand_in]
+        stand_in.close()
+
+    def _tell_ends(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            for stand_in in [known for known, stood_for in self._stand_ins.items() if stood_for == pid]:
+                with suppress(OSError):
+                    stand_in.send(str(os.waitstatus_to_exitcode(status)).encode())
+                del self._stand_ins[stand_in]
+                stand_in.close()
+                break
+            else:
+                self._tells.send(f"{pid} {status}".encode())
+
+
+def _wake(number: int, frame: FrameType | None) -> None:
+    """So that the wakeup descriptor is written to."""
+
+
+def _become(told: dict[str, object], fds: Sequence[int]) -> list[str]:
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for fd, number in zip(fds, range(3 - len(fds), 3), strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.chdir(str(told["cwd"]))
+    os.environ.clear()
+    os.environ.update(told["env"])  # type: ignore[arg-type]
+    return list(told["argv"])  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.freeze()
+    given = Nurse(sys.argv[1], *(socket.socket(fileno=int(fd)) for fd in sys.argv[2:])).serve()
+    if given is not None:
+        sys.argv = given
+        runpy.run_module(given[0], run_name="__main__", alter_sys=True)

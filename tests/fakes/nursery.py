@@ -1,0 +1,153 @@
+"""Starts `python -m MODULE` as a real process without the second that its imports take: it is forked from one that has them.
+
+`born` is used like `subprocess.Popen`. The process has a session, an environment, a working directory and standard streams of its
+own, takes signals and can be killed; only its parent is another, a helper process (`tests.fakes.nurse`) that is started at first
+use and dies with the test process. `sooner` is the same as a command, for what others start: the process they see is a small
+interpreter (`tests.fakes.stand_in`) that lends its streams, hands on signals and ends as the other ends, and with which it ends.
+What a start itself has to show (imports, arguments, a bare interpreter) is tested with real starts in tests/cli and tests/accept.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Born:
+    """A process from the nursery, with the part of `subprocess.Popen` that tests use."""
+
+    def __init__(self, nursery: Nursery, pid: int, stdout: IO[bytes] | None) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self._nursery = nursery
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended, as far as that was asked for; minus the signal's number where one ended it."""
+        return self._nursery.ended.get(self.pid)
+
+    def poll(self) -> int | None:
+        """How it ended; None while it runs."""
+        self._nursery.read_ends(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Until it ended; `subprocess.TimeoutExpired` when that takes longer than `timeout` seconds."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while (code := self.returncode) is None:
+            left = 1.0 if until is None else until - time.monotonic()
+            if left < 0:
+                raise subprocess.TimeoutExpired("a process from the nursery", timeout or 0)
+            self._nursery.read_ends(min(left, 1.0))
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """To the process alone."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+Child = subprocess.Popen[bytes] | Born
+
+
+class Nursery:
+    """The test process's side of the helper process."""
+
+    def __init__(self) -> None:
+        self.ended: dict[int, int] = {}
+        self._folder = tempfile.mkdtemp(prefix="nursery-")
+        self.door = os.path.join(self._folder, "door")
+        self._lock = threading.Lock()
+        self._asked, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._told, tells = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, tells:
+            fds = (theirs.fileno(), tells.fileno())
+            argv = [sys.executable, "-m", "tests.fakes.nurse", self.door, *map(str, fds)]
+            self._helper = subprocess.Popen(argv, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT)
+        self._told.setblocking(False)
+        atexit.register(self.close)
+
+    def bear(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], stdout: int, stderr: int) -> int:
+        """Start `python -m *argv`; its process id."""
+        told = json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env)}).encode()
+        with self._lock:
+            socket.send_fds(self._asked, [told], [stdout, stderr])
+            return int(self._asked.recv(64))
+
+    def read_ends(self, seconds: float) -> None:
+        """Take in which processes ended; waits for one at most `seconds`."""
+        select.select([self._told], [], [], seconds)
+        with self._lock:
+            while True:
+                try:
+                    message = self._told.recv(64)
+                except BlockingIOError:
+                    return
+                if not message:
+                    raise RuntimeError("the helper process that starts processes is gone")
+                pid, status = map(int, message.split())
+                self.ended[pid] = os.waitstatus_to_exitcode(status)
+
+    def wait_for_door(self, seconds: float = 20.0) -> None:
+        """Until commands of `sooner` find it."""
+        until = time.monotonic() + seconds
+        while not os.path.exists(self.door):
+            assert time.monotonic() < until, "the helper process that starts processes did not start"
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """End the helper process; what it started was ended by those who asked for it."""
+        self._asked.close()
+        self._told.close()
+        self._helper.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@cache
+def nursery() -> Nursery:
+    """The one of this test process."""
+    return Nursery()
+
+
+def born(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: int, stderr: IO[bytes]) -> Born:
+    """`subprocess.Popen([sys.executable, "-m", *argv], start_new_session=True, ...)`, sooner. `stdout` may be PIPE or DEVNULL."""
+    house = nursery()
+    if stdout != subprocess.PIPE:
+        with open(os.devnull, "wb") as nowhere:
+            return Born(house, house.bear(argv, cwd, env, nowhere.fileno(), stderr.fileno()), None)
+    reads, writes = os.pipe()
+    try:
+        return Born(house, house.bear(argv, cwd, env, writes, stderr.fileno()), os.fdopen(reads, "rb"))
+    finally:
+        os.close(writes)
+
+
+def sooner(*argv: str) -> tuple[str, list[str]]:
+    """A command that is `python -m *argv`, started in its place, with the working directory and the environment it is started in."""
+    house = nursery()
+    house.wait_for_door()
+    return sys.executable, ["-I", "-S", str(ROOT / "tests/fakes/stand_in.py"), house.door, *argv]
