@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         WorkflowCheckpointException,
         WorkflowConvergenceException,
         WorkflowException,
+        WorkflowRunnerException,
     )
     from gateway.middleware import MiddlewareException, MiddlewareFailure, MiddlewareTermination, MiddlewareType
     from gateway.sessions.compacting import COMPACTION_STATE_KEY, CompactionProvider, apply_compaction
@@ -481,6 +482,7 @@ __all__ = [
     "WorkflowMessage",
     "WorkflowRunResult",
     "WorkflowRunState",
+    "WorkflowRunnerException",
     "WorkflowValidationError",
     "WorkflowViz",
     "__version__",

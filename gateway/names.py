@@ -167,6 +167,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "WorkflowCheckpointException",
         "WorkflowConvergenceException",
         "WorkflowException",
+        "WorkflowRunnerException",
     ),
     "middleware": (
         "MiddlewareException",
