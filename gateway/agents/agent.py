@@ -89,6 +89,8 @@ class Agent(Generic[OptionsT]):
         self.tokenizer = tokenizer
         self.require_per_service_call_history_persistence = require_per_service_call_history_persistence
         self.additional_properties: JsonObject = additional_properties or {}
+        self.otel_provider_name: str | None = None
+        """What the spans of its runs name as provider; `None`: its client's."""
         self._warned_of_loaders = False
         self._entered = AsyncExitStack()
 
@@ -270,6 +272,10 @@ class Agent(Generic[OptionsT]):
         return FunctionTool(
             run_agent, name=chosen, description=description or self.description or "", schema=schema, approval_mode=approval_mode
         )
+
+
+RawAgent = Agent
+"""Agent-framework's name for an agent without middleware and telemetry around it; here they cost nothing where there are none."""
 
 
 class BaseAgent:
