@@ -12,9 +12,20 @@ from typing import TYPE_CHECKING
 from gateway.names import HOMES
 
 if TYPE_CHECKING:
-    from gateway.agents.agent import Agent, BaseAgent
+    from gateway.agents.agent import Agent, BaseAgent, RawAgent
     from gateway.agents.client_run import FunctionInvocationLayer
     from gateway.agents.context import AgentContext, AgentMiddleware, AgentRunContext, agent_middleware, current_run_context
+    from gateway.agents.evaluation.checks import (
+        CheckResult,
+        evaluator,
+        keyword_check,
+        tool_call_args_match,
+        tool_called_check,
+        tool_calls_present,
+    )
+    from gateway.agents.evaluation.evaluate import Evaluator, LocalEvaluator, evaluate_agent
+    from gateway.agents.evaluation.items import ConversationSplit, ConversationSplitter, EvalItem, ExpectedToolCall
+    from gateway.agents.evaluation.results import EvalItemResult, EvalNotPassedError, EvalResults, EvalScoreResult, RubricScore
     from gateway.agents.files.disk import FileSystemAgentFileStore
     from gateway.agents.files.provider import DEFAULT_FILE_ACCESS_INSTRUCTIONS, DEFAULT_FILE_ACCESS_SOURCE_ID, FileAccessProvider
     from gateway.agents.files.search import FileSearchMatch, FileSearchResult
@@ -90,7 +101,9 @@ if TYPE_CHECKING:
         WorkflowCheckpointException,
         WorkflowConvergenceException,
         WorkflowException,
+        WorkflowRunnerException,
     )
+    from gateway.harness import DEFAULT_HARNESS_INSTRUCTIONS, create_harness_agent
     from gateway.middleware import MiddlewareException, MiddlewareFailure, MiddlewareTermination, MiddlewareType
     from gateway.sessions.compacting import COMPACTION_STATE_KEY, CompactionProvider, apply_compaction
     from gateway.sessions.compaction import (
@@ -184,6 +197,7 @@ if TYPE_CHECKING:
         SwitchCaseEdgeGroupCase,
         SwitchCaseEdgeGroupDefault,
     )
+    from gateway.workflows.evaluation import evaluate_workflow
     from gateway.workflows.events import (
         WorkflowErrorDetails,
         WorkflowEvent,
@@ -240,6 +254,7 @@ __all__ = [
     "DEFAULT_BACKGROUND_AGENTS_SOURCE_ID",
     "DEFAULT_FILE_ACCESS_INSTRUCTIONS",
     "DEFAULT_FILE_ACCESS_SOURCE_ID",
+    "DEFAULT_HARNESS_INSTRUCTIONS",
     "DEFAULT_MEMORY_SOURCE_ID",
     "DEFAULT_MODE_SOURCE_ID",
     "DEFAULT_TODO_SOURCE_ID",
@@ -301,6 +316,7 @@ __all__ = [
     "ChatResponse",
     "ChatResponseUpdate",
     "ChatTelemetryLayer",
+    "CheckResult",
     "CheckpointStorage",
     "ClassSkill",
     "CompactionProvider",
@@ -311,6 +327,8 @@ __all__ = [
     "ContextProvider",
     "ContextWindowCompactionStrategy",
     "ContinuationToken",
+    "ConversationSplit",
+    "ConversationSplitter",
     "DeduplicatingSkillsSource",
     "Default",
     "DelegatingSkillsSource",
@@ -319,7 +337,14 @@ __all__ = [
     "EdgeDuplicationError",
     "Embedding",
     "EmbeddingGenerationOptions",
+    "EvalItem",
+    "EvalItemResult",
+    "EvalNotPassedError",
+    "EvalResults",
+    "EvalScoreResult",
+    "Evaluator",
     "Executor",
+    "ExpectedToolCall",
     "ExperimentalFeature",
     "FanInEdgeGroup",
     "FanOutEdgeGroup",
@@ -360,6 +385,7 @@ __all__ = [
     "IntegrationException",
     "JudgeVerdict",
     "LifecycleHooks",
+    "LocalEvaluator",
     "MCPSkill",
     "MCPSkillResource",
     "MCPSkillsSource",
@@ -394,6 +420,7 @@ __all__ = [
     "OpenAIChatClient",
     "OpenAIChatCompletionClient",
     "OpenAIEmbeddingClient",
+    "RawAgent",
     "RedactionMiddleware",
     "ReleaseCandidateFeature",
     "RepeatedCallMiddleware",
@@ -401,6 +428,7 @@ __all__ = [
     "RetryPolicy",
     "Role",
     "RoleLiteral",
+    "RubricScore",
     "RunContext",
     "SamplingApprovalCallback",
     "ScriptedChatClient",
@@ -481,6 +509,7 @@ __all__ = [
     "WorkflowMessage",
     "WorkflowRunResult",
     "WorkflowRunState",
+    "WorkflowRunnerException",
     "WorkflowValidationError",
     "WorkflowViz",
     "__version__",
@@ -493,10 +522,14 @@ __all__ = [
     "configure_otel_providers",
     "create_always_approve_tool_response",
     "create_always_approve_tool_with_arguments_response",
+    "create_harness_agent",
     "current_run_context",
     "detect_media_type_from_base64",
     "disable_instrumentation",
     "enable_instrumentation",
+    "evaluate_agent",
+    "evaluate_workflow",
+    "evaluator",
     "executor",
     "function_middleware",
     "get_agent_mode",
@@ -504,6 +537,7 @@ __all__ = [
     "handler",
     "included_messages",
     "included_token_count",
+    "keyword_check",
     "lifecycle_middleware",
     "load_settings",
     "merge_chat_options",
@@ -517,6 +551,9 @@ __all__ = [
     "step",
     "todos_remaining",
     "tool",
+    "tool_call_args_match",
+    "tool_called_check",
+    "tool_calls_present",
     "workflow",
 ]
 

@@ -29,13 +29,15 @@
     │   ├── ChatClientInvalidResponseException  what it answered could not be read
     │   └── ChatClientContentFilterException    its content filter refused; also `OpenAIContentFilterException`
     ├── AgentError                     an agent definition or run is unusable
+    │   ├── AgentInvalidRequestException  it cannot be asked this, or not in this way
     │   └── UnknownTool(name)          the model called a tool that does not exist, and the run may not go on then
     ├── WorkflowError
     │   ├── WorkflowInvalid            the graph cannot be built
     │   │   └── WorkflowValidationError  … which check refused it (`validation_type`): edges twice, types, reachability
     │   ├── WorkflowFailed             an executor failed while running
-    │   ├── WorkflowConvergenceException  a run did not come to rest
-    │   └── WorkflowCheckpointException   a checkpoint cannot be kept, read, or used with this graph
+    │   └── WorkflowRunnerException    a run cannot go on
+    │       ├── WorkflowConvergenceException  it did not come to rest
+    │       └── WorkflowCheckpointException   a checkpoint cannot be kept, read, or used with this graph
     ├── TaskError                      long-running work failed
     ├── SkillError                     a skill cannot be read
     └── StorageError                   the gateway's own state cannot be read or written
@@ -55,6 +57,12 @@ from gateway.json_types import JsonObject, JsonValue
 
 class GatewayError(Exception):
     """Base of everything Moongate raises on purpose."""
+
+    def __init__(self, message: object = "", *args: object, inner_exception: BaseException | None = None) -> None:
+        """`inner_exception` is what it came from, as agent-framework's own code says it; `raise … from` does the same."""
+        super().__init__(message, *args)
+        if inner_exception is not None:
+            self.__cause__ = inner_exception
 
 
 class ConfigError(GatewayError):
@@ -233,6 +241,10 @@ class AgentError(GatewayError):
     """An agent definition or run is unusable."""
 
 
+class AgentInvalidRequestException(AgentError):
+    """An agent cannot be asked this, or not in this way."""
+
+
 class UnknownTool(AgentError, KeyError):
     """The model called tool `name`, which does not exist, and the run's limits say that this ends it."""
 
@@ -259,11 +271,15 @@ class WorkflowFailed(WorkflowError):
         self.executor = executor
 
 
-class WorkflowConvergenceException(WorkflowError):
+class WorkflowRunnerException(WorkflowError):
+    """A run of a workflow cannot go on."""
+
+
+class WorkflowConvergenceException(WorkflowRunnerException):
     """A run did not come to rest within its rounds."""
 
 
-class WorkflowCheckpointException(WorkflowError):
+class WorkflowCheckpointException(WorkflowRunnerException):
     """A checkpoint cannot be kept or read, or belongs to another graph."""
 
 

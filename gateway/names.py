@@ -29,9 +29,41 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "agents.remote.a2a": ("A2AAgent",),
     "chat.agui": ("AGUIChatClient",),
+    "agents.evaluation.checks": (
+        "CheckResult",
+        "evaluator",
+        "keyword_check",
+        "tool_call_args_match",
+        "tool_called_check",
+        "tool_calls_present",
+    ),
+    "agents.evaluation.evaluate": (
+        "Evaluator",
+        "LocalEvaluator",
+        "evaluate_agent",
+    ),
+    "agents.evaluation.items": (
+        "ConversationSplit",
+        "ConversationSplitter",
+        "EvalItem",
+        "ExpectedToolCall",
+    ),
+    "agents.evaluation.results": (
+        "EvalItemResult",
+        "EvalNotPassedError",
+        "EvalResults",
+        "EvalScoreResult",
+        "RubricScore",
+    ),
+    "workflows.evaluation": ("evaluate_workflow",),
+    "harness": (
+        "DEFAULT_HARNESS_INSTRUCTIONS",
+        "create_harness_agent",
+    ),
     "agents.agent": (
         "Agent",
         "BaseAgent",
+        "RawAgent",
     ),
     "agents.client_run": ("FunctionInvocationLayer",),
     "agents.context": (
@@ -167,6 +199,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "WorkflowCheckpointException",
         "WorkflowConvergenceException",
         "WorkflowException",
+        "WorkflowRunnerException",
     ),
     "middleware": (
         "MiddlewareException",

@@ -9,17 +9,19 @@ import re
 import uuid
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from dataclasses import replace
 from inspect import isawaitable
-from typing import Any, Generic, Literal, cast, overload
+from typing import Any, Generic, Literal, Self, cast, overload
 
+from gateway.agents.call_history import CallHistory
 from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, inside
 from gateway.agents.parts import AgentParts, Replaced, with_replaced
 from gateway.agents.run import RunObserver, RunPlan, run_stream
 from gateway.agents.tracing import traced_run
 from gateway.chat.base import OptionsT, SupportsChatGetResponse
 from gateway.chat.limits import LoopOptions, loop_options
-from gateway.errors import AgentError, UserInputRequired
+from gateway.errors import AgentInvalidRequestException, UserInputRequired
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import MiddlewareTermination, SortedMiddleware, compose, listed, sort_middleware
 from gateway.sessions.compacting import RunCompaction
@@ -59,12 +61,15 @@ class Agent(Generic[OptionsT]):
         function_invocation_configuration: LoopOptions | JsonMapping | None = None,
         compaction_strategy: CompactionStrategy | None = None,
         tokenizer: TokenizerProtocol | None = None,
+        require_per_service_call_history_persistence: bool = False,
         additional_properties: JsonObject | None = None,
     ) -> None:
         """Providers run in list order before a run and in reverse after it; middleware is a mixed list, outermost first.
 
         Plain functions become tools. A source among `tools` (an `MCPTool`) gives each run the tools it has by then;
-        whoever made it closes it. `default_options` are overlaid by a run's own, limits of the loop by theirs.
+        whoever made it closes it, or the agent where it is entered with `async with`. `default_options` are overlaid by a
+        run's own, limits of the loop by theirs. With `require_per_service_call_history_persistence` the agent's histories
+        store after each model call, not once at the end, so a run that fails half way is not lost.
 
         Raises:
             ValueError: A limit of the loop does not exist or is out of range.
@@ -82,8 +87,24 @@ class Agent(Generic[OptionsT]):
         loop_options(function_invocation_configuration)  # a wrong limit is told here, not in the first run
         self.compaction_strategy = compaction_strategy
         self.tokenizer = tokenizer
+        self.require_per_service_call_history_persistence = require_per_service_call_history_persistence
         self.additional_properties: JsonObject = additional_properties or {}
+        self.otel_provider_name: str | None = None
+        """What the spans of its runs name as provider; `None`: its client's."""
         self._warned_of_loaders = False
+        self._entered = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Enter the client and the sources among the tools that are context managers themselves; leaving closes them."""
+        async with AsyncExitStack() as entering:
+            for one in (self.client, *self.tools):
+                if isinstance(one, AbstractAsyncContextManager):
+                    await entering.enter_async_context(cast("AbstractAsyncContextManager[object]", one))
+            self._entered = entering.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._entered.aclose()
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:
         """A new conversation."""
@@ -253,6 +274,10 @@ class Agent(Generic[OptionsT]):
         )
 
 
+RawAgent = Agent
+"""Agent-framework's name for an agent without middleware and telemetry around it; here they cost nothing where there are none."""
+
+
 class BaseAgent:
     """What agents of other kinds than `Agent` share; subclasses implement `run`."""
 
@@ -358,11 +383,11 @@ class _Steps:
         """The run with its context providers around it.
 
         Raises:
-            AgentError: It is to go on in the background, and there is no session to keep the conversation (requirements LR4).
+            AgentInvalidRequestException: It is to go on in the background without a session to keep the conversation (LR4).
         """
         context = self._context
         if context.session is None and cast("JsonMapping", {**self._agent.default_options, **context.options}).get("background"):
-            raise AgentError("A run in the background needs a session: pass session=agent.create_session().")
+            raise AgentInvalidRequestException("A run in the background needs a session: pass session=agent.create_session().")
         providers = self._providers()
         session = AgentSession() if context.session is None and providers else context.session
         around = SessionContext(
@@ -374,19 +399,35 @@ class _Steps:
         )
         hooked = [(provider, session) for provider in providers] if session is not None else []
         for provider, own in hooked:
-            if isinstance(provider, HistoryProvider) and (not provider.load_messages or own.service_session_id):
+            if isinstance(provider, HistoryProvider) and (not provider.load_messages or self._is_loaded_elsewhere(own)):
                 continue  # it only stores (requirements SE13), or the model's provider has what was said
             await provider.before_run(agent=self._agent, session=own, context=around, state=_state_of(own, provider))
         plan = await self._plan(around)
+        by_call = self._stored_by_call(around, hooked)
         seen: list[AgentResponseUpdate] = []
-        async with aclosing(run_stream(plan)) as updates:
-            async for update in updates:
+        async with AsyncExitStack() as closing:
+            if by_call is not None:
+                plan = replace(plan, answered=by_call.answered)
+                closing.push_async_callback(by_call.aclose)
+            async for update in await closing.enter_async_context(aclosing(run_stream(plan))):
                 seen.append(update)
+                if by_call is not None:
+                    by_call.told(update)
                 yield update
+            if by_call is not None:
+                by_call.ended()
         if providers:
             around.finish(self.folded(seen))
             for provider, own in reversed(hooked):
-                await provider.after_run(agent=self._agent, session=own, context=around, state=_state_of(own, provider))
+                if by_call is None or not isinstance(provider, HistoryProvider):
+                    await provider.after_run(agent=self._agent, session=own, context=around, state=_state_of(own, provider))
+
+    def _stored_by_call(self, around: SessionContext, hooked: Sequence[tuple[ContextProvider, AgentSession]]) -> CallHistory | None:
+        """The histories that store after each model call, where the agent says so."""
+        histories = [(provider, own) for provider, own in hooked if isinstance(provider, HistoryProvider)]
+        if not self._agent.require_per_service_call_history_persistence or not histories:
+            return None
+        return CallHistory(self._agent, histories[0][1], [history for history, _ in histories], around)
 
     async def _plan(self, around: SessionContext) -> RunPlan:
         agent, context = self._agent, self._context
@@ -440,6 +481,10 @@ class _Steps:
             agent.context_providers.append(InMemoryHistoryProvider())
         agent.warn_of_loaders()
         return list(agent.context_providers)
+
+    def _is_loaded_elsewhere(self, session: AgentSession) -> bool:
+        by_call = self._agent.require_per_service_call_history_persistence
+        return bool(session.service_session_id) or (by_call and self._is_kept_elsewhere(session))
 
     def _is_kept_elsewhere(self, session: AgentSession) -> bool:
         """Whether a model's provider keeps the conversation."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import Tool
@@ -29,6 +29,14 @@ STATE_KEY = "tool_approval"
 REJECTED = "Error: Tool call invocation was rejected by user."
 UNKNOWN_REQUEST = "Error: Tool call invocation was rejected: nobody was asked about this call."
 NEVER_ANSWERED = "Error: This call was never run: the conversation went on without an answer to it."
+
+
+class ToDict(Protocol):
+    """State as an object."""
+
+    def to_dict(self) -> JsonObject:
+        """JSON form."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +172,11 @@ def _is_hosted(content: Content) -> bool:
 
 
 def _state(session: SessionData) -> JsonObject:
-    return cast("JsonObject", session.state.setdefault(STATE_KEY, {}))
+    """The session's own part for approvals; a program may have put the middleware's state there as the object it is."""
+    stored = session.state.setdefault(STATE_KEY, {})
+    if not isinstance(stored, dict):
+        stored = session.state[STATE_KEY] = cast("ToDict", stored).to_dict()
+    return cast("JsonObject", stored)
 
 
 def _take_pending(session: SessionData | None, request_id: str, call: Content) -> bool:

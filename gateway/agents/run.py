@@ -8,7 +8,7 @@ not executed (requirements TL3-TL6). Its behaviour in every corner is the matrix
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, cast
 
@@ -27,7 +27,7 @@ from gateway.tools.context import CallContext
 from gateway.tools.function import normalize_tools
 from gateway.tools.invocation import FunctionInvocationContext, SessionData
 from gateway.types.content import Content
-from gateway.types.messages import Message
+from gateway.types.messages import Message, own_copies
 from gateway.types.options import ChatOptions, tool_mode
 from gateway.types.responses import AgentResponseUpdate, ChatResponse, ChatResponseUpdate
 
@@ -84,6 +84,8 @@ class RunPlan:
     agent_name: str | None = None
     agent_id: str | None = None
     observer: RunObserver | None = None
+    answered: Callable[[Sequence[Message]], Awaitable[None]] | None = None
+    """Gets, after each model call, the tool results that it was given and its answer."""
     replaced: list[Replaced] = field(default_factory=lambda: cast("list[Replaced]", []))
     """Filled by a streamed run: answers whose whole is not what their parts were."""
 
@@ -126,6 +128,8 @@ class _Run(Generic[PartT]):
         self._told = 0
         self._may_be_replaced = plan.stream and bool(plan.chat_middleware or getattr(plan.client, "chat_middleware", None))
         self._ended = False
+        self._results: list[Message] = []
+        """Those that the next model call is given; kept only where somebody wants them."""
 
     async def updates(self) -> AsyncGenerator[PartT, None]:
         plan = self._plan
@@ -181,6 +185,8 @@ class _Run(Generic[PartT]):
         if not results:
             return []
         _put_results(plan.messages, results, [*resumed.calls])
+        if plan.answered is not None:
+            self._results.append(Message("tool", list(results)))
         return [self._parts.own(results, "tool", f"{self._parts.response_id}-approved")]
 
     async def _model_call(self, tools_off: bool) -> ChatStream:
@@ -204,6 +210,10 @@ class _Run(Generic[PartT]):
         plan, loop = self._plan, self._plan.loop
         plan.messages.extend(answer.messages)
         self._follow_conversation(answer)
+        if plan.answered is not None:
+            said = _without_calls(answer.messages) if tools_off else answer.messages
+            await plan.answered([*self._results, *said])
+            self._results = []
         calls = _calls_of(answer.messages)
         self._ended = tools_off or not calls or not plan.tools or not loop.enabled
         if self._ended:
@@ -219,6 +229,8 @@ class _Run(Generic[PartT]):
         results = [content for content in outcome.results if not content.user_input_request]
         if results:
             plan.messages.append(Message("tool", list(results)))
+            if plan.answered is not None:
+                self._results.append(plan.messages[-1])
             updates.append(self._parts.own(results, "tool", f"{message_id}-tools"))
         if outcome.waits:
             asked = [content for content in (*outcome.results, *outcome.extra) if content.user_input_request]
@@ -308,6 +320,14 @@ def _calls_of(messages: Sequence[Message]) -> list[Content]:
             seen.add(content.call_id)
             calls.append(content)
     return calls
+
+
+def _without_calls(messages: Sequence[Message]) -> list[Message]:
+    """Copies without the calls that nobody runs any more."""
+    kept = own_copies(messages)
+    for message in kept:
+        message.contents = [content for content in message.contents if content.type != "function_call"]
+    return [message for message in kept if message.contents]
 
 
 def _put_results(messages: list[Message], results: Sequence[Content], calls: Sequence[Content]) -> None:

@@ -27,7 +27,7 @@ def traced_run(
 ) -> AsyncGenerator[AgentResponseUpdate, None]:
     """A run's parts, inside a span."""
     name = agent.name or agent.id
-    told = {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": provider_of(agent.client)}
+    told = {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": agent.otel_provider_name or provider_of(agent.client)}
     operation = Operation(f"invoke_agent {name}", {**told, "gen_ai.agent.id": agent.id, "gen_ai.agent.name": name}, metric=DURATION)
     if agent.description:
         operation.add({"gen_ai.agent.description": agent.description})

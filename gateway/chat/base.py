@@ -251,6 +251,7 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         function_invocation_configuration: Any = None,
         compaction_strategy: Any = None,
         tokenizer: Any = None,
+        require_per_service_call_history_persistence: bool = False,
         additional_properties: JsonObject | None = None,
     ) -> Agent:
         """A local agent over this client; the arguments are `Agent`'s (requirements CL5)."""
@@ -269,6 +270,7 @@ class BaseChatClient(ABC, Generic[OptionsT]):
             function_invocation_configuration=function_invocation_configuration,
             compaction_strategy=compaction_strategy,
             tokenizer=tokenizer,
+            require_per_service_call_history_persistence=require_per_service_call_history_persistence,
             additional_properties=additional_properties,
         )
 

@@ -13,7 +13,7 @@ from gateway.cli.common import api_key_option, config_option, json_option, load,
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
-    from gateway.agents.evaluation import Case, Judge
+    from gateway.agents.evaluation.cases import Case, Judge
     from gateway.cli.hub import Target
     from gateway.config.load import LoadedConfig
     from gateway.tools.base import Tool
@@ -34,7 +34,7 @@ CASE_TIMEOUT_SECONDS = 600.0
 @click.pass_context
 def evaluate(ctx: click.Context, /, **_: object) -> None:
     """Put the cases of a JSON Lines file to an agent, one after the other, and judge its answers. Ends with 5 if one fails."""
-    from gateway.agents.evaluation import read_cases
+    from gateway.agents.evaluation.cases import read_cases
     from gateway.cli.failures import CommandFailed
     from gateway.cli.hub import Target
     from gateway.cli.output import print_json
@@ -75,10 +75,13 @@ async def _evaluate(agent: str, cases: Sequence[Case], judge_model: str | None, 
 
 
 async def _run(case: Case, tool: Tool, judge: Judge | None) -> JsonObject:
-    from gateway.agents.evaluation import check_answer
+    from gateway.agents.evaluation.cases import to_checks
+    from gateway.agents.evaluation.evaluate import LocalEvaluator
+    from gateway.agents.evaluation.items import EvalItem
     from gateway.tools.base import Complete
     from gateway.tools.context import CallClock, CallContext
     from gateway.tools.drive import drive
+    from gateway.types.messages import Message
 
     clock = CallClock(CASE_TIMEOUT_SECONDS)
     outcome: object = None
@@ -88,8 +91,10 @@ async def _run(case: Case, tool: Tool, judge: Judge | None) -> JsonObject:
         text = outcome.as_text() if isinstance(outcome, Complete) else f"no answer within {CASE_TIMEOUT_SECONDS:g} s"
         return {"id": case.id, "passed": False, "error": text, "checks": []}
     answer = outcome.as_text()
-    checks = await check_answer(case, answer, outcome.structured, judge)
-    return {"id": case.id, "passed": all(c.passed for c in checks), "answer": answer, "checks": [c.to_dict() for c in checks]}
+    item = EvalItem([Message("user", [case.input]), Message("assistant", [answer])])
+    [judged] = (await LocalEvaluator(*to_checks(case, outcome.structured, judge)).evaluate([item])).items
+    checks = [{"check": s.name, "passed": s.passed, **({"detail": s.sample["reason"]} if s.sample else {})} for s in judged.scores]
+    return {"id": case.id, "passed": judged.is_passed, "answer": answer, "checks": checks}
 
 
 def _judge_of(models: object, model: str) -> Judge:

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REVOKED_SECONDS = 2.0
-"""How long a task may go on after its caller's API key was revoked; its results are refused at once."""
+"""How long a call or task may go on after its caller's API key was revoked; what it asks next is refused at once."""
 
 async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
     """Outermost middleware: what an unexpected exception says stays here; the SDK would send it to legacy clients as it is.
@@ -201,7 +201,7 @@ class GatewayServer:
     ) -> None:
         """Where tasks of this gateway are kept, and what shows them to clients without tasks; before it is entered.
 
-        Without it only tasks of servers are relayed. Tasks of a principal that `may_call` no longer lets are stopped.
+        Without it only tasks of servers are relayed. What runs for a principal that `may_call` no longer lets is ended.
         """
         self._kept_tasks = (records, settings, tools)
         self._may_call = may_call
@@ -219,10 +219,11 @@ class GatewayServer:
             handler.run_with(runner)
             tools.run_with(runner)
             tasks.start_soon(runner.run)
-            tasks.start_soon(self._stop_tasks, runner)
         handler.bind(self.mcp)
         self._changes.tell_tasks(TaskNews(handler, self.clients, tasks, runner))
         self.calls = CallHandler(self.catalog, self.clients, parked, handler)
+        if runner is not None and self._may_call is not None:
+            tasks.start_soon(self._end_revoked, runner, self._may_call)
         self.mcp.add_request_handler("tools/call", CallToolRequestParams, self.calls)
         tasks.start_soon(self._changes.run)
         return self
@@ -231,12 +232,20 @@ class GatewayServer:
         self._changes.close()
         await self._stack.aclose()
 
-    async def _stop_tasks(self, runner: TaskRunner) -> None:
-        """Of callers that may no longer call, until cancelled."""
-        while self._may_call is not None:
+    async def _end_revoked(self, runner: TaskRunner, may_call: Callable[[str], bool]) -> None:
+        """End calls and tasks of callers that may no longer call, until cancelled."""
+        while True:
             await anyio.sleep(REVOKED_SECONDS)
             try:
-                await runner.stop_all_but(self._may_call)
+                callers = runner.callers() | self.calls.running.callers() | self._parked.callers()
+                if not callers:
+                    continue
+                gone = await anyio.to_thread.run_sync(lambda: {caller for caller in callers if not may_call(caller)})  # noqa: B023
+                for caller in gone:
+                    logger.warning("what runs for %s is ended: its API key is revoked or expired", caller)
+                self._parked.end(gone)
+                self.calls.running.end(gone)
+                await runner.end(gone)
             except StorageError as error:
                 logger.warning("It is not known whose API keys are revoked: %s", error)
 

@@ -23,6 +23,7 @@ from gateway.server.clients import Clients, RequestContext, is_modern
 from gateway.server.errors import relays_code, to_mcp_error
 from gateway.server.parked import GONE, ParkedCalls, open_upstream_state, seal_upstream_state
 from gateway.server.profiles import fit_outcome
+from gateway.server.running import RunningCalls
 from gateway.server.tasks import TaskHandler, declares_tasks
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext, Caller
@@ -38,6 +39,9 @@ RUNNING_SCOPE_KEY = "moongate.running"
 """ASGI scope key of a call that `direct` began: its outcome is awaited instead of calling once more. Cancelled with who awaits it."""
 
 
+KEY_GONE = "The API key of this call was revoked or has expired, so the call was ended."
+
+
 class CallHandler:
     """Serves `tools/call`."""
 
@@ -46,6 +50,7 @@ class CallHandler:
         self._catalog = catalog
         self._clients = clients
         self._parked = parked
+        self.running = RunningCalls()
 
     async def __call__(self, ctx: RequestContext, params: CallToolRequestParams) -> JsonObject:
         """Run one leg of a call."""
@@ -77,7 +82,10 @@ class CallHandler:
         except NotFound as error:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {error.name}") from None
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
-        return await (self.run if is_modern(ctx) else self._run_legacy)(tool, arguments, facts, caller)
+        with self.running.of(facts.principal.id) as scope:
+            return await (self.run if is_modern(ctx) else self._run_legacy)(tool, arguments, facts, caller)
+        assert scope.cancelled_caught
+        return Complete.text(KEY_GONE, is_error=True)
 
     async def run(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
         """One leg of a 2026 client's call, for this handler and for `direct`."""

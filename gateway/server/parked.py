@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar, cast
 
 import anyio
@@ -99,6 +99,15 @@ class ParkedCalls:
     def __len__(self) -> int:
         """Calls going on or waiting."""
         return len(self._calls)
+
+    def callers(self) -> set[str]:
+        """Who has calls going on or waiting."""
+        return {parked.principal for parked in self._calls.values()}
+
+    def end(self, principals: Collection[str]) -> None:
+        """End all calls of these; who attends to one gets an error."""
+        for parked in [parked for parked in self._calls.values() if parked.principal in principals]:
+            parked.scope.cancel()
 
     async def run(
         self,

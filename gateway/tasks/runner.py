@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -196,14 +196,13 @@ class TaskRunner:
             task = await self.moved(task)
         return task
 
-    async def stop_all_but(self, may_call: Callable[[str], bool]) -> None:
-        """Cancel what runs here for callers that `may_call` no longer lets; it may block."""
-        running = {task.principal for task in self._here.values() if not task.is_over}
-        if not running:
-            return
-        gone = await anyio.to_thread.run_sync(lambda: {principal for principal in running if not may_call(principal)})
-        for task in [task for task in self._here.values() if task.principal in gone]:
-            logger.warning("task of %s is stopped: the API key of %s is revoked or expired", task.tool, task.principal)
+    def callers(self) -> set[str]:
+        """For whom something runs here."""
+        return {task.principal for task in self._here.values() if not task.is_over}
+
+    async def end(self, principals: Collection[str]) -> None:
+        """Cancel what runs here for these."""
+        for task in [task for task in self._here.values() if task.principal in principals and not task.is_over]:
             await self.cancel(task)
 
     async def run(self) -> None:

@@ -105,7 +105,7 @@ normalize_messages = to_messages
 """Agent-framework's name."""
 
 
-def own_copies(messages: list[Message]) -> list[Message]:
+def own_copies(messages: Sequence[Message]) -> list[Message]:
     """The messages, with those that the loop edits as copies: the caller keeps what it gave."""
     return [
         Message(m.role, list(m.contents), author_name=m.author_name, message_id=m.message_id, additional_properties=m.additional_properties)

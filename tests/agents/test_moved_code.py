@@ -333,3 +333,38 @@ async def test_a_forced_call_may_end_the_run_with_its_result(stream: bool) -> No
 def test_the_text_of_a_response_is_what_the_assistant_said() -> None:
     response = AgentResponse(messages=[Message("user", "q"), Message("assistant", "a"), Message("tool", "t"), Message("assistant", "b")])
     assert response.text == "ab"
+
+
+async def test_an_agent_that_is_entered_opens_and_closes_its_client_and_its_sources_of_tools() -> None:
+    log: list[str] = []
+
+    class Entered:
+        """A source of tools that is a context manager."""
+
+        id = "s"
+
+        async def tools(self) -> list[Any]:
+            return []
+
+        async def __aenter__(self) -> Entered:
+            log.append("in")
+            return self
+
+        async def __aexit__(self, *exc: object) -> None:
+            log.append("out")
+
+    class Client(ScriptedChatClient):
+        """A client that is one too."""
+
+        async def __aenter__(self) -> Client:
+            log.append("client in")
+            return self
+
+        async def __aexit__(self, *exc: object) -> None:
+            log.append("client out")
+
+    with pytest.raises(KeyError):
+        async with Agent(Client(["hi"]), tools=Entered()) as agent:
+            assert (await agent.run("x")).text == "hi"
+            raise KeyError
+    assert log == ["client in", "in", "out", "client out"]

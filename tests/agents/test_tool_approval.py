@@ -125,6 +125,22 @@ async def test_always_approving_a_tool_or_a_call_lets_later_ones_through(stream:
     assert kept == []
 
 
+@pytest.mark.requirement("AP7", "AP9")
+@pytest.mark.parametrize("with_middleware", [True, False])
+async def test_rules_may_be_put_into_a_session_before_its_first_run(with_middleware: bool) -> None:
+    desk = Desk()
+    client = ScriptedChatClient([[call("send", "1", to="a"), call("pay", "2")], "done"])
+    agent = Agent(client, tools=desk.tools, middleware=[ToolApprovalMiddleware()] if with_middleware else None)
+    session = agent.create_session()
+    session.state["tool_approval"] = ToolApprovalState(rules=[ToolApprovalRule("send")])
+    first = await run(agent, session, "go")
+    assert asked(first) == (["pay:2"] if with_middleware else ["send:1", "pay:2"])
+    session = AgentSession.from_dict(json.loads(json.dumps(session.to_dict())))
+    last = await run(agent, session, *(request.to_function_approval_response(True) for request in first.user_input_requests))
+    assert (last.text, sorted(desk.done)) == ("done", ["pay()", "send(a)"])
+    assert session.state["tool_approval"]["rules"] == [ToolApprovalRule("send").to_dict()]
+
+
 @pytest.mark.requirement("AP9")
 def test_a_rule_fits_a_whole_tool_or_exactly_its_arguments_and_never_another_server() -> None:
     hosted = Content.from_function_call("1", "send", {}, additional_properties={"server_label": "mail"})

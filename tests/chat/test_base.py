@@ -158,7 +158,14 @@ def test_what_foundry_lacks_is_named_with_what_to_install(given: dict[str, Any],
 @pytest.mark.requirement("AG10")
 @pytest.mark.parametrize(
     ("path", "name"),
-    [("gateway.openai", "OpenAIChatClient"), ("gateway.foundry", "FoundryChatClient"), ("gateway.observability", "enable_instrumentation")],
+    [
+        ("gateway.openai", "OpenAIChatClient"),
+        ("gateway.foundry", "FoundryChatClient"),
+        ("gateway.observability", "enable_instrumentation"),
+        ("gateway.orchestrations", "SequentialBuilder, HandoffBuilder"),
+        ("gateway.a2a", "A2AAgent"),
+        ("gateway.ag_ui", "AGUIChatClient"),
+    ],
 )
 def test_an_integration_has_a_path_of_its_own_that_loads_no_vendors_package(path: str, name: str) -> None:
     code = f"import sys; from {path} import {name}; print([m for m in ('openai', 'azure', 'opentelemetry.sdk') if m in sys.modules])"

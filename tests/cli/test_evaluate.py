@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agents.evaluation import read_cases
+from gateway.agents.evaluation.cases import read_cases
 from gateway.errors import ConfigError
 from tests.cli.processes import moongate, write_gateway
 from tests.fakes.openai_server import ScriptedServer, openai_server

@@ -193,7 +193,7 @@ def test_python_in_the_documentation_runs() -> None:
                 exec(compile(code, str(path), "exec"), {})
             ran.append(name_of(path))
     agents, library = ["docs/agent-loop.md", *["docs/agents.md"] * 3], ["docs/library.md", *["docs/middleware.md"] * 2, "docs/models.md"]
-    assert ran == [*agents, *library, "docs/skills.md", "docs/workflows.md"]
+    assert ran == [*agents, "docs/cli.md", *library, "docs/skills.md", "docs/workflows.md"]
 
 
 def test_the_agents_in_the_documentation_load(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp.client.client import Client
 
 from gateway.auth.keys import KeyStore
+from tests.fakes.openai_server import openai_server
 from tests.fakes.running import ROOT, child, free_port, gateway_http, upstream_http, upstream_stdio, wait_until_ready, write_config
 from tests.interaction.ways import MODERN, Way, connected
 from tests.interaction.wire import Era, Wire, modern_params, over_http, over_stdio
@@ -24,6 +26,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 UNKNOWN = {"code": -32602, "message": "Task not found"}
 PROMOTED: dict[str, Any] = {"up": {"tasks": {"promote": ["*"]}}}
 NAME_ANSWER = {"action": "accept", "content": {"name": "Ada"}}
+AGUI_REST: dict[str, Any] = {"state": {}, "tools": [], "context": [], "forwardedProps": {}}
 ERAS: tuple[Era, ...] = ("legacy", "modern")
 
 
@@ -145,6 +148,47 @@ async def test_the_task_of_a_revoked_key_is_refused_at_once_and_stops(tmp_path: 
                 assert ended == {"hang": 1}
                 assert (await other.send("tasks/get", taskId=begun[1]))["result"]["status"] == "working"
                 await other.send("tasks/cancel", taskId=begun[1])
+
+
+async def test_a_plain_call_of_a_revoked_key_ends_like_its_tasks(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "gateway-state" / "keys.json")
+    ada, bob = (store.add(name) for name in ("ada", "bob"))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "thinker.agent.md").write_text("---\ndescription: Thinks.\nmodel: openai-chat:scripted\n---\nThink.\n")
+    ended: dict[str, Any] = {}
+
+    async def ask(name: str, wire: Wire) -> None:
+        ended[name] = (await wire.send("tools/call", name="agent__thinker", arguments={"task": "Think."}))["result"]
+
+    async def ask_as_application(front: str, token: str) -> None:
+        body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "Think."}], **AGUI_REST}
+        async with httpx2.AsyncClient(timeout=60) as http:
+            url = f"{front.removesuffix('/mcp')}/agui/thinker"
+            ended["agui"] = (await http.post(url, json=body, headers={"Authorization": f"Bearer {token}"})).text
+
+    with openai_server() as model:
+        await model.play({"fault": "hang", "repeat": True})
+        env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}
+        with gateway_http(tmp_path, {"mcpServers": {}, "expose": {"agents": ["own"]}}, env=env) as front:
+            async with (
+                over_http(front, "legacy", token=ada.token) as legacy,
+                over_http(front, "modern", token=ada.token, tasks=False) as modern,
+                over_http(front, "modern", token=bob.token, tasks=False) as other,
+                anyio.create_task_group() as group,
+            ):
+                for name, wire in (("legacy", legacy), ("modern", modern), ("other", other)):
+                    group.start_soon(ask, name, wire)
+                group.start_soon(ask_as_application, front, ada.token)
+                with anyio.fail_after(20):
+                    while len(await model.requests()) < 4:
+                        await anyio.sleep(0.05)
+                    store.revoke(ada.id)
+                    while len(ended) < 3:
+                        await anyio.sleep(0.05)
+                assert set(ended) == {"legacy", "modern", "agui"}
+                assert [ended[name]["isError"] for name in ("legacy", "modern")] == [True, True]
+                assert "RUN_ERROR" in ended["agui"]
+                group.cancel_scope.cancel()
 
 
 @pytest.mark.requirement(90)

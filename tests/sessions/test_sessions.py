@@ -13,6 +13,7 @@ from gateway import (
     Agent,
     AgentSession,
     ChatOptions,
+    Content,
     ContextProvider,
     HistoryProvider,
     InMemoryHistoryProvider,
@@ -381,3 +382,35 @@ async def test_a_provider_service_keeps_its_own_history() -> None:
 async def test_a_history_of_ones_own_needs_two_methods() -> None:
     with pytest.raises(NotImplementedError):
         await HistoryProvider("mine").get_messages("s")
+
+
+@pytest.mark.requirement("SE12")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_history_stores_after_each_model_call_where_the_agent_says_so(stream: bool) -> None:
+    history, seen = Kept("kept"), cast("list[list[str]]", [])
+
+    def look() -> str:
+        seen.append([message.role for message in history.stored])
+        return "found"
+
+    client = ScriptedChatClient(
+        [
+            [Content.from_function_call("c", "look", arguments={})],
+            "one",
+            [Content.from_function_call("c", "look", arguments={})],
+            RuntimeError("gone"),
+        ]
+    )
+    agent = Agent(client, tools=[look], context_providers=[history], require_per_service_call_history_persistence=True)
+    session = agent.create_session()
+
+    async def run(text: str) -> None:
+        await (agent.run(text, session=session, stream=True).get_final_response() if stream else agent.run(text, session=session))
+
+    await run("first")
+    first = ["user", "assistant", "tool", "assistant"]
+    assert [message.role for message in history.stored] == first and seen == [["user", "assistant"]]
+    with pytest.raises(RuntimeError, match="gone"):
+        await run("second")
+    assert [message.role for message in history.stored] == [*first, "user", "assistant", "tool"], "what a tool did is not lost"
+    assert [message.role for message in client.requests[2][0]] == [*first, "user"]

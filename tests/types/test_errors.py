@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gateway
+from gateway import exceptions
 
 
 @pytest.mark.requirement("EX1")
@@ -22,9 +23,23 @@ import gateway
         ("MiddlewareTermination", "MiddlewareException"),
         ("MiddlewareFailure", "MiddlewareException"),
         ("WorkflowException", "AgentFrameworkException"),
-        ("WorkflowConvergenceException", "WorkflowException"),
-        ("WorkflowCheckpointException", "WorkflowException"),
+        ("WorkflowRunnerException", "WorkflowException"),
+        ("WorkflowConvergenceException", "WorkflowRunnerException"),
+        ("WorkflowCheckpointException", "WorkflowRunnerException"),
+        ("SettingNotFoundError", "AgentFrameworkException"),
+        ("AgentInvalidRequestException", "AgentException"),
+        ("AgentInvalidResponseException", "AgentException"),
+        ("IntegrationInitializationError", "IntegrationException"),
+        ("IntegrationInvalidAuthException", "IntegrationException"),
+        ("IntegrationInvalidRequestException", "IntegrationException"),
     ],
 )
 def test_errors_of_agent_framework_have_their_names_and_their_order(name: str, base: str) -> None:
-    assert issubclass(getattr(gateway, name), getattr(gateway, base))
+    found = [getattr(home, name) for home in (gateway, exceptions) if hasattr(home, name)]
+    assert found and all(issubclass(one, getattr(gateway, base)) for one in found)
+
+
+def test_an_error_says_what_it_came_from_as_agent_framework_does() -> None:
+    cause = ValueError("inner")
+    error = gateway.ToolException("outer", inner_exception=cause)
+    assert str(error) == "outer" and error.__cause__ is cause

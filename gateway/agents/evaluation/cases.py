@@ -1,4 +1,4 @@
-"""Cases with expectations for an agent, and judging answers by them. Experimental; `cli.evaluate` puts the cases to the agent.
+"""Cases with expectations for an agent, in files; each expectation is a check. `cli.evaluate` puts the cases to the agent.
 
 A file of cases is JSON Lines: `{"id", "input", "expect": {"contains", "notContains", "regex", "schema", "judge"}}`. All
 expectations of a case must hold.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from gateway.agents.evaluation.checks import EvalCheck, evaluator
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.checking import SchemaCheck, measure
@@ -59,19 +60,6 @@ class Case(BaseModel):
     expect: Expectations
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One expectation, judged."""
-
-    name: str
-    passed: bool
-    detail: str = ""
-
-    def to_dict(self) -> JsonObject:
-        """JSON form."""
-        return {"check": self.name, "passed": self.passed, **({"detail": self.detail} if self.detail else {})}
-
-
 def read_cases(text: str, *, name: str) -> list[Case]:
     """The cases of a JSON Lines file; a case without `id` is named by its line.
 
@@ -98,25 +86,54 @@ def read_cases(text: str, *, name: str) -> list[Case]:
     return cases
 
 
-async def check_answer(case: Case, answer: str, structured: JsonValue, judge: Judge | None) -> list[Check]:
-    """Judge an answer by each of a case's expectations. `structured` is the structured answer, where there is one.
+def to_checks(case: Case, structured: JsonValue, judge: Judge | None) -> list[EvalCheck]:
+    """A check for each of a case's expectations, with its reason where it failed and there is more to say than its name.
+
+    `structured` is the structured answer, where there is one.
 
     Raises:
         ConfigError: The case has criteria and there is no judge.
     """
     expect = case.expect
-    checks = [Check(f"contains {text!r}", text.lower() in answer.lower()) for text in expect.contains]
-    checks += [Check(f"notContains {text!r}", text.lower() not in answer.lower()) for text in expect.not_contains]
-    checks += [Check(f"regex {pattern!r}", re.search(pattern, answer) is not None) for pattern in expect.regex]
-    if expect.json_schema is not None:
-        problem = _schema_problem(expect.json_schema, answer, structured)
-        checks.append(Check("schema", problem is None, problem or ""))
-    if expect.judge:
-        if judge is None:
-            raise ConfigError(f"Case {case.id!r} has criteria for a judge; name its model with --judge.", path=case.id)
-        met, reason = await judge(case.input, answer, expect.judge)
-        checks.append(Check("judge", met, "" if met else reason))
+    if expect.judge and judge is None:
+        raise ConfigError(f"Case {case.id!r} has criteria for a judge; name its model with --judge.", path=case.id)
+    checks = [_check(f"contains {text!r}", partial(_has, text)) for text in expect.contains]
+    checks += [_check(f"notContains {text!r}", partial(_lacks, text)) for text in expect.not_contains]
+    checks += [_check(f"regex {text!r}", partial(_matches, text)) for text in expect.regex]
+    if (schema := expect.json_schema) is not None:
+
+        def fits(response: str) -> JsonObject:
+            problem = _schema_problem(schema, response, structured)
+            return {"passed": problem is None, "reason": problem or ""}
+
+        checks.append(evaluator(fits, name="schema"))
+    if expect.judge and judge is not None:
+
+        async def is_met(query: str, response: str) -> JsonObject:
+            met, reason = await judge(query, response, expect.judge)
+            return {"passed": met, "reason": "" if met else reason}
+
+        checks.append(evaluator(is_met, name="judge"))
     return checks
+
+
+def _check(name: str, holds: Callable[[str], bool]) -> EvalCheck:
+    def check(response: str) -> JsonObject:
+        return {"passed": holds(response), "reason": ""}
+
+    return evaluator(check, name=name)
+
+
+def _has(text: str, answer: str) -> bool:
+    return text.lower() in answer.lower()
+
+
+def _lacks(text: str, answer: str) -> bool:
+    return not _has(text, answer)
+
+
+def _matches(pattern: str, answer: str) -> bool:
+    return re.search(pattern, answer) is not None
 
 
 def _schema_problem(schema: JsonObject, answer: str, structured: Any) -> str | None:

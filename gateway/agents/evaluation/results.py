@@ -1,0 +1,204 @@
+"""`EvalResults`: what an evaluator found, item by item, with assertions for tests that gate on it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import cast
+
+from gateway.errors import GatewayError
+from gateway.json_types import JsonObject
+
+MAX_NAMED = 5
+"""How many offenders an assertion names; the rest it counts, so that the text stays readable."""
+
+
+class EvalNotPassedError(GatewayError):
+    """An evaluation did not come out as a test demands."""
+
+
+@dataclass(frozen=True)
+class RubricScore:
+    """The score of one dimension of a rubric."""
+
+    id: str
+    score: int | None
+    """`None` where the dimension does not apply."""
+    applicable: bool
+    weight: int
+    reason: str
+
+
+@dataclass
+class EvalScoreResult:
+    """What one evaluator or check says of one item."""
+
+    name: str
+    score: float
+    passed: bool | None = None
+    sample: JsonObject | None = None
+    """The evaluator's own words, as `{"reason": …}` from local checks."""
+    dimensions: list[RubricScore] | None = None
+
+
+@dataclass
+class EvalItemResult:
+    """One item, judged."""
+
+    item_id: str
+    status: str
+    """`pass`, `fail` or `error`."""
+    scores: list[EvalScoreResult] = field(default_factory=lambda: cast("list[EvalScoreResult]", []))
+    error_code: str | None = None
+    error_message: str | None = None
+    response_id: str | None = None
+    input_text: str | None = None
+    output_text: str | None = None
+    token_usage: dict[str, int] | None = None
+    metadata: JsonObject | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """It could not be judged."""
+        return self.status in ("error", "errored")
+
+    @property
+    def is_passed(self) -> bool:
+        """Every evaluator is content."""
+        return self.status == "pass"
+
+    @property
+    def is_failed(self) -> bool:
+        """At least one evaluator is not."""
+        return self.status == "fail"
+
+
+@dataclass(kw_only=True)
+class EvalResults:
+    """One evaluator's findings about a batch; of a workflow, `sub_results` has those about each agent."""
+
+    provider: str
+    eval_id: str = ""
+    run_id: str = ""
+    status: str = "completed"
+    """Or `failed`, `canceled`, `timeout`, `partial`."""
+    result_counts: dict[str, int] | None = None
+    """`passed`, `failed`, `errored`."""
+    report_url: str | None = None
+    error: str | None = None
+    per_evaluator: dict[str, dict[str, int]] = field(default_factory=lambda: cast("dict[str, dict[str, int]]", {}))
+    items: list[EvalItemResult] = field(default_factory=lambda: cast("list[EvalItemResult]", []))
+    sub_results: dict[str, EvalResults] = field(default_factory=lambda: cast("dict[str, EvalResults]", {}))
+
+    @property
+    def passed(self) -> int:
+        """How many items passed."""
+        return self._count("passed")
+
+    @property
+    def failed(self) -> int:
+        """How many failed."""
+        return self._count("failed")
+
+    @property
+    def total(self) -> int:
+        """How many were judged."""
+        return self.passed + self.failed
+
+    @property
+    def all_passed(self) -> bool:
+        """The run came to its end and nothing in it, or in what it is made of, failed; nothing judged is no success."""
+        clean = self.failed == 0 and self._count("errored") == 0 and self.total > 0
+        if self.sub_results:
+            clean = (clean or not self.result_counts) and all(sub.all_passed for sub in self.sub_results.values())
+        return self.status == "completed" and clean
+
+    def raise_for_status(self, msg: str | None = None) -> None:
+        """Check that all passed.
+
+        Raises:
+            EvalNotPassedError: Something failed; the text names what.
+        """
+        if self.all_passed:
+            return
+        failing = [name for name, sub in self.sub_results.items() if not sub.all_passed]
+        errored = [f"{item.item_id}: {item.error_code or 'unknown'}" for item in self.items if item.is_error]
+        parts = [
+            msg or f"Eval run {self.run_id} {self.status}: {self.passed} passed, {self.failed} failed.",
+            f"{self._count('errored')} errored." if self._count("errored") else "",
+            f"See {self.report_url} for details." if self.report_url else "",
+            f"Error: {self.error}" if self.error else "",
+            f"Failed: {', '.join(failing)}." if failing else "",
+            f"Errored items: {', '.join(errored)}." if errored else "",
+        ]
+        raise EvalNotPassedError(" ".join(part for part in parts if part))
+
+    def assert_score_at_least(self, min_score: float, *, evaluator: str | None = None, msg: str | None = None) -> None:
+        """Check that every score, or every one of `evaluator`, is at least this.
+
+        Raises:
+            EvalNotPassedError: One is lower.
+        """
+        low = [f"{item.item_id}/{s.name}={s.score:.3f}" for item in self._all() for s in _scores(item, evaluator) if s.score < min_score]
+        if low:
+            of = f" for {evaluator}" if evaluator else ""
+            raise EvalNotPassedError(msg or f"{len(low)} score(s) below threshold {min_score}{of}: {_named(low)}")
+
+    def assert_dimension_score_at_least(
+        self,
+        dimension_id: str,
+        min_score: float,
+        *,
+        evaluator: str | None = None,
+        require_applicable: bool = False,
+        msg: str | None = None,
+    ) -> None:
+        """Check a dimension of rubrics; items it does not apply to are left out unless `require_applicable`.
+
+        Raises:
+            EvalNotPassedError: A score is lower, or missing where it must not be.
+        """
+        low: list[str] = []
+        missing: list[str] = []
+        for item in self._all():
+            found = [
+                (score.name, rubric.score)
+                for score in _scores(item, evaluator)
+                for rubric in score.dimensions or ()
+                if rubric.id == dimension_id and rubric.applicable
+            ]
+            low += [f"{item.item_id}/{name}/{dimension_id}={value}" for name, value in found if value is None or value < min_score]
+            if require_applicable and not found:
+                missing.append(item.item_id)
+        problems = [f"{len(low)} dimension score(s) for {dimension_id!r} below {min_score}: {_named(low)}"] if low else []
+        if missing:
+            problems.append(f"Dimension {dimension_id!r} not applicable on {len(missing)} item(s): {_named(missing)}")
+        if problems:
+            raise EvalNotPassedError(msg or "; ".join(problems))
+
+    def assert_no_failed_items(self, msg: str | None = None) -> None:
+        """Check that no item failed or could not be judged.
+
+        Raises:
+            EvalNotPassedError: One did.
+        """
+        bad = [f"{item.item_id}:{item.status}" for item in self._all() if item.is_failed or item.is_error]
+        if bad:
+            raise EvalNotPassedError(msg or f"{len(bad)} item(s) failed or errored: {_named(bad)}")
+
+    def _count(self, name: str) -> int:
+        return (self.result_counts or {}).get(name, 0)
+
+    def _all(self) -> Generator[EvalItemResult]:
+        yield from self.items
+        for sub in self.sub_results.values():
+            yield from sub._all()
+
+
+def _scores(item: EvalItemResult, evaluator: str | None) -> list[EvalScoreResult]:
+    return [score for score in item.scores if evaluator is None or score.name == evaluator]
+
+
+def _named(offenders: list[str]) -> str:
+    more = f" (+{len(offenders) - MAX_NAMED} more)" if len(offenders) > MAX_NAMED else ""
+    return ", ".join(offenders[:MAX_NAMED]) + more
