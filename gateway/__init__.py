@@ -194,15 +194,9 @@ if TYPE_CHECKING:
     )
     from gateway.workflows.executor import Executor, handler, response_handler
     from gateway.workflows.function_executor import FunctionExecutor, executor
-    from gateway.workflows.functional import (
-        FunctionalWorkflow,
-        FunctionalWorkflowAgent,
-        RunContext,
-        StepWrapper,
-        get_run_context,
-        step,
-        workflow,
-    )
+    from gateway.workflows.functional import FunctionalWorkflow, workflow
+    from gateway.workflows.functional_agent import FunctionalWorkflowAgent
+    from gateway.workflows.functional_steps import RunContext, StepWrapper, get_run_context, step
     from gateway.workflows.messages import WorkflowMessage
     from gateway.workflows.orchestrations.concurrent import ConcurrentBuilder
     from gateway.workflows.orchestrations.group_chat import AgentOrchestrationOutput, GroupChatBuilder, GroupChatState, TerminationCondition

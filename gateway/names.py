@@ -353,15 +353,9 @@ HOMES: dict[str, tuple[str, ...]] = {
         "FunctionExecutor",
         "executor",
     ),
-    "workflows.functional": (
-        "FunctionalWorkflow",
-        "FunctionalWorkflowAgent",
-        "RunContext",
-        "StepWrapper",
-        "get_run_context",
-        "step",
-        "workflow",
-    ),
+    "workflows.functional": ("FunctionalWorkflow", "workflow"),
+    "workflows.functional_agent": ("FunctionalWorkflowAgent",),
+    "workflows.functional_steps": ("RunContext", "StepWrapper", "get_run_context", "step"),
     "workflows.messages": ("WorkflowMessage",),
     "workflows.orchestrations.concurrent": ("ConcurrentBuilder",),
     "workflows.orchestrations.group_chat": (

@@ -22,12 +22,13 @@ from gateway.types.responses import ResponseStream
 from gateway.workflows.annotations import coerced, is_instance_of, name_of
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.edges import EdgeGroup, InternalEdgeGroup
+from gateway.workflows.encoding import TypeBook
 from gateway.workflows.events import WorkflowEvent, WorkflowRunResult, WorkflowRunState
 from gateway.workflows.executor import Executor
-from gateway.workflows.messages import RUN_KWARGS_KEY
+from gateway.workflows.messages import RUN_KWARGS_KEY, WorkflowMessage
 from gateway.workflows.request import RunRequest
-from gateway.workflows.runner import MAX_ITERATIONS, OnEvent, Runner, RunState
-from gateway.workflows.snapshots import give_back
+from gateway.workflows.runner import MAX_ITERATIONS, START_SOURCE, OnEvent, Runner, RunState
+from gateway.workflows.snapshots import book_of, give_back
 from gateway.workflows.stream import live
 from gateway.workflows.tracing import traced_run
 from gateway.workflows.workflow_agent import WorkflowAgent
@@ -103,6 +104,29 @@ class Workflow:
     def output_types(self) -> list[Any]:
         """What executors may yield, by their annotations."""
         return list(dict.fromkeys(kind for item in self.executors.values() for kind in item.workflow_output_types))
+
+    @property
+    def result_types(self) -> list[Any]:
+        """What executors whose outputs count may yield, by their annotations."""
+        return list(dict.fromkeys(kind for item in self.get_output_executors() for kind in item.workflow_output_types))
+
+    @property
+    def entry_id(self) -> str:
+        """The executor that gets the run's message."""
+        return self.start_executor_id
+
+    @property
+    def pending(self) -> Mapping[str, WorkflowEvent[Any]]:
+        """Requests without an answer, by id."""
+        return self.run_state.pending
+
+    def takes(self, message: object) -> bool:
+        """Whether a run may begin with this message."""
+        return self.get_start_executor().can_handle(WorkflowMessage(message, START_SOURCE))
+
+    def book(self) -> TypeBook:
+        """The classes that its checkpoints may hold."""
+        return book_of(self)
 
     def get_start_executor(self) -> Executor:
         """The executor that gets the run's message."""
@@ -312,7 +336,7 @@ class Workflow:
     @contextmanager
     def _exclusively(self) -> Generator[None]:
         if self._is_running:
-            raise RuntimeError(f"Workflow {self.name!r} is already running. Concurrent executions are not allowed; build another one.")
+            raise RuntimeError(f"Workflow is already running. Concurrent executions are not allowed: build another one of {self.name!r}.")
         self._is_running = True
         try:
             yield
