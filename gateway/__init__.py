@@ -168,7 +168,7 @@ if TYPE_CHECKING:
     from gateway.upstream.library.options import MCPSpecificApproval, SamplingApprovalCallback
     from gateway.upstream.library.transports import MCPStdioTool, MCPStreamableHTTPTool
     from gateway.upstream.tasks import MCPTaskOptions
-    from gateway.workflows.agent_executor import AgentExecutor, AgentExecutorRequest, AgentExecutorResponse
+    from gateway.workflows.agent_executor import AgentExecutor, AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
     from gateway.workflows.builder import WorkflowBuilder
     from gateway.workflows.checkpoints import CheckpointStorage, FileCheckpointStorage, InMemoryCheckpointStorage, WorkflowCheckpoint
     from gateway.workflows.context import WorkflowContext
@@ -214,6 +214,7 @@ if TYPE_CHECKING:
     )
     from gateway.workflows.orchestrations.participants import AgentRequestInfoResponse
     from gateway.workflows.orchestrations.sequential import SequentialBuilder
+    from gateway.workflows.runner import DEFAULT_MAX_ITERATIONS
     from gateway.workflows.sql_checkpoints import SqlCheckpointStorage
     from gateway.workflows.sub_workflow import SubWorkflowRequestMessage, SubWorkflowResponseMessage, WorkflowExecutor
     from gateway.workflows.validation import (
@@ -222,6 +223,7 @@ if TYPE_CHECKING:
         TypeCompatibilityError,
         ValidationTypeEnum,
         WorkflowValidationError,
+        validate_workflow_graph,
     )
     from gateway.workflows.viz import WorkflowViz
     from gateway.workflows.workflow import Workflow
@@ -234,6 +236,7 @@ __all__ = [
     "DEFAULT_BACKGROUND_AGENTS_SOURCE_ID",
     "DEFAULT_FILE_ACCESS_INSTRUCTIONS",
     "DEFAULT_FILE_ACCESS_SOURCE_ID",
+    "DEFAULT_MAX_ITERATIONS",
     "DEFAULT_MEMORY_SOURCE_ID",
     "DEFAULT_MODE_SOURCE_ID",
     "DEFAULT_TODO_SOURCE_ID",
@@ -506,11 +509,13 @@ __all__ = [
     "normalize_tools",
     "prepend_instructions_to_messages",
     "register_state_type",
+    "resolve_agent_id",
     "response_handler",
     "set_agent_mode",
     "step",
     "todos_remaining",
     "tool",
+    "validate_workflow_graph",
     "workflow",
 ]
 

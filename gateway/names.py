@@ -315,7 +315,9 @@ HOMES: dict[str, tuple[str, ...]] = {
         "AgentExecutor",
         "AgentExecutorRequest",
         "AgentExecutorResponse",
+        "resolve_agent_id",
     ),
+    "workflows.runner": ("DEFAULT_MAX_ITERATIONS",),
     "workflows.builder": ("WorkflowBuilder",),
     "workflows.checkpoints": (
         "CheckpointStorage",
@@ -394,6 +396,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "TypeCompatibilityError",
         "ValidationTypeEnum",
         "WorkflowValidationError",
+        "validate_workflow_graph",
     ),
     "workflows.viz": ("WorkflowViz",),
     "workflows.workflow": ("Workflow",),

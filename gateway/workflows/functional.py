@@ -239,7 +239,7 @@ class FunctionalWorkflow:
 
     async def _restore(self, ctx: RunContext, checkpoint_id: str, storage: CheckpointStorage | None) -> None:
         if storage is None:
-            raise ValueError("Cannot restore from a checkpoint without storage: pass checkpoint_storage here or to @workflow.")
+            raise ValueError("Cannot restore from checkpoint: either provide checkpoint_storage parameter here or to @workflow.")
         checkpoint = await storage.load(checkpoint_id)
         if checkpoint.graph_signature_hash != self.graph_signature_hash:
             text = f"Checkpoint {checkpoint_id!r} is not compatible: another version of workflow {checkpoint.workflow_name!r} made it."

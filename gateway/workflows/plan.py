@@ -22,7 +22,7 @@ from gateway.workflows.edges import Case, Default
 from gateway.workflows.executor import Executor
 from gateway.workflows.functional import FunctionalWorkflow
 from gateway.workflows.runnable import Runnable
-from gateway.workflows.runner import MAX_ITERATIONS
+from gateway.workflows.runner import DEFAULT_MAX_ITERATIONS
 from gateway.workflows.shapes import as_selection
 from gateway.workflows.steps import AskAgent, AskPerson, CallFunction, CallTool, incoming_text
 from gateway.workflows.team import TeamPlan
@@ -106,7 +106,7 @@ class WorkflowPlan:
             start_executor=nodes[cast("str", self.file.start)],
             name=self.file.name,
             description=self.file.description,
-            max_iterations=self.file.max_rounds or MAX_ITERATIONS,
+            max_iterations=self.file.max_rounds or DEFAULT_MAX_ITERATIONS,
             output_from=as_selection(self.file.output_from) or [self.file.output_id],
             intermediate_output_from=as_selection(self.file.intermediate_output_from),
         )

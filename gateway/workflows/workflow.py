@@ -27,7 +27,7 @@ from gateway.workflows.events import WorkflowEvent, WorkflowRunResult, WorkflowR
 from gateway.workflows.executor import Executor
 from gateway.workflows.messages import RUN_KWARGS_KEY, WorkflowMessage
 from gateway.workflows.request import RunRequest
-from gateway.workflows.runner import MAX_ITERATIONS, START_SOURCE, OnEvent, Runner, RunState
+from gateway.workflows.runner import DEFAULT_MAX_ITERATIONS, START_SOURCE, OnEvent, Runner, RunState
 from gateway.workflows.snapshots import book_of, give_back
 from gateway.workflows.stream import live
 from gateway.workflows.tracing import traced_run
@@ -62,7 +62,7 @@ class Workflow:
         *,
         name: str = "",
         description: str | None = None,
-        max_iterations: int = MAX_ITERATIONS,
+        max_iterations: int = DEFAULT_MAX_ITERATIONS,
         designation: OutputDesignation | None = None,
         checkpoint_storage: CheckpointStorage | None = None,
     ) -> None:
@@ -162,9 +162,16 @@ class Workflow:
 
     def to_dict(self) -> dict[str, Any]:
         """The graph as data."""
-        executors = {name: item.to_dict() for name, item in self.executors.items()}
-        data = {"name": self.name, "id": self.id, "description": self.description, "start_executor_id": self.start_executor_id}
-        return {**data, "max_iterations": self.max_iterations, "executors": executors, "edge_groups": self._group_forms()}
+        data: dict[str, Any] = {"name": self.name, "id": self.id, "start_executor_id": self.start_executor_id}
+        if self.description is not None:
+            data["description"] = self.description
+        data["max_iterations"] = self.max_iterations
+        data["executors"] = {name: item.to_dict() for name, item in self.executors.items()}
+        data["edge_groups"] = [group.to_dict() for group in self.edge_groups]
+        outputs, others = self._designation.outputs, self._designation.intermediates
+        data["output_executors"] = sorted(outputs) if outputs is not None else None
+        data["intermediate_executors"] = sorted(others) if outputs is not None else None
+        return data
 
     def to_json(self) -> str:
         """`to_dict` as text."""
@@ -306,7 +313,7 @@ class Workflow:
         """Take back the checkpoint and judge the answers, before anything is told."""
         if request.checkpoint_id is not None:
             if storage is None:
-                raise ValueError("Cannot restore from a checkpoint without storage: pass checkpoint_storage here or to WorkflowBuilder.")
+                raise ValueError("Cannot restore from checkpoint: either provide checkpoint_storage parameter here or to WorkflowBuilder.")
             await give_back(self, await storage.load(request.checkpoint_id))
         if request.responses is None:
             return {}
@@ -331,7 +338,8 @@ class Workflow:
             shared.set(RUN_KWARGS_KEY, dict(request.run_kwargs))
             shared.commit()
         elif request.message is not None:
-            shared.delete(RUN_KWARGS_KEY)
+            shared.set(RUN_KWARGS_KEY, {})
+            shared.commit()
 
     @contextmanager
     def _exclusively(self) -> Generator[None]:
@@ -343,14 +351,12 @@ class Workflow:
         finally:
             self._is_running = False
 
-    def _group_forms(self) -> list[dict[str, Any]]:
-        return [group.describe() for group in self.edge_groups if not isinstance(group, InternalEdgeGroup)]
-
     def _signature(self) -> dict[str, Any]:
         executors = {name: f"{type(item).__module__}.{type(item).__qualname__}" for name, item in self.executors.items()}
+        groups = [group.describe() for group in self.edge_groups if not isinstance(group, InternalEdgeGroup)]
         inner = {
             name: child.graph_signature_hash
             for name, item in self.executors.items()
             if (child := getattr(item, "workflow", None)) is not None
         }
-        return {"start": self.start_executor_id, "executors": executors, "groups": self._group_forms(), "inner": inner}
+        return {"start": self.start_executor_id, "executors": executors, "groups": groups, "inner": inner}
