@@ -217,7 +217,7 @@ def test_handlers_of_the_wrong_shape_are_refused_where_they_are_written() -> Non
     async def open_type(self: Any, message: Other, ctx: WorkflowContext[str]) -> None: ...  # pyright: ignore[reportInvalidTypeVarUse]
     async def other_context(self: Any, message: str, ctx: int) -> None: ...
     async def no_context(self: Any, message: str, ctx) -> None: ...  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
-    async def no_type(self: Any, message: str, ctx: WorkflowContext[7]) -> None: ...  # pyright: ignore[reportInvalidTypeArguments]
+    async def no_type(self: Any, message: str, ctx: WorkflowContext[7]) -> None: ...  # pyright: ignore[reportGeneralTypeIssues, reportUnknownParameterType]
     def plain(self: Any, message: str, ctx: WorkflowContext[str]) -> None: ...
 
     wrong: list[tuple[Any, str]] = [
