@@ -181,7 +181,7 @@ if TYPE_CHECKING:
     from gateway.upstream.library.options import MCPSpecificApproval, SamplingApprovalCallback
     from gateway.upstream.library.transports import MCPStdioTool, MCPStreamableHTTPTool
     from gateway.upstream.tasks import MCPTaskOptions
-    from gateway.workflows.agent_executor import AgentExecutor, AgentExecutorRequest, AgentExecutorResponse
+    from gateway.workflows.agent_executor import AgentExecutor, AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
     from gateway.workflows.builder import WorkflowBuilder
     from gateway.workflows.checkpoints import CheckpointStorage, FileCheckpointStorage, InMemoryCheckpointStorage, WorkflowCheckpoint
     from gateway.workflows.context import WorkflowContext
@@ -208,15 +208,9 @@ if TYPE_CHECKING:
     )
     from gateway.workflows.executor import Executor, handler, response_handler
     from gateway.workflows.function_executor import FunctionExecutor, executor
-    from gateway.workflows.functional import (
-        FunctionalWorkflow,
-        FunctionalWorkflowAgent,
-        RunContext,
-        StepWrapper,
-        get_run_context,
-        step,
-        workflow,
-    )
+    from gateway.workflows.functional import FunctionalWorkflow, workflow
+    from gateway.workflows.functional_agent import FunctionalWorkflowAgent
+    from gateway.workflows.functional_steps import RunContext, StepWrapper, get_run_context, step
     from gateway.workflows.messages import WorkflowMessage
     from gateway.workflows.orchestrations.concurrent import ConcurrentBuilder
     from gateway.workflows.orchestrations.group_chat import AgentOrchestrationOutput, GroupChatBuilder, GroupChatState, TerminationCondition
@@ -234,6 +228,7 @@ if TYPE_CHECKING:
     )
     from gateway.workflows.orchestrations.participants import AgentRequestInfoResponse
     from gateway.workflows.orchestrations.sequential import SequentialBuilder
+    from gateway.workflows.runner import DEFAULT_MAX_ITERATIONS
     from gateway.workflows.sql_checkpoints import SqlCheckpointStorage
     from gateway.workflows.sub_workflow import SubWorkflowRequestMessage, SubWorkflowResponseMessage, WorkflowExecutor
     from gateway.workflows.validation import (
@@ -242,6 +237,7 @@ if TYPE_CHECKING:
         TypeCompatibilityError,
         ValidationTypeEnum,
         WorkflowValidationError,
+        validate_workflow_graph,
     )
     from gateway.workflows.viz import WorkflowViz
     from gateway.workflows.workflow import Workflow
@@ -255,6 +251,7 @@ __all__ = [
     "DEFAULT_FILE_ACCESS_INSTRUCTIONS",
     "DEFAULT_FILE_ACCESS_SOURCE_ID",
     "DEFAULT_HARNESS_INSTRUCTIONS",
+    "DEFAULT_MAX_ITERATIONS",
     "DEFAULT_MEMORY_SOURCE_ID",
     "DEFAULT_MODE_SOURCE_ID",
     "DEFAULT_TODO_SOURCE_ID",
@@ -546,6 +543,7 @@ __all__ = [
     "normalize_tools",
     "prepend_instructions_to_messages",
     "register_state_type",
+    "resolve_agent_id",
     "response_handler",
     "set_agent_mode",
     "step",
@@ -554,6 +552,7 @@ __all__ = [
     "tool_call_args_match",
     "tool_called_check",
     "tool_calls_present",
+    "validate_workflow_graph",
     "workflow",
 ]
 

@@ -5,22 +5,77 @@ Shared by `workflow_agent` and `functional`.
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from enum import Enum
 from typing import Any, cast
 
-from gateway.errors import AgentError
-from gateway.json_types import JsonObject
+from pydantic import BaseModel
+
+from gateway.errors import AgentError, WorkflowCheckpointException
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.types.annotations import UsageDetails, add_usage
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.workflows.agent_executor import is_request
 from gateway.workflows.annotations import is_instance_of
-from gateway.workflows.encoding import encode
+from gateway.workflows.encoding import TypeBook, decode, encode, settle
 from gateway.workflows.events import CROSSING_TYPES, WorkflowEvent
 
 REQUEST_INFO_FUNCTION_NAME = "request_info"
 """The function that a request calls."""
+
+
+class _Imported(TypeBook):
+    """Classes of data of modules that are imported already: making one of them runs no code of theirs but a model's validation."""
+
+    def find(self, name: str) -> type | None:
+        """The class of a name, when it is one of data."""
+        known = super().find(name)
+        if known is not None:
+            return known
+        module, _, qualname = name.partition(":")
+        target: object = sys.modules.get(module)
+        for part in qualname.split("."):
+            target = getattr(target, part, None)
+        if not isinstance(target, type) or not (is_dataclass(target) or issubclass(target, BaseModel | Enum)):
+            return None
+        return target
+
+
+@dataclass
+class RequestInfoFunctionArgs:
+    """The arguments of the call of `request_info` that a request crosses as."""
+
+    request_id: str
+    request_event: WorkflowEvent[Any]
+
+    def to_dict(self) -> JsonObject:
+        """As JSON."""
+        event = self.request_event
+        form: JsonObject = {"type": event.type, "data": encode(event.data), "request_id": event.request_id}
+        form |= {"source_executor_id": event.source_executor_id, "request_type": encode(event.request_type)}
+        return {"request_id": self.request_id, "request_event": {**form, "response_type": encode(event.response_type)}}
+
+    @classmethod
+    def from_dict(cls, payload: JsonMapping) -> RequestInfoFunctionArgs:
+        """The inverse of `to_dict`, in a process that knows the classes.
+
+        Raises:
+            ValueError: It is not what `to_dict` gives, or names a class that is not there.
+        """
+        if not payload.get("request_id") or not isinstance(payload.get("request_event"), dict):
+            raise ValueError("The arguments of request_info need 'request_id' and 'request_event'.")
+        book, event = _Imported(), cast("JsonObject", payload["request_event"])
+        try:
+            data, response_type = (settle(decode(event[key], book), book) for key in ("data", "response_type"))
+            made = WorkflowEvent[Any].request_info(str(event["request_id"]), str(event["source_executor_id"]), data, response_type)
+        except (KeyError, WorkflowCheckpointException) as error:
+            raise ValueError(f"The arguments of request_info cannot be read: {error}.") from error
+        return cls(str(payload["request_id"]), made)
 
 
 def updates_of(event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
@@ -28,13 +83,11 @@ def updates_of(event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
     if event.type not in CROSSING_TYPES:
         return []
     if event.type == "request_info":
-        return [_update([_to_content(event)], event.source_executor_id)]
+        return [_update([_to_content(event)], event.source_executor_id, event)]
     data, author = event.data, event.executor_id
     if isinstance(data, AgentResponseUpdate):
         return [
-            AgentResponseUpdate(
-                list(data.contents), data.role, data.author_name or author, data.message_id, data.response_id, data.finish_reason
-            )
+            replace(data, contents=list(data.contents), author_name=data.author_name or author)
         ]
     if isinstance(data, AgentResponse):
         updates = [_of_message(message, author) for message in data.messages]
@@ -47,18 +100,38 @@ def updates_of(event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
     if is_instance_of(data, list[Message]):
         return [_of_message(message, author) for message in cast("list[Message]", data)]
     contents = _contents_of(data)
-    return [_update(contents, author)] if contents else []
+    return [_update(contents, author, data)] if contents else []
+
+
+def whole_response(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
+    """The answer of a run that was not streamed: a message for each update, as it is."""
+    messages: list[Message] = []
+    usage: UsageDetails | None = None
+    for update in updates:
+        for content in update.contents:
+            if content.type == "usage":
+                usage = add_usage(usage, content.usage_details)
+        contents = [content for content in update.contents if content.type != "usage"]
+        messages.append(
+            Message(
+                update.role or "assistant",
+                contents,
+                author_name=update.author_name,
+                message_id=update.message_id,
+                additional_properties=update.additional_properties,
+                raw_representation=update.raw_representation,
+            )
+        )
+    raw = [update.raw_representation for update in updates]
+    dates = [update.created_at for update in updates if update.created_at]
+    return AgentResponse(messages, usage_details=usage, created_at=max(dates, default=None), raw_representation=raw)
 
 
 def _to_content(event: WorkflowEvent[Any]) -> Content:
     """A request as a call of `request_info`; what already asks a person stays as it is."""
     if isinstance(event.data, Content) and is_request(event.data):
         return event.data
-    arguments: JsonObject = {
-        "request_id": event.request_id,
-        "source_executor_id": event.source_executor_id,
-        "data": encode(event.data),
-    }
+    arguments = RequestInfoFunctionArgs(event.request_id, event).to_dict()
     return Content.from_function_call(call_id=event.request_id, name=REQUEST_INFO_FUNCTION_NAME, arguments=arguments)
 
 
@@ -85,12 +158,19 @@ def answers_in(messages: Sequence[Message]) -> dict[str, Any]:
     return answers
 
 
-def _update(contents: list[Content], author: str | None) -> AgentResponseUpdate:
-    return AgentResponseUpdate(contents, "assistant", author, str(uuid.uuid4()))
+def _update(contents: list[Content], author: str | None, raw: object) -> AgentResponseUpdate:
+    return AgentResponseUpdate(contents, "assistant", author, str(uuid.uuid4()), raw_representation=raw)
 
 
 def _of_message(message: Message, author: str | None) -> AgentResponseUpdate:
-    return AgentResponseUpdate(list(message.contents), message.role, message.author_name or author, message.message_id or str(uuid.uuid4()))
+    return AgentResponseUpdate(
+        list(message.contents),
+        message.role,
+        message.author_name or author,
+        message.message_id or str(uuid.uuid4()),
+        additional_properties=message.additional_properties or None,
+        raw_representation=message.raw_representation or message,
+    )
 
 
 def _contents_of(data: Any) -> list[Content]:

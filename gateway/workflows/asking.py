@@ -31,10 +31,9 @@ from gateway.workflows.orchestrations.handoff import HandoffAgentUserRequest
 from gateway.workflows.orchestrations.magentic import MagenticPlanReviewRequest, MagenticPlanReviewResponse
 from gateway.workflows.orchestrations.participants import AgentRequestInfoResponse
 from gateway.workflows.request import RunRequest
+from gateway.workflows.runnable import Runnable
 from gateway.workflows.runner import OnEvent, failed_executor, first_failure
-from gateway.workflows.snapshots import book_of
 from gateway.workflows.steps import Question
-from gateway.workflows.workflow import Workflow
 
 MAX_ASK_ROUNDS = 100
 """Times that one call may stop for answers; a workflow that asks more often is taken for stuck."""
@@ -49,7 +48,7 @@ _KINDS: dict[Any, JsonObject] = {
 
 
 async def run_to_end(
-    workflow: Workflow, message: Any, ctx: CallContext, hear: OnEvent, *, person: CallContext | None = None
+    workflow: Runnable, message: Any, ctx: CallContext, hear: OnEvent, *, person: CallContext | None = None
 ) -> WorkflowRunResult:
     """Run with a message until nothing is open, asking `person` for each request: `ctx`, where the way to the person is no other.
 
@@ -62,18 +61,18 @@ async def run_to_end(
     storage = TaskCheckpoints(ctx.durable, events) if ctx.durable is not None else None
     request = RunRequest(message, checkpoint_storage=storage, ctx=ctx)
     if storage is not None and storage.latest_id is not None:
-        events += storage.outputs(book_of(workflow))
+        events += storage.outputs(workflow.book())
         request = RunRequest(checkpoint_id=storage.latest_id, checkpoint_storage=storage, ctx=ctx)
     for _ in range(MAX_ASK_ROUNDS):
         try:
             await workflow.perform(request, hear, events=events)
         except Exception as error:  # what executors raise becomes one failure that names the executor
             raise _failure(error) from error
-        pending = list(workflow.run_state.pending.values())
+        pending = list(workflow.pending.values())
         if not pending:
             return WorkflowRunResult.of(events)
         request = RunRequest(responses=await _ask_all(pending, person or ctx), checkpoint_storage=storage, ctx=ctx)
-    raise WorkflowFailed(f"The workflow asked more than {MAX_ASK_ROUNDS} times; giving up.", executor=workflow.start_executor_id)
+    raise WorkflowFailed(f"The workflow asked more than {MAX_ASK_ROUNDS} times; giving up.", executor=workflow.entry_id)
 
 
 async def _ask_all(pending: Sequence[WorkflowEvent[Any]], ctx: CallContext) -> dict[str, Any]:

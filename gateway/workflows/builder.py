@@ -26,13 +26,14 @@ from gateway.workflows.edges import (
     SwitchCaseEdgeGroupDefault,
 )
 from gateway.workflows.executor import Executor
-from gateway.workflows.runner import MAX_ITERATIONS
+from gateway.workflows.runner import DEFAULT_MAX_ITERATIONS
 from gateway.workflows.validation import (
     GraphConnectivityError,
     ValidationTypeEnum,
     WorkflowValidationError,
     check_graph,
     check_outputs,
+    check_yields,
     raise_all,
     unknown_id,
 )
@@ -50,11 +51,11 @@ class WorkflowBuilder:
 
     def __init__(
         self,
-        max_iterations: int = MAX_ITERATIONS,
+        max_iterations: int = DEFAULT_MAX_ITERATIONS,
         name: str | None = None,
         description: str | None = None,
         *,
-        start_executor: Node = None,
+        start_executor: Node,
         checkpoint_storage: CheckpointStorage | None = None,
         output_from: OutputSelection | None = None,
         intermediate_output_from: IntermediateSelection | None = None,
@@ -82,7 +83,7 @@ class WorkflowBuilder:
                 raise ValueError(f"{word} is {selection!r}; give a list of executors, or {' or '.join(map(repr, texts))}.")
         self._output_from = output_from
         self._intermediate_output_from = intermediate_output_from
-        self._start = self._note(start_executor) if start_executor is not None else None
+        self._start = self._note(start_executor)
 
     def add_edge(self, source: Node, target: Node, condition: EdgeCondition | None = None, *, max_traversals: int | None = None) -> Self:
         """Carry messages of `source` to `target`, where `condition` holds and at most `max_traversals` times a run."""
@@ -131,13 +132,8 @@ class WorkflowBuilder:
         """The workflow.
 
         Raises:
-            ValueError: There is no start.
             WorkflowValidationError: All that is wrong, one line each; the class is that of the first problem.
         """
-        if self._start is None:
-            raise WorkflowValidationError(
-                "There is no start: give WorkflowBuilder a start_executor.", ValidationTypeEnum.GRAPH_CONNECTIVITY
-            )
         named = [self._start, *(name for group in self._groups for edge in group.edges for name in (edge.source_id, edge.target_id))]
         raise_all(
             [GraphConnectivityError(unknown_id(name, self._executors)) for name in dict.fromkeys(named) if name not in self._executors]
@@ -153,6 +149,7 @@ class WorkflowBuilder:
             *check_graph(self._start, self._executors, self._groups),
             *limits,
             *check_outputs(self._executors, outputs, intermediates),
+            *check_yields(self._executors, [*self._named(self._output_from), *self._named(self._intermediate_output_from)]),
         ]
         raise_all(problems)
         is_open = outputs is None and intermediates is None
@@ -179,6 +176,12 @@ class WorkflowBuilder:
             return None
         if isinstance(selection, str):
             return [name for name, item in self._executors.items() if item.workflow_output_types] or list(self._executors)
+        return self._named(selection)
+
+    def _named(self, selection: OutputSelection | IntermediateSelection | None) -> list[str]:
+        """The executors that a selection names one by one."""
+        if selection is None or isinstance(selection, str):
+            return []
         return [item if isinstance(item, str) else self._id_of(item) for item in selection]
 
     def _id_of(self, item: Node) -> str:

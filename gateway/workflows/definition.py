@@ -213,7 +213,7 @@ class WorkflowFile(Closed):
     prompt: str | None = None
     """What an orchestration is asked, a template of the input; left out: the only argument, or all of them."""
     python: Annotated[str, FUNCTION, FUNCTION_SCHEMA] | None = None
-    """A graph in code instead: `package.module:workflow`, a `Workflow` or a function that returns one."""
+    """A workflow in code instead: `package.module:workflow`, a `Workflow`, a function with steps, or one that returns either."""
     task: TaskSupport = "optional"
     """Whether clients may (`optional`), must (`required`) or cannot (`never`) run it in the background."""
 

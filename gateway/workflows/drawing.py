@@ -8,13 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from gateway.errors import ToolFailed
+from gateway.errors import ToolFailed, WorkflowInvalid
 from gateway.json_types import JsonObject
 from gateway.tools.base import ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.workflows.loader import load_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.viz import WorkflowViz
+from gateway.workflows.workflow import Workflow
 
 Picture = Literal["mermaid", "dot", "svg"]
 
@@ -43,6 +44,8 @@ async def draw(path: Path, picture: Picture, *, base_dir: Path) -> str:
     """
     plan = await WorkflowPlan.prepare(load_workflow(path), base_dir=base_dir)
     workflow = plan.sample or await plan.build({name: _Placeholder(pattern) for name, pattern in plan.patterns.items()})
+    if not isinstance(workflow, Workflow):
+        raise WorkflowInvalid(f"{path}: python: {workflow.entry_id!r} is a function, and its steps are known only when it runs: no graph.")
     made = WorkflowViz(workflow)
     match picture:
         case "mermaid":

@@ -56,6 +56,12 @@ class Edge:
             return None
         return self.condition_name or getattr(self.condition, "__name__", type(self.condition).__name__)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The edge as data, its condition by name."""
+        ends: dict[str, Any] = {"source_id": self.source_id, "target_id": self.target_id}
+        named = {"condition_name": self.label, "max_traversals": self.max_traversals}
+        return ends | {key: value for key, value in named.items() if value is not None}
+
     async def should_route(self, data: Any) -> bool:
         """Whether the condition lets the message pass."""
         if self.condition is None:
@@ -104,6 +110,15 @@ class EdgeGroup:
         """The edges that want this message, before types are looked at."""
         return [edge for edge in self.edges if await edge.should_route(message)]
 
+    @property
+    def id(self) -> str:
+        """What it connects; unique in a graph that was checked."""
+        return f"{self.type}/{','.join(self.source_executor_ids)}->{','.join(self.target_executor_ids)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The group as data, functions by name."""
+        return {"id": self.id, "type": self.type, "edges": [edge.to_dict() for edge in self.edges]}
+
     def describe(self) -> dict[str, Any]:
         """What the graph's signature says about it."""
         return {"type": self.type, "edges": [[edge.source_id, edge.target_id, edge.label, edge.max_traversals] for edge in self.edges]}
@@ -146,10 +161,17 @@ class FanOutEdgeGroup(EdgeGroup):
             raise RuntimeError(f"Invalid selection result: {unknown[0]!r} is no target; the targets are {', '.join(map(repr, by_target))}.")
         return [by_target[name] for name in chosen]
 
+    def to_dict(self) -> dict[str, Any]:
+        """With the name of the selection."""
+        return {**EdgeGroup.to_dict(self), "selection_func_name": self._selection_name}
+
     def describe(self) -> dict[str, Any]:
         """With the name of the selection."""
-        name = getattr(self.selection_func, "__name__", None) if self.selection_func is not None else None
-        return {**EdgeGroup.describe(self), "selection": name}
+        return {**EdgeGroup.describe(self), "selection": self._selection_name}
+
+    @property
+    def _selection_name(self) -> str | None:
+        return getattr(self.selection_func, "__name__", None)
 
 
 class FanInEdgeGroup(EdgeGroup):
@@ -172,12 +194,20 @@ class SwitchCaseEdgeGroupCase:
     condition: Callable[[Any], bool]
     target_id: str
 
+    def to_dict(self) -> dict[str, Any]:
+        """The case as data, its condition by name."""
+        return {"target_id": self.target_id, "type": "Case", "condition_name": getattr(self.condition, "__name__", "")}
+
 
 @dataclass(frozen=True, slots=True)
 class SwitchCaseEdgeGroupDefault:
     """The default case with its target's id."""
 
     target_id: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The case as data."""
+        return {"target_id": self.target_id, "type": "Default"}
 
 
 class SwitchCaseEdgeGroup(FanOutEdgeGroup):
@@ -210,6 +240,10 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
             except Exception as error:  # a condition is the user's; the next case may know the type
                 logger.warning("the condition of case %r failed: %s", case.target_id, error)
         return [case.target_id for case in self.cases if isinstance(case, SwitchCaseEdgeGroupDefault)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """With the cases."""
+        return {**EdgeGroup.to_dict(self), "cases": [case.to_dict() for case in self.cases]}
 
     def describe(self) -> dict[str, Any]:
         """With the names of the conditions."""

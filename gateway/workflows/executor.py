@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar, cast, get_args, get_origin, overload
+from typing import Any, ClassVar, ForwardRef, Protocol, TypeVar, cast, get_args, get_origin, overload
 
 from gateway.errors import WorkflowError
 from gateway.workflows.annotations import hints_of, is_compatible, is_instance_of, members, name_of, resolved
@@ -196,7 +196,7 @@ def handler(function: HandlerFunction | None = None, /, *, input: Any = None, ou
         else:
             hints = hints_of(method)
             kind = message_type_of(hints, names[1], method, "Handler")
-            sent, yielded = context_types(hints.get(names[2], Any), f"Handler {method.__name__}")
+            sent, yielded = context_types(hints.get(names[2], inspect.Parameter.empty), f"Handler {method.__name__}")
         setattr(method, _HANDLER, HandlerSpec(method.__name__, kind, tuple(sent), tuple(yielded)))
         return method
 
@@ -243,7 +243,7 @@ def response_handler(
                 message_type_of(hints, names[1], method, "Response handler"),
                 message_type_of(hints, names[2], method, "Response handler"),
             )
-            sent, yielded = context_types(hints.get(names[3], Any), f"Response handler {method.__name__}")
+            sent, yielded = context_types(hints.get(names[3], inspect.Parameter.empty), f"Response handler {method.__name__}")
         setattr(method, _RESPONSE_HANDLER, HandlerSpec(method.__name__, pair, tuple(sent), tuple(yielded)))
         return method
 
@@ -270,11 +270,16 @@ def context_types(annotation: Any, who: str) -> tuple[list[Any], list[Any]]:
         ValueError: It is no `WorkflowContext`.
     """
     origin = get_origin(annotation) or annotation
-    if origin is Any or annotation is inspect.Parameter.empty:
+    if annotation is inspect.Parameter.empty:
+        raise ValueError(f"{who} must have a WorkflowContext annotation for its context, such as WorkflowContext[T].")
+    if origin is Any:
         return [], []
     if not (isinstance(origin, type) and issubclass(origin, WorkflowContext)):
         raise ValueError(f"{who} must take its context as WorkflowContext, not {name_of(annotation)}.")
     args = get_args(annotation)
+    for kind in (part for arg in args for part in members(arg)):
+        if not (kind is Any or isinstance(kind, type | TypeVar | ForwardRef) or get_origin(kind) is not None):
+            raise ValueError(f"{who} has {kind!r} in its WorkflowContext annotation, which is no type.")
     return (members(args[0]) if args else []), (members(args[1]) if len(args) > 1 else [])
 
 

@@ -41,9 +41,10 @@ class FunctionExecutor(Executor):
         self._func = func
         self._wants_context = len(names) == 2
         message_type = resolved(input, func) if input is not None else message_type_of(hints, names[0], func, "Function")
-        sent, yielded = context_types(hints.get(names[1], Any), f"Function {self.id!r}") if self._wants_context else ([], [])
-        if not self._wants_context:
-            sent = yielded = members(hints.get("return"))
+        if self._wants_context:
+            sent, yielded = context_types(hints.get(names[1], inspect.Parameter.empty), f"Function {self.id!r}")
+        else:
+            sent = yielded = members(hints.get("return", Any))
         sent = members(resolved(output, func)) if output is not None else sent
         yielded = members(resolved(workflow_output, func)) if workflow_output is not None else yielded
         self.register(self._call, HandlerSpec(self.id, message_type, tuple(sent), tuple(yielded)))

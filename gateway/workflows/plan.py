@@ -20,12 +20,17 @@ from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.definition import AgentStep, AskStep, EdgeEntry, PythonStep, ToolStep, WorkflowFile, WorkflowStep
 from gateway.workflows.edges import Case, Default
 from gateway.workflows.executor import Executor
-from gateway.workflows.runner import MAX_ITERATIONS
+from gateway.workflows.functional import FunctionalWorkflow
+from gateway.workflows.runnable import Runnable
+from gateway.workflows.runner import DEFAULT_MAX_ITERATIONS
 from gateway.workflows.shapes import as_selection
 from gateway.workflows.steps import AskAgent, AskPerson, CallFunction, CallTool, incoming_text
 from gateway.workflows.team import TeamPlan
 from gateway.workflows.templates import Template
 from gateway.workflows.workflow import Workflow
+
+Code = Workflow | FunctionalWorkflow | Callable[[], Any]
+"""What `python:` may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +40,12 @@ class WorkflowPlan:
     file: WorkflowFile
     functions: Mapping[str, FunctionTool[..., Any]] = field(default_factory=dict[str, FunctionTool[..., Any]])
     """Of Python executors, by id."""
-    code: Workflow | Callable[[], Any] | None = None
-    """The graph in code: one object, or a function that makes one per call."""
+    code: Code | None = None
+    """The workflow in code: one graph, a function with steps, or a function that makes one of these per call."""
     team: TeamPlan | None = None
     """The orchestration."""
-    sample: Workflow | None = None
-    """The graph in code, to see what it takes and gives; never run where each call makes its own."""
+    sample: Runnable | None = None
+    """The workflow in code, to see what it takes and gives; never run where each call makes its own."""
 
     @classmethod
     async def prepare(cls, file: WorkflowFile, *, base_dir: Path) -> WorkflowPlan:
@@ -85,11 +90,11 @@ class WorkflowPlan:
             return Template.parse(self.file.prompt).text(arguments)
         return incoming_text([dict(arguments)])
 
-    async def build(self, tools: Mapping[str, Tool]) -> Workflow:
+    async def build(self, tools: Mapping[str, Tool]) -> Runnable:
         """A workflow for one run; `tools` by executor id, as `patterns` asks.
 
         Raises:
-            WorkflowInvalid: A function that should make the graph in code did not.
+            WorkflowInvalid: A function that should make the workflow in code did not.
             ToolFailed: An agent takes no text.
         """
         if self.code is not None:
@@ -101,7 +106,7 @@ class WorkflowPlan:
             start_executor=nodes[cast("str", self.file.start)],
             name=self.file.name,
             description=self.file.description,
-            max_iterations=self.file.max_rounds or MAX_ITERATIONS,
+            max_iterations=self.file.max_rounds or DEFAULT_MAX_ITERATIONS,
             output_from=as_selection(self.file.output_from) or [self.file.output_id],
             intermediate_output_from=as_selection(self.file.intermediate_output_from),
         )
@@ -172,25 +177,35 @@ def _same(value: JsonValue, expected: JsonValue) -> bool:
     return value == expected and isinstance(value, bool) == isinstance(expected, bool)
 
 
-async def _made(code: Workflow | Callable[[], Any], reference: str) -> Workflow:
-    """The graph itself, or what the function makes."""
+async def _made(code: Code, reference: str) -> Runnable:
+    """The graph itself, a function with steps for one run, or what the function makes."""
     if isinstance(code, Workflow):
         return code
+    if isinstance(code, FunctionalWorkflow):
+        return _fresh(code, reference)
     try:
         made = await run_function(code, [], {})
     except Exception as error:  # the boundary to people's code: one broken workflow must not stop the others
         raise WorkflowInvalid(f"python: {reference} failed: {type(error).__name__}: {error}") from error
+    if isinstance(made, FunctionalWorkflow):
+        return _fresh(made, reference)
     if not isinstance(made, Workflow):
         raise WorkflowInvalid(f"python: {reference} returned {type(made).__name__}; return a Workflow: WorkflowBuilder(…).build().")
     return made
 
 
-async def _import_graph(reference: str, base_dir: Path) -> Workflow | Callable[[], Any]:
+def _fresh(code: FunctionalWorkflow, reference: str) -> Runnable:
+    if not code.input_types:
+        raise WorkflowInvalid(f"python: {reference} takes no message, so nothing can start it; give its function one parameter.")
+    return code.fresh()
+
+
+async def _import_graph(reference: str, base_dir: Path) -> Code:
     try:
         found = await import_object(reference, base_dir=base_dir)
     except ConfigError as error:
         raise WorkflowInvalid(f"python: {error}") from error
-    if isinstance(found, Workflow):
+    if isinstance(found, Workflow | FunctionalWorkflow):
         return found
     if not callable(found) or isinstance(found, type):
         raise WorkflowInvalid(f"python: {reference} is {type(found).__name__}, not a Workflow or a function that returns one.")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from gateway.errors import WorkflowConvergenceException, WorkflowError, only_cause
+from gateway.errors import WorkflowConvergenceException, only_cause
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.workflows.checkpoints import CheckpointID, CheckpointStorage
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_ITERATIONS = 100
+DEFAULT_MAX_ITERATIONS = 100
 """Rounds of one run; a graph that is still busy then is taken for an endless loop (WF2)."""
 
 START_SOURCE = "Workflow"
@@ -159,10 +159,10 @@ class Runner:
         for message in messages:
             groups = self._workflow.groups_of(message.source_id)
             if message.target_id is not None and not any(message.target_id in group.target_executor_ids for _, group in groups):
-                raise failing(
-                    WorkflowError(f"Executor {message.source_id!r} sends to {message.target_id!r}, but no edge leads there."),
-                    message.source_id,
-                )
+                text = f"Executor {message.source_id!r} sends to {message.target_id!r}, but no edge leads there; the message is lost."
+                logger.warning("workflow %s: %s", self._workflow.name, text)
+                await self._report(WorkflowEvent[Any].warning(text))
+                continue
             taken = 0
             for index, group in groups:
                 for target_id, delivery in await self._through(index, group, message):

@@ -109,6 +109,10 @@ class WorkflowExecutor(Executor):
         """The parent's caller answered."""
         await self._answered(ctx.request_id or "", response, ctx)
 
+    def to_dict(self) -> dict[str, Any]:
+        """With the inner workflow."""
+        return {**super().to_dict(), "workflow": self.workflow.to_dict()}
+
     async def on_checkpoint_save(self) -> dict[str, Any]:
         """The inner workflow as a checkpoint of its own."""
         inner = await take(self.workflow)

@@ -23,10 +23,8 @@ from gateway.tools.contents import to_block
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.workflows.annotations import is_instance_of, members, name_of
-from gateway.workflows.messages import WorkflowMessage
-from gateway.workflows.runner import START_SOURCE
+from gateway.workflows.runnable import Runnable
 from gateway.workflows.steps import as_result
-from gateway.workflows.workflow import Workflow
 
 INPUT = "input"
 """The argument of a start that takes neither fields nor messages."""
@@ -37,7 +35,7 @@ MESSAGE = "message"
 MESSAGE_SCHEMA: JsonObject = {"type": "string", "minLength": 1, "description": "What the workflow is to do or to answer."}
 
 
-def input_schema_of(workflow: Workflow) -> JsonObject:
+def input_schema_of(workflow: Runnable) -> JsonObject:
     """What the start executor takes, as the arguments of a tool."""
     kinds = _kinds_of(workflow)
     if _takes_messages(kinds):
@@ -55,16 +53,16 @@ def input_schema_of(workflow: Workflow) -> JsonObject:
     return {**made, "$defs": definitions} if definitions else made
 
 
-def output_schema_of(workflow: Workflow) -> JsonObject | None:
+def output_schema_of(workflow: Runnable) -> JsonObject | None:
     """The schema of the output, where all that counts is of one class with fields."""
-    kinds = list(dict.fromkeys(kind for item in workflow.get_output_executors() for kind in item.workflow_output_types))
+    kinds = workflow.result_types
     if len(kinds) != 1 or _is_spoken(kinds[0]):
         return None
     schema = schema_of_type(kinds[0], is_output=True)
     return schema if schema is not None and schema.get("type") == "object" and schema.get("properties") else None
 
 
-def message_of(workflow: Workflow, arguments: JsonObject, *, is_derived: bool) -> Any:
+def message_of(workflow: Runnable, arguments: JsonObject, *, is_derived: bool) -> Any:
     """The message that a run begins with. `is_derived`: the arguments are those of `input_schema_of`, not of the file's `input`.
 
     Raises:
@@ -74,12 +72,11 @@ def message_of(workflow: Workflow, arguments: JsonObject, *, is_derived: bool) -
     if _takes_messages(kinds) and isinstance(arguments.get(MESSAGE), str) and len(arguments) == 1:
         text = arguments[MESSAGE]
         return text if str in kinds else Message("user", [text]) if Message in kinds else [Message("user", [text])]
-    start = workflow.get_start_executor()
     candidates: list[JsonValue] = [arguments, *(arguments.values() if len(arguments) == 1 else ())]
     if is_derived:
         candidates = [arguments if _fields_of(kinds) is not None else arguments.get(INPUT)]
     for value in candidates:
-        if value is not None and start.can_handle(WorkflowMessage(value, START_SOURCE)):
+        if value is not None and workflow.takes(value):
             return value
     problem = ""
     for value in candidates:
@@ -90,8 +87,8 @@ def message_of(workflow: Workflow, arguments: JsonObject, *, is_derived: bool) -
         except PydanticUserError:
             continue
     takes = ", ".join(map(name_of, kinds))
-    text = f"Executor {start.id!r} takes neither the arguments as an object nor the only one's value; it takes {takes}."
-    raise WorkflowFailed(f"{text} {problem}".rstrip(), executor=start.id)
+    text = f"Executor {workflow.entry_id!r} takes neither the arguments as an object nor the only one's value; it takes {takes}."
+    raise WorkflowFailed(f"{text} {problem}".rstrip(), executor=workflow.entry_id)
 
 
 def schema_of_type(kind: Any, *, is_output: bool = False) -> JsonObject | None:
@@ -157,7 +154,7 @@ def _result_of(output: Any) -> Complete | None:
         raise ToolFailed(f"The workflow's output is {type(output).__name__}, which cannot be written as JSON.") from None
 
 
-def _kinds_of(workflow: Workflow) -> list[Any]:
+def _kinds_of(workflow: Runnable) -> list[Any]:
     """What the start executor takes from outside: not what only other executors send it."""
     kinds = [kind for item in workflow.input_types for kind in members(item) if kind is not NoneType]
     own = [kind for kind in kinds if not str(getattr(kind, "__module__", "")).startswith("gateway.") or kind is Message]

@@ -42,15 +42,28 @@ class WorkflowValidationError(WorkflowInvalid):
 class EdgeDuplicationError(WorkflowValidationError):
     """Two edges connect the same executors."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, ValidationTypeEnum.EDGE_DUPLICATION)
+    def __init__(self, edge_id: str) -> None:
+        source, _, target = edge_id.partition("->")
+        text = f"There are two edges from {source!r} to {target!r} (duplicate edge {edge_id}); join their conditions."
+        super().__init__(text, ValidationTypeEnum.EDGE_DUPLICATION)
+        self.edge_id = edge_id
 
 
 class TypeCompatibilityError(WorkflowValidationError):
     """An edge can never carry anything."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, ValidationTypeEnum.TYPE_COMPATIBILITY)
+    def __init__(
+        self, source_executor_id: str, target_executor_id: str, source_types: Sequence[Any], target_types: Sequence[Any]
+    ) -> None:
+        """`source_types` are what the edge would carry, `target_types` what its target takes."""
+        gives, takes = ", ".join(map(name_of, source_types)), ", ".join(map(name_of, target_types))
+        where = f"Type incompatibility on the edge {source_executor_id!r} -> {target_executor_id!r}"
+        text = f"{where}: {source_executor_id!r} sends {gives}, and {target_executor_id!r} takes {takes}."
+        super().__init__(text, ValidationTypeEnum.TYPE_COMPATIBILITY)
+        self.source_executor_id = source_executor_id
+        self.target_executor_id = target_executor_id
+        self.source_types = list(source_types)
+        self.target_types = list(target_types)
 
 
 class GraphConnectivityError(WorkflowValidationError):
@@ -67,7 +80,7 @@ def check_graph(start_id: str, executors: Mapping[str, Executor], groups: Sequen
     problems: list[WorkflowValidationError] = []
     for index in repeated(pairs):
         source, target = pairs[index]
-        problems.append(EdgeDuplicationError(f"There are two edges from {source!r} to {target!r} (duplicate edge); join their conditions."))
+        problems.append(EdgeDuplicationError(f"{source}->{target}"))
     problems += [problem for group in groups for problem in _check_types(group, executors)]
     reached = reachable(start_id, pairs)
     lost = [name for name in executors if name not in reached]
@@ -90,10 +103,7 @@ def _check_types(group: EdgeGroup, executors: Mapping[str, Executor]) -> list[Wo
             continue
         kinds: list[Any] = [list[kind] for kind in sent] if isinstance(group, FanInEdgeGroup) else sent
         if not any(is_compatible(one, two) or is_compatible(two, one) for one in kinds for two in taken):
-            gives, takes = ", ".join(map(name_of, kinds)), ", ".join(map(name_of, taken))
-            where = f"Type incompatibility on the edge {source.id!r} -> {target.id!r}"
-            text = f"{where}: {source.id!r} sends {gives}, and {target.id!r} takes {takes}."
-            found.append(TypeCompatibilityError(text))
+            found.append(TypeCompatibilityError(source.id, target.id, kinds, taken))
     return found
 
 
@@ -113,6 +123,39 @@ def check_outputs(
     both = [name for name in dict.fromkeys(outputs or []) if name in (intermediates or [])]
     problems += [f"{name!r} cannot be both in output_from and in intermediate_output_from." for name in both]
     return [WorkflowValidationError(text, ValidationTypeEnum.OUTPUT_VALIDATION) for text in problems]
+
+
+def check_yields(executors: Mapping[str, Executor], names: Sequence[str]) -> list[WorkflowValidationError]:
+    """Executors that were named for their outputs, and have none by their annotations."""
+    mute = [name for name in dict.fromkeys(names) if name in executors and not executors[name].workflow_output_types]
+    return [
+        WorkflowValidationError(
+            f"Executor {name!r} is selected for its outputs, and no handler of it yields any: say what it yields, WorkflowContext[…, T].",
+            ValidationTypeEnum.OUTPUT_VALIDATION,
+        )
+        for name in mute
+    ]
+
+
+def validate_workflow_graph(
+    edge_groups: Sequence[EdgeGroup],
+    executors: Mapping[str, Executor],
+    start_executor: Executor,
+    output_executors: Sequence[str],
+    intermediate_executors: Sequence[str] | None = None,
+) -> None:
+    """Check a graph that was put together by hand, as `WorkflowBuilder.build` does. No outputs named: everything is output.
+
+    Raises:
+        WorkflowValidationError: All that is wrong, one line each; the class is that of the first problem.
+    """
+    outputs, others = list(output_executors), list(intermediate_executors or ())
+    named = [start_executor.id, *(name for group in edge_groups for edge in group.edges for name in (edge.source_id, edge.target_id))]
+    raise_all([GraphConnectivityError(unknown_id(name, executors)) for name in dict.fromkeys(named) if name not in executors])
+    problems = check_graph(start_executor.id, executors, edge_groups)
+    if outputs or others:
+        problems += [*check_outputs(executors, outputs, others), *check_yields(executors, [*outputs, *others])]
+    raise_all(problems)
 
 
 def unknown_id(name: str, executors: Mapping[str, Executor]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import html
 import re
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -133,8 +134,8 @@ class WorkflowViz:
             f'<rect width="{width}" height="{height}" fill="white"/>{body}</svg>'
         )
 
-    def export(self, format: Format = "svg", filename: str | Path = "workflow.svg") -> str:
-        """Write a file and return its name. Blocking.
+    def export(self, format: Format = "svg", filename: str | Path | None = None) -> str:
+        """Write a file and return its name; without one, a new file in the folder for temporary files. Blocking.
 
         Raises:
             ValueError: Another format.
@@ -142,6 +143,7 @@ class WorkflowViz:
         texts = {"svg": self.to_svg, "dot": self.to_digraph, "mermaid": self.to_mermaid}
         if format not in texts:
             raise ValueError(f"Unsupported format: {format}. Supported formats: {', '.join(texts)}")
+        filename = filename or Path(tempfile.mkdtemp(), f"workflow.{format}")
         write_atomic(Path(filename), texts[format]().encode(), mode=0o644)
         return str(filename)
 

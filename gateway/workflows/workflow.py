@@ -22,12 +22,13 @@ from gateway.types.responses import ResponseStream
 from gateway.workflows.annotations import coerced, is_instance_of, name_of
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.edges import EdgeGroup, InternalEdgeGroup
+from gateway.workflows.encoding import TypeBook
 from gateway.workflows.events import WorkflowEvent, WorkflowRunResult, WorkflowRunState
 from gateway.workflows.executor import Executor
-from gateway.workflows.messages import RUN_KWARGS_KEY
+from gateway.workflows.messages import RUN_KWARGS_KEY, WorkflowMessage
 from gateway.workflows.request import RunRequest
-from gateway.workflows.runner import MAX_ITERATIONS, OnEvent, Runner, RunState
-from gateway.workflows.snapshots import give_back
+from gateway.workflows.runner import DEFAULT_MAX_ITERATIONS, START_SOURCE, OnEvent, Runner, RunState
+from gateway.workflows.snapshots import book_of, give_back
 from gateway.workflows.stream import live
 from gateway.workflows.tracing import traced_run
 from gateway.workflows.workflow_agent import WorkflowAgent
@@ -61,7 +62,7 @@ class Workflow:
         *,
         name: str = "",
         description: str | None = None,
-        max_iterations: int = MAX_ITERATIONS,
+        max_iterations: int = DEFAULT_MAX_ITERATIONS,
         designation: OutputDesignation | None = None,
         checkpoint_storage: CheckpointStorage | None = None,
     ) -> None:
@@ -104,6 +105,29 @@ class Workflow:
         """What executors may yield, by their annotations."""
         return list(dict.fromkeys(kind for item in self.executors.values() for kind in item.workflow_output_types))
 
+    @property
+    def result_types(self) -> list[Any]:
+        """What executors whose outputs count may yield, by their annotations."""
+        return list(dict.fromkeys(kind for item in self.get_output_executors() for kind in item.workflow_output_types))
+
+    @property
+    def entry_id(self) -> str:
+        """The executor that gets the run's message."""
+        return self.start_executor_id
+
+    @property
+    def pending(self) -> Mapping[str, WorkflowEvent[Any]]:
+        """Requests without an answer, by id."""
+        return self.run_state.pending
+
+    def takes(self, message: object) -> bool:
+        """Whether a run may begin with this message."""
+        return self.get_start_executor().can_handle(WorkflowMessage(message, START_SOURCE))
+
+    def book(self) -> TypeBook:
+        """The classes that its checkpoints may hold."""
+        return book_of(self)
+
     def get_start_executor(self) -> Executor:
         """The executor that gets the run's message."""
         return self.executors[self.start_executor_id]
@@ -138,9 +162,16 @@ class Workflow:
 
     def to_dict(self) -> dict[str, Any]:
         """The graph as data."""
-        executors = {name: item.to_dict() for name, item in self.executors.items()}
-        data = {"name": self.name, "id": self.id, "description": self.description, "start_executor_id": self.start_executor_id}
-        return {**data, "max_iterations": self.max_iterations, "executors": executors, "edge_groups": self._group_forms()}
+        data: dict[str, Any] = {"name": self.name, "id": self.id, "start_executor_id": self.start_executor_id}
+        if self.description is not None:
+            data["description"] = self.description
+        data["max_iterations"] = self.max_iterations
+        data["executors"] = {name: item.to_dict() for name, item in self.executors.items()}
+        data["edge_groups"] = [group.to_dict() for group in self.edge_groups]
+        outputs, others = self._designation.outputs, self._designation.intermediates
+        data["output_executors"] = sorted(outputs) if outputs is not None else None
+        data["intermediate_executors"] = sorted(others) if outputs is not None else None
+        return data
 
     def to_json(self) -> str:
         """`to_dict` as text."""
@@ -282,7 +313,7 @@ class Workflow:
         """Take back the checkpoint and judge the answers, before anything is told."""
         if request.checkpoint_id is not None:
             if storage is None:
-                raise ValueError("Cannot restore from a checkpoint without storage: pass checkpoint_storage here or to WorkflowBuilder.")
+                raise ValueError("Cannot restore from checkpoint: either provide checkpoint_storage parameter here or to WorkflowBuilder.")
             await give_back(self, await storage.load(request.checkpoint_id))
         if request.responses is None:
             return {}
@@ -307,26 +338,25 @@ class Workflow:
             shared.set(RUN_KWARGS_KEY, dict(request.run_kwargs))
             shared.commit()
         elif request.message is not None:
-            shared.delete(RUN_KWARGS_KEY)
+            shared.set(RUN_KWARGS_KEY, {})
+            shared.commit()
 
     @contextmanager
     def _exclusively(self) -> Generator[None]:
         if self._is_running:
-            raise RuntimeError(f"Workflow {self.name!r} is already running. Concurrent executions are not allowed; build another one.")
+            raise RuntimeError(f"Workflow is already running. Concurrent executions are not allowed: build another one of {self.name!r}.")
         self._is_running = True
         try:
             yield
         finally:
             self._is_running = False
 
-    def _group_forms(self) -> list[dict[str, Any]]:
-        return [group.describe() for group in self.edge_groups if not isinstance(group, InternalEdgeGroup)]
-
     def _signature(self) -> dict[str, Any]:
         executors = {name: f"{type(item).__module__}.{type(item).__qualname__}" for name, item in self.executors.items()}
+        groups = [group.describe() for group in self.edge_groups if not isinstance(group, InternalEdgeGroup)]
         inner = {
             name: child.graph_signature_hash
             for name, item in self.executors.items()
             if (child := getattr(item, "workflow", None)) is not None
         }
-        return {"start": self.start_executor_id, "executors": executors, "groups": self._group_forms(), "inner": inner}
+        return {"start": self.start_executor_id, "executors": executors, "groups": groups, "inner": inner}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from gateway.json_types import JsonObject
@@ -18,7 +19,7 @@ from gateway.tools.context import CallContext
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
-from gateway.workflows.agent_events import REQUEST_INFO_FUNCTION_NAME, answers_in, updates_of
+from gateway.workflows.agent_events import REQUEST_INFO_FUNCTION_NAME, RequestInfoFunctionArgs, answers_in, updates_of, whole_response
 from gateway.workflows.annotations import is_compatible
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.events import WorkflowEvent, WorkflowRunState
@@ -35,6 +36,8 @@ class WorkflowAgent:
     """Runs a workflow whenever it is run."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
+    RequestInfoFunctionArgs = RequestInfoFunctionArgs
+    """What the arguments of a request's function call say."""
 
     def __init__(
         self,
@@ -129,12 +132,14 @@ class WorkflowAgent:
         own = {key: dict(value) for key, value in kwargs.items() if value is not None} or None
         base = RunRequest(None, None, checkpoint_id, checkpoint_storage, own, ctx)
         updates: ResponseStream[AgentResponseUpdate, AgentResponse] = ResponseStream(
-            self._updates(given, session, base, is_streaming=stream), self._finish
+            self._updates(given, session, base, is_streaming=stream), partial(self._finish, is_streaming=stream)
         )
         return updates if stream else updates.get_final_response()
 
-    def _finish(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-        response = AgentResponse.from_updates(updates)
+    def _finish(self, updates: Sequence[AgentResponseUpdate], *, is_streaming: bool) -> AgentResponse:
+        ids = [update.message_id for update in updates]
+        in_parts = is_streaming or None in ids or len(set(ids)) < len(ids)
+        response = AgentResponse.from_updates(updates) if in_parts else whole_response(updates)
         response.agent_id = self.id
         return response
 
@@ -142,7 +147,7 @@ class WorkflowAgent:
         self, given: list[Message], session: AgentSession | None, base: RunRequest, *, is_streaming: bool
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
         own = session or AgentSession()
-        providers = list(self.context_providers)
+        providers = self.context_providers
         if session is not None and not any(isinstance(item, HistoryProvider) and item.load_messages for item in providers):
             providers.append(InMemoryHistoryProvider())
         around = SessionContext(session_id=own.session_id, service_session_id=own.service_session_id, input_messages=given)
@@ -155,7 +160,7 @@ class WorkflowAgent:
             for update in updates_of(event):
                 seen.append(update)
                 yield update
-        around.finish(self._finish(seen))
+        around.finish(self._finish(seen, is_streaming=is_streaming))
         for provider in reversed(providers):
             await provider.after_run(agent=self, session=own, context=around, state=_state_of(own, provider))
 

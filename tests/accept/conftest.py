@@ -41,13 +41,13 @@ class Served:
     http: Target
     stdio: Target
 
-    def tasks(self) -> set[str]:
-        """The ids of the finished tasks of the workflow `brief`, as its operator sees them."""
+    def tasks(self, workflow: str) -> set[str]:
+        """The ids of the finished tasks of a workflow, as its operator sees them."""
         command = [sys.executable, "-m", "gateway", "tasks", "list", "--json", "--config", str(CONFIG)]
         env = {**os.environ, **self.stdio["env"]}
         listed = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
         found = json.loads(listed)["tasks"]
-        return {task["id"] for task in found if (task["tool"], task["status"]) == ("workflow__brief", "completed")}
+        return {task["id"] for task in found if (task["tool"], task["status"]) == (f"workflow__{workflow}", "completed")}
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from gateway.tasks.task import Task
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext, ClientProfile
 from gateway.tools.function import FunctionTool
+from gateway.workflows.functional import workflow
+from gateway.workflows.functional_steps import RunContext, step
 from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
@@ -45,7 +48,7 @@ handoff: {participants: [triage, refunds], handoffs: {triage: [refunds]}}
 """
 
 
-def workflow(text: str, journal: Journal, *, dies: bool) -> CallTool:
+def graph(text: str, journal: Journal, *, dies: bool) -> CallTool:
     """A call of the workflow; with `dies` the process ends when its second agent has the person's answer."""
 
     def triage(task: str) -> str:
@@ -74,6 +77,14 @@ def workflow(text: str, journal: Journal, *, dies: bool) -> CallTool:
     return call
 
 
+async def asked_or_over(runner: Any, task: Task) -> Task:
+    """The task when a question of it is open, or when it is over."""
+    with anyio.fail_after(15):
+        while not (task.is_over or task.asks):
+            task = await runner.moved(task)
+    return task
+
+
 @pytest.mark.requirement("WF9", 97)
 @pytest.mark.parametrize(
     ("text", "before", "last"),
@@ -87,19 +98,13 @@ def test_a_workflow_killed_at_its_question_and_after_the_answer_asks_once_and_re
 ) -> None:
     journal = Journal(tmp_path / "journal")
 
-    async def asked(runner: Any, task: Task) -> Task:
-        with anyio.fail_after(15):
-            while task.status == "working":
-                task = await runner.moved(task)
-        return task
-
     async def ask_and_die() -> None:
-        async with running(tmp_path, workflow(text, journal, dies=False)) as runner:
-            await asked(runner, await runner.start("x", {"message": "my money"}, ASKABLE))
+        async with running(tmp_path, graph(text, journal, dies=False)) as runner:
+            await asked_or_over(runner, await runner.start("x", {"message": "my money"}, ASKABLE))
             die()
 
     async def answer_and_die() -> None:
-        async with running(tmp_path, workflow(text, journal, dies=True)) as runner:
+        async with running(tmp_path, graph(text, journal, dies=True)) as runner:
             (task,) = await runner.all_of("local")
             await runner.answer(task, {key: {"action": "accept", "content": {"answer": "42"}} for key in task.asks})
             with anyio.fail_after(15):
@@ -107,12 +112,12 @@ def test_a_workflow_killed_at_its_question_and_after_the_answer_asks_once_and_re
                     task = await runner.moved(task)
 
     async def finish() -> Task:
-        async with running(tmp_path, workflow(text, journal, dies=False)) as runner:
+        async with running(tmp_path, graph(text, journal, dies=False)) as runner:
             (task,) = await runner.all_of("local")
-            task = await asked(runner, task)
+            task = await asked_or_over(runner, task)
             if task.asks:  # a handoff goes on until the person has nothing more to say
                 await runner.answer(task, {key: {"action": "accept", "content": {}} for key in task.asks})
-            return await asked(runner, await runner.find(task.id, "local"))
+            return await asked_or_over(runner, await runner.find(task.id, "local"))
 
     assert in_a_process(ask_and_die) == signal.SIGKILL
     assert journal.lines() == before
@@ -122,3 +127,74 @@ def test_a_workflow_killed_at_its_question_and_after_the_answer_asks_once_and_re
     assert [block["text"] for block in task.result["content"]] == last
     assert journal.lines() == [*before, "refunds with 42", "refunds with 42"]
     assert task.row.attempts == 3
+
+
+@dataclass
+class Approval:
+    """What a person says."""
+
+    by: str
+
+
+def in_steps(journal: Journal, *, dies: bool) -> CallTool:
+    """A call of a function with steps that asks between its first and its second; with `dies` the process ends in its third."""
+
+    @step
+    async def collect(topic: str) -> dict[str, str]:
+        journal.write(f"collect {topic}")
+        return {"topic": topic}
+
+    @step
+    async def charge(approval: Approval) -> Approval:
+        journal.write(f"charge {approval.by}")
+        return approval
+
+    @step
+    async def publish(text: str) -> str:
+        journal.write("publish")
+        if dies:
+            die()
+        return text
+
+    @workflow(name="in_steps")
+    async def steps(topic: str, ctx: RunContext) -> str:
+        found = await collect(topic)
+        paid = await charge(await ctx.request_info(f"Publish {found['topic']}?", Approval))
+        return await publish(f"{found['topic']} for {paid.by}")
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        file = parse_workflow("name: x\ndescription: d\npython: here:steps\n")
+        plan = WorkflowPlan(file, code=steps, sample=steps)
+        outcome = await guard(WorkflowTool(plan, toolbox=ScriptedToolBox())).call(arguments, ctx)
+        assert isinstance(outcome, Complete)
+        return outcome
+
+    return call
+
+
+@pytest.mark.requirement("WF15", 97)
+def test_a_function_with_steps_killed_at_its_question_and_in_a_step_repeats_that_step_alone(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+
+    async def ask_and_die() -> None:
+        async with running(tmp_path, in_steps(journal, dies=False)) as runner:
+            await asked_or_over(runner, await runner.start("x", {"input": "tea"}, ASKABLE))
+            die()
+
+    async def answer_and_die() -> None:
+        async with running(tmp_path, in_steps(journal, dies=True)) as runner:
+            (task,) = await runner.all_of("local")
+            await runner.answer(task, {key: {"action": "accept", "content": {"by": "Ada"}} for key in task.asks})
+            await asked_or_over(runner, await runner.find(task.id, "local"))
+
+    async def finish() -> Task:
+        async with running(tmp_path, in_steps(journal, dies=False)) as runner:
+            (task,) = await runner.all_of("local")
+            return await asked_or_over(runner, task)
+
+    assert in_a_process(ask_and_die) == signal.SIGKILL
+    assert in_a_process(answer_and_die) == signal.SIGKILL
+    task = anyio.run(finish)
+    assert task.result is not None, task.error
+    assert [block["text"] for block in task.result["content"]] == ["tea for Ada"]
+    assert journal.lines() == ["collect tea", "charge Ada", "publish", "publish"]

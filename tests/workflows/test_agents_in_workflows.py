@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Never
 
 import pytest
@@ -153,6 +155,11 @@ async def test_keyword_arguments_may_be_given_by_executor() -> None:
     assert made.kwargs["function_invocation_kwargs"] == {"user": "ann"}
 
 
+@dataclass
+class HowMany:
+    question: str
+
+
 # -- a workflow as an agent ----------------------------------------------------------------------------------------
 
 
@@ -167,7 +174,7 @@ async def test_a_workflow_as_agent_puts_out_what_its_outputs_say() -> None:
         @handler
         async def run(self, message: str, ctx: WorkflowContext[Never, Any]) -> None:
             await ctx.yield_output("text " + message)
-            await ctx.yield_output(Message("assistant", "message"))
+            await ctx.yield_output(Message("assistant", ["mess", "age"], additional_properties={"kept": True}))
             await ctx.yield_output([Message("assistant", "listed")])
             await ctx.yield_output({"a": 1})
 
@@ -180,10 +187,12 @@ async def test_a_workflow_as_agent_puts_out_what_its_outputs_say() -> None:
     response = await made.run("hello")
     assert [(m.role, m.text, m.author_name) for m in response.messages] == [
         ("assistant", "text hello", "many"),
-        ("assistant", "message", "many"),
+        ("assistant", "mess age", "many"),
         ("assistant", "listed", "many"),
         ("assistant", "{'a': 1}", "many"),
     ]
+    assert (response.messages[1].additional_properties, len(response.messages[1].contents)) == ({"kept": True}, 2)
+    assert response.messages[3].raw_representation == {"a": 1}
     stream = build().run(["hello"], stream=True)
     assert [update.text async for update in stream] == ["text hello", "message", "listed", "{'a': 1}"]
     assert [m.text for m in (await stream.get_final_response()).messages] == ["text hello", "message", "listed", "{'a': 1}"]
@@ -204,17 +213,24 @@ async def test_a_request_crosses_as_a_function_call_and_its_result_goes_back() -
     class Asks(Executor):
         @handler
         async def run(self, messages: list[Message], ctx: WorkflowContext[Never, str]) -> None:
-            await ctx.request_info({"question": "how many?"}, int, request_id="q")
+            await ctx.request_info(HowMany("how many?"), int, request_id="q")
 
         @response_handler
-        async def take(self, original_request: dict[str, str], response: int, ctx: WorkflowContext[Never, str]) -> None:
+        async def take(self, original_request: HowMany, response: int, ctx: WorkflowContext[Never, str]) -> None:
             await ctx.yield_output(f"{response} it is")
 
     made = WorkflowBuilder(start_executor=Asks("a")).build().as_agent("flow")
     (message,) = (await made.run("go")).messages
     (call,) = message.contents
     assert (call.type, call.name, call.call_id) == ("function_call", "request_info", "q")
-    assert call.parse_arguments()["data"] == {"question": "how many?"}
+    arguments = json.loads(json.dumps(call.parse_arguments()))
+    asked = WorkflowAgent.RequestInfoFunctionArgs.from_dict(arguments).request_event
+    assert (asked.data, asked.response_type, asked.source_executor_id) == (HowMany("how many?"), int, "a")
+    with pytest.raises(ValueError, match="need 'request_id'"):
+        WorkflowAgent.RequestInfoFunctionArgs.from_dict({"request_id": "q"})
+    arguments["request_event"]["data"] = {"$type": "subprocess:Popen", "state": {}}
+    with pytest.raises(ValueError, match="subprocess:Popen"):
+        WorkflowAgent.RequestInfoFunctionArgs.from_dict(arguments)
     assert list(made.pending_requests) == ["q"]
     with pytest.raises(AgentError, match="waits for answers"):
         await made.run("seven")
@@ -230,3 +246,4 @@ async def test_a_session_gives_a_workflow_agent_what_was_said_before() -> None:
     await made.run("two", session=session)
     texts = [text for _, text in said(client, 1)]
     assert texts[-3:] == ["one", "first answer", "two"]
+    assert len(made.context_providers) == 1

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, TypeVar
 
 import pytest
 
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.context import WorkflowContext
-from gateway.workflows.edges import Case, Default
+from gateway.workflows.edges import Case, Default, SingleEdgeGroup
 from gateway.workflows.events import WorkflowRunResult
 from gateway.workflows.executor import Executor, handler, response_handler
 from gateway.workflows.function_executor import FunctionExecutor, executor
+from gateway.workflows.sub_workflow import WorkflowExecutor
 from gateway.workflows.validation import (
     EdgeDuplicationError,
     GraphConnectivityError,
     TypeCompatibilityError,
     ValidationTypeEnum,
     WorkflowValidationError,
+    validate_workflow_graph,
 )
 
 Other = TypeVar("Other")
@@ -37,7 +40,9 @@ def invalid(builder: WorkflowBuilder) -> str:
 
 @pytest.mark.requirement("WF1")
 def test_a_start_is_required() -> None:
-    assert "start_executor" in invalid(WorkflowBuilder().add_edge(Node("a"), Node("b")))
+    with pytest.raises(TypeError, match="start_executor"):
+        WorkflowBuilder()  # pyright: ignore[reportCallIssue]  # the point of the test
+    assert "No executor has the id 'a'" in invalid(WorkflowBuilder(start_executor="a").add_edge(Node("b"), Node("c")))
 
 
 @pytest.mark.requirement("WF3")
@@ -52,7 +57,7 @@ def test_the_same_edge_twice_is_refused() -> None:
     a, b = Node("a"), Node("b")
     with pytest.raises(EdgeDuplicationError, match="There are two edges from 'a' to 'b'") as caught:
         WorkflowBuilder(start_executor=a).add_edge(a, b).add_edge(a, b, lambda message: True).build()
-    assert caught.value.validation_type is ValidationTypeEnum.EDGE_DUPLICATION
+    assert (caught.value.validation_type, caught.value.edge_id) == (ValidationTypeEnum.EDGE_DUPLICATION, "a->b")
 
 
 @pytest.mark.requirement("WF3")
@@ -73,6 +78,11 @@ class Number(Executor):
         await ctx.send_message(len(message))
 
 
+class Mute(Executor):
+    @handler
+    async def run(self, message: str, ctx: WorkflowContext[int]) -> None: ...
+
+
 class Text(Executor):
     @handler
     async def run(self, message: str, ctx: WorkflowContext[Any, str]) -> None: ...
@@ -87,8 +97,10 @@ class Numbers(Executor):
 @pytest.mark.requirement("WF3")
 def test_an_edge_that_can_never_carry_anything_is_refused() -> None:
     number = Number("n")
-    with pytest.raises(TypeCompatibilityError, match="'n' sends int, and 't' takes str"):
+    with pytest.raises(TypeCompatibilityError, match="'n' sends int, and 't' takes str") as caught:
         WorkflowBuilder(start_executor=number).add_edge(number, Text("t")).build()
+    error = caught.value
+    assert (error.source_executor_id, error.source_types, error.target_executor_id, error.target_types) == ("n", [int], "t", [str])
     with pytest.raises(TypeCompatibilityError):
         WorkflowBuilder(start_executor=number).add_edge(number, Numbers("l")).build()
 
@@ -141,10 +153,12 @@ def test_an_unknown_id_is_refused_with_a_suggestion() -> None:
         ({"output_from": [], "intermediate_output_from": []}, "output_from is empty"),
         ({"output_from": ["a"], "intermediate_output_from": ["a"]}, "'a' cannot be both"),
         ({"intermediate_output_from": ["b"]}, "intermediate_output_from: No executor has the id 'b'"),
+        ({"output_from": ["mute"]}, "Executor 'mute' is selected for its outputs, and no handler of it yields any"),
+        ({"intermediate_output_from": ["mute"]}, "Executor 'mute' is selected for its outputs"),
     ],
 )
 def test_a_selection_of_outputs_that_cannot_be_meant_is_refused(selection: dict[str, Any], text: str) -> None:
-    assert text in invalid(WorkflowBuilder(start_executor=Node("a"), **selection))
+    assert text in invalid(WorkflowBuilder(start_executor=Node("a"), **selection).add_edge("a", Mute("mute")))
 
 
 @pytest.mark.requirement("WF7")
@@ -202,6 +216,8 @@ def test_handlers_of_the_wrong_shape_are_refused_where_they_are_written() -> Non
     async def untyped(self: Any, message, ctx: WorkflowContext) -> None: ...  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
     async def open_type(self: Any, message: Other, ctx: WorkflowContext[str]) -> None: ...  # pyright: ignore[reportInvalidTypeVarUse]
     async def other_context(self: Any, message: str, ctx: int) -> None: ...
+    async def no_context(self: Any, message: str, ctx) -> None: ...  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+    async def no_type(self: Any, message: str, ctx: WorkflowContext[7]) -> None: ...  # pyright: ignore[reportGeneralTypeIssues, reportUnknownParameterType]
     def plain(self: Any, message: str, ctx: WorkflowContext[str]) -> None: ...
 
     wrong: list[tuple[Any, str]] = [
@@ -209,6 +225,8 @@ def test_handlers_of_the_wrong_shape_are_refused_where_they_are_written() -> Non
         (untyped, "must have a type annotation"),
         (open_type, "unresolved TypeVar"),
         (other_context, "as WorkflowContext, not int"),
+        (no_context, "must have a WorkflowContext annotation"),
+        (no_type, "has 7 in its WorkflowContext annotation"),
         (plain, "async def"),
     ]
     for method, text in wrong:
@@ -232,3 +250,35 @@ def test_two_handlers_of_one_type_are_refused() -> None:
 
     with pytest.raises(ValueError, match="Duplicate handler for type str in Two"):
         Two("t")
+
+
+@pytest.mark.requirement("WF3")
+def test_a_graph_put_together_by_hand_is_checked_the_same_way() -> None:
+    a, b, mute = Node("a"), Node("b"), Mute("mute")
+    executors = {item.id: item for item in (a, b, mute)}
+    edges = [SingleEdgeGroup("a", "b"), SingleEdgeGroup("b", "mute")]
+    validate_workflow_graph(edges, executors, a, ["b"])
+    validate_workflow_graph(edges, executors, a, [])
+    with pytest.raises(WorkflowValidationError, match="no handler of it yields any"):
+        validate_workflow_graph(edges, executors, a, ["mute"])
+    with pytest.raises(GraphConnectivityError, match="'a' cannot be reached"):
+        validate_workflow_graph(edges, executors, b, [])
+    with pytest.raises(GraphConnectivityError, match="No executor has the id 'c'"):
+        validate_workflow_graph([SingleEdgeGroup("a", "c")], executors, a, [])
+
+
+def test_a_graph_is_data() -> None:
+    def is_long(message: str) -> bool:
+        return len(message) > 3
+
+    a, b, c, inner = Node("a"), Node("b"), Node("c"), WorkflowBuilder(start_executor=Node("d"), name="inner").build()
+    builder = WorkflowBuilder(start_executor=a, name="w", output_from=[b]).add_switch_case_edge_group(a, [Case(is_long, b), Default(c)])
+    data = json.loads(builder.add_edge(b, WorkflowExecutor(inner), is_long).build().to_json())
+    groups = {group["type"]: group for group in data["edge_groups"]}
+    assert groups["SwitchCaseEdgeGroup"]["cases"] == [
+        {"target_id": "b", "type": "Case", "condition_name": "is_long"},
+        {"target_id": "c", "type": "Default"},
+    ]
+    assert groups["SingleEdgeGroup"]["edges"] == [{"source_id": "b", "target_id": "inner", "condition_name": "is_long"}]
+    assert data["executors"]["inner"]["workflow"]["executors"] == {"d": {"id": "d", "type": "Node"}}
+    assert (data["start_executor_id"], data["output_executors"], data["intermediate_executors"]) == ("a", ["b"], [])

@@ -166,7 +166,7 @@ async def test_another_graph_does_not_take_the_checkpoint() -> None:
     (first, *_) = await storage.list_checkpoint_ids(workflow_name="counting")
     with pytest.raises(WorkflowCheckpointException, match="graph has changed"):
         await build(storage, more=True).run(checkpoint_id=first)
-    with pytest.raises(ValueError, match="without storage"):
+    with pytest.raises(ValueError, match="provide checkpoint_storage"):
         await build().run(checkpoint_id=first)
 
 

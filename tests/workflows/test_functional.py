@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+from gateway.errors import WorkflowInvalid
+from gateway.json_types import JsonObject
+from gateway.tools.guard import GuardedTool
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.workflows.checkpoints import FileCheckpointStorage
 from gateway.workflows.events import WorkflowRunState
-from gateway.workflows.functional import FunctionalWorkflow, RunContext, get_run_context, step, workflow
+from gateway.workflows.functional import FunctionalWorkflow, workflow
+from gateway.workflows.functional_steps import RunContext, get_run_context, step
+from tests.workflows.scripted import Listener
+from tests.workflows.test_tool import publish, run
 
 pytestmark = pytest.mark.requirement("WF15")
 
@@ -108,7 +118,7 @@ async def test_a_step_outside_a_run_is_the_function_and_functions_must_fit() -> 
     assert get_run_context() is None
     with pytest.raises(TypeError, match="async functions"):
         step(len)  # pyright: ignore[reportArgumentType]  # the point of the test
-    with pytest.raises(ValueError, match="one message is all"):
+    with pytest.raises(ValueError, match="multiple non-RunContext parameters"):
 
         @workflow
         async def two(one: int, other: int) -> None: ...
@@ -122,10 +132,167 @@ async def _set_reserved(message: str, ctx: RunContext) -> None:
     ctx.set_state("_secret", message)
 
 
-async def test_as_an_agent_its_request_is_a_function_call() -> None:
+async def test_as_an_agent_its_request_is_one_for_approval_and_answers_come_as_contents_or_by_id() -> None:
     agent = FunctionalWorkflow(pipeline_function, name="pipeline").as_agent("flow")
     response = await agent.run(3)
-    (call,) = response.messages[0].contents
-    assert (call.type, call.name) == ("function_call", "request_info")
-    answer = Content.from_function_result(call.call_id or "", {"approved": True})
+    (request,) = response.messages[0].contents
+    assert (request.type, list(agent.pending_requests)) == ("function_approval_request", [request.id])
+    assert request.function_call is not None
+    assert request.function_call.name == agent.REQUEST_INFO_FUNCTION_NAME == "request_info"
+    assert request.function_call.parse_arguments() == {"request_id": request.id, "data": "is 6 fine?"}
+    answer = Content.from_function_result(request.id or "", {"approved": True})
     assert (await agent.run([Message("tool", [answer])])).text == "12 True"
+    await agent.run(5)
+    (event,) = agent.pending_requests.values()
+    assert (await agent.run(responses={event.request_id: Verdict(False)})).text == "20 False"
+
+
+async def test_as_an_agent_an_approval_answers_a_question_of_yes_or_no() -> None:
+    @workflow
+    async def publish(text: str, ctx: RunContext) -> str:
+        return f"{text} {await ctx.request_info('Publish?', bool)}"
+
+    agent = publish.as_agent(context_providers=[])
+    (request,) = (await agent.run("it")).messages[0].contents
+    said = Message("user", [request.to_function_approval_response(True)])
+    assert (await agent.run(said)).text == "it True"
+    assert agent.context_providers == []
+
+
+async def test_requests_of_finished_steps_keep_their_numbers_and_all_answers_may_be_given_again(tmp_path: Path) -> None:
+    @step
+    async def first(ctx: RunContext, value: int) -> str:
+        calls.append("first")
+        return await ctx.request_info(value, str)
+
+    @step
+    async def second(value: int, ctx: RunContext) -> str:
+        return await ctx.request_info(value, str)
+
+    async def both(value: int) -> str:
+        return f"{await first(value)} {await second(value)}"
+
+    storage = FileCheckpointStorage(tmp_path)
+    flow = FunctionalWorkflow(both, checkpoint_storage=storage)
+    answers: dict[str, str] = {}
+    for number, answer in enumerate(("A", "B")):
+        result = await (flow.run(1) if not answers else flow.run(responses=answers))
+        (event,) = result.get_request_info_events()
+        assert event.request_id == f"auto::{number}"
+        answers[event.request_id] = answer
+    latest = await storage.get_latest(workflow_name="both")
+    assert latest is not None
+    restored = await FunctionalWorkflow(both, checkpoint_storage=storage).run(
+        checkpoint_id=latest.checkpoint_id, responses={"auto::1": "C"}
+    )
+    assert (await flow.run(responses=answers)).get_outputs() == ["A B"]
+    assert restored.get_outputs() == ["A C"]
+    assert calls == ["first", "first"]
+    with pytest.raises(ValueError, match="no pending request_info events"):
+        await flow.run(responses=answers)
+
+
+async def test_an_answer_may_be_none() -> None:
+    @workflow
+    async def maybe(value: int, ctx: RunContext) -> str:
+        return f"{value} {await ctx.request_info('more?', str, request_id='more')}"
+
+    await maybe.run(1)
+    assert (await maybe.run(responses={"more": None})).get_outputs() == ["1 None"]
+
+
+async def test_a_step_called_with_a_context_by_hand_keeps_state_there() -> None:
+    @step
+    async def remember(value: str, ctx: RunContext) -> str:
+        return f"{value} {ctx.get_state('seen', 'never')}"
+
+    ctx = RunContext("by hand")
+    ctx.set_state("seen", "once")
+    assert await remember("tea", ctx) == "tea once"
+
+
+CODE = """\
+from dataclasses import dataclass
+from gateway import RunContext, step, workflow
+
+@dataclass
+class Trip:
+    to: str
+    days: int = 1
+
+@dataclass
+class Offer:
+    price: int
+
+@step
+async def price(trip: Trip) -> int:
+    return 100 * trip.days
+
+@workflow
+async def offer(trip: Trip, ctx: RunContext) -> Offer:
+    cost = await price(trip)
+    agreed = await ctx.request_info(f"{cost} for {trip.to}?", bool)
+    return Offer(cost if agreed else 0)
+
+@workflow
+async def broken(number: int) -> int:
+    return await fails(number)
+
+@step
+async def fails(number: int) -> int:
+    raise KeyError("secret")
+
+@workflow
+async def nothing(ctx: RunContext) -> str:
+    return "never"
+
+def make():
+    return offer
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Iterator[Callable[[str], Awaitable[GuardedTool]]]:
+    """Publishes what `python: wf_functional:NAME` names."""
+    (tmp_path / "wf_functional.py").write_text(CODE)
+
+    async def made(name: str) -> GuardedTool:
+        return await publish(f"name: coded\ndescription: d\npython: wf_functional:{name}\n", base_dir=tmp_path)
+
+    yield made
+    sys.modules.pop("wf_functional", None)
+
+
+@pytest.mark.parametrize("name", ["offer", "make"])
+async def test_published_its_message_is_the_arguments_and_what_it_asks_a_form(
+    code: Callable[[str], Awaitable[GuardedTool]], name: str
+) -> None:
+    tool = await code(name)
+    assert list(tool.definition.input_schema["properties"]) == ["to", "days"]
+    assert tool.definition.output_schema is not None
+    person = Listener(*({"action": "accept", "content": {"answer": agreed}} for agreed in (True, False)))
+    for days, price in ((2, 200), (3, 0)):
+        assert (await run(tool, person.context(), to="Kiel", days=days)).structured == {"price": price}
+    assert [asked["params"]["message"] for asked in person.asked] == ["200 for Kiel?", "300 for Kiel?"]
+    assert [text for _, text in person.heard][:2] == ["price started", "price finished"]
+
+
+async def test_published_calls_run_side_by_side_and_a_failing_step_is_named(code: Callable[[str], Awaitable[GuardedTool]]) -> None:
+    tool, waiting = await code("offer"), anyio.Event()
+
+    class Slow(Listener):
+        async def ask(self, request: JsonObject) -> JsonObject:
+            waiting.set()
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(run, tool, Slow().context(), to="Rome", days=1))
+        await waiting.wait()
+        quick = Listener({"action": "accept", "content": {"answer": True}})
+        assert (await run(tool, quick.context(), to="Kiel", days=2)).structured == {"price": 200}
+        tasks.cancel_scope.cancel()
+    failed = await run(await code("broken"), input=1)
+    assert (failed.is_error, failed.as_text()) == (True, "Executor 'fails' failed unexpectedly (KeyError).")
+    with pytest.raises(WorkflowInvalid, match="wf_functional:nothing takes no message"):
+        await code("nothing")

@@ -239,8 +239,9 @@ async def test_a_message_may_be_sent_along_one_edge_only() -> None:
     builder = WorkflowBuilder(start_executor=FunctionExecutor(choose)).add_edge("choose", Relay("x")).add_edge("choose", Relay("y"))
     workflow = builder.build()
     assert (await workflow.run("y")).get_outputs() == ["yy"]
-    with pytest.raises(WorkflowError, match="'choose' sends to 'z', but no edge leads there"):
-        await workflow.run("z")
+    lost = await workflow.run("z")
+    assert lost.get_outputs() == []
+    assert "'choose' sends to 'z', but no edge leads there" in next(event.data for event in lost if event.type == "warning")
 
 
 async def test_an_executor_that_joins_handles_the_messages_of_a_round_as_one_list() -> None:
@@ -441,7 +442,7 @@ async def test_a_run_begins_with_a_message_or_goes_on_and_only_one_goes_on_at_a_
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
             await started.wait()
-            with pytest.raises(RuntimeError, match="'w' is already running"):
+            with pytest.raises(RuntimeError, match=r"already running.*'w'"):
                 await workflow.run("x")
             release.set()
     await workflow.run("x")

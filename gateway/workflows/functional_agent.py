@@ -1,0 +1,142 @@
+"""`FunctionalWorkflowAgent`: a functional workflow as an agent. Names are agent-framework's.
+
+What the function returns is the answer; what it asks crosses as a request for approval of a call of `request_info`, so that
+whoever shows approvals to people can show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
+
+from pydantic_core import to_jsonable_python
+
+from gateway.sessions.context import ContextProvider
+from gateway.sessions.session import AgentSession
+from gateway.tools.context import CallContext
+from gateway.types.content import Content
+from gateway.types.messages import Message, to_messages
+from gateway.types.responses import AgentResponse, AgentResponseUpdate
+from gateway.types.streams import ResponseStream
+from gateway.workflows.agent_events import REQUEST_INFO_FUNCTION_NAME, answers_in, updates_of
+from gateway.workflows.agent_executor import is_request
+from gateway.workflows.annotations import is_instance_of
+from gateway.workflows.checkpoints import CheckpointStorage
+from gateway.workflows.events import WorkflowEvent
+from gateway.workflows.request import RunRequest
+from gateway.workflows.stream import live
+
+if TYPE_CHECKING:
+    from gateway.workflows.functional import FunctionalWorkflow
+
+
+class FunctionalWorkflowAgent:
+    """Runs a functional workflow whenever it is run."""
+
+    REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
+
+    def __init__(
+        self,
+        workflow: FunctionalWorkflow,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        context_providers: Sequence[ContextProvider] | None = None,
+    ) -> None:
+        """`context_providers` are only kept for whoever asks for them: the function gets its message and nothing else."""
+        self.name = name or workflow.name
+        self.id = f"FunctionalWorkflowAgent_{self.name}"
+        self.description = description if description is not None else workflow.description
+        self.context_providers = context_providers
+        self._workflow = workflow
+
+    @property
+    def pending_requests(self) -> Mapping[str, WorkflowEvent[Any]]:
+        """What it waits for, by request id."""
+        return self._workflow.pending
+
+    def create_session(self, *, session_id: str | None = None) -> AgentSession:
+        """A new conversation."""
+        return AgentSession(session_id=session_id)
+
+    def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
+        """A conversation that a model provider keeps."""
+        return AgentSession(session_id=session_id, service_session_id=service_session_id)
+
+    @overload
+    def run(
+        self,
+        messages: Any = None,
+        *,
+        stream: Literal[False] = False,
+        session: AgentSession | None = None,
+        responses: Mapping[str, Any] | None = None,
+        checkpoint_id: str | None = None,
+        checkpoint_storage: CheckpointStorage | None = None,
+        ctx: CallContext | None = None,
+    ) -> Awaitable[AgentResponse]: ...
+    @overload
+    def run(
+        self,
+        messages: Any = None,
+        *,
+        stream: Literal[True],
+        session: AgentSession | None = None,
+        responses: Mapping[str, Any] | None = None,
+        checkpoint_id: str | None = None,
+        checkpoint_storage: CheckpointStorage | None = None,
+        ctx: CallContext | None = None,
+    ) -> ResponseStream[AgentResponseUpdate, AgentResponse]: ...
+    def run(
+        self,
+        messages: Any = None,
+        *,
+        stream: bool = False,
+        session: AgentSession | None = None,
+        responses: Mapping[str, Any] | None = None,
+        checkpoint_id: str | None = None,
+        checkpoint_storage: CheckpointStorage | None = None,
+        ctx: CallContext | None = None,
+    ) -> Awaitable[AgentResponse] | ResponseStream[AgentResponseUpdate, AgentResponse]:
+        """Run the workflow with what is given, or go on: with `responses` by request id, with a checkpoint, or, where it waits for
+        answers, with those in the messages (`function_result` contents and approval responses)."""
+        request = RunRequest(messages, responses, checkpoint_id, checkpoint_storage, ctx=ctx)
+        updates = ResponseStream(self._updates(request), AgentResponse.from_updates)
+        return updates if stream else updates.get_final_response()
+
+    async def _updates(self, request: RunRequest) -> AsyncGenerator[AgentResponseUpdate, None]:
+        if request.message is not None and request.responses is None and request.checkpoint_id is None and self._workflow.pending:
+            said = to_messages(cast("list[str | Message]", request.message))
+            request = RunRequest(None, self._answers_in(said), None, request.checkpoint_storage, ctx=request.ctx)
+        request.check()
+        events: list[WorkflowEvent[Any]] = []
+        stream = live(lambda emit: self._workflow.perform(request, emit, events=events, is_streaming=True))
+        try:
+            async for event in stream:
+                if event.type == "request_info":
+                    yield AgentResponseUpdate([_to_approval(event)], "assistant", self.name)
+                    continue
+                for update in updates_of(event):
+                    yield update
+        finally:
+            await stream.aclose()
+
+    def _answers_in(self, messages: Sequence[Message]) -> dict[str, Any]:
+        """The answers in messages. An approval counts as a yes or no where the request wants no content."""
+        answers = answers_in(messages)
+        for key, answer in answers.items():
+            event = self._workflow.pending.get(key)
+            if isinstance(answer, Content) and event is not None and not is_instance_of(answer, event.response_type):
+                answers[key] = answer.approved
+        return answers
+
+
+def _to_approval(event: WorkflowEvent[Any]) -> Content:
+    """A request as one for approval; what already asks a person stays as it is."""
+    if isinstance(event.data, Content) and is_request(event.data):
+        return event.data
+    arguments = {"request_id": event.request_id, "data": to_jsonable_python(event.data, fallback=str)}
+    call = Content.from_function_call(call_id=event.request_id, name=REQUEST_INFO_FUNCTION_NAME, arguments=arguments)
+    return Content.from_function_approval_request(
+        id=event.request_id, function_call=call, additional_properties={"request_id": event.request_id}
+    )
