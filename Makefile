@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 # One test process more than there are processors: tests wait for the gateways and servers they start.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: setup run test check lint types layers house schemas bench bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
+.PHONY: setup run test check lint types layers house schemas bench bench-start bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
 
 setup: $(STAMP)
 
@@ -15,6 +15,7 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@$(BIN)/python -m compileall -q gateway
 	@touch $(STAMP)
 
 run: $(STAMP)
@@ -51,6 +52,9 @@ soak: $(STAMP)
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.hop $(ARGS)
+
+bench-start: $(STAMP)
+	@$(BIN)/python -m benchmarks.start $(ARGS)
 
 bench-loop: $(STAMP)
 	@$(BIN)/python -m benchmarks.loop $(ARGS)

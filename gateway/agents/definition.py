@@ -94,10 +94,8 @@ class SummaryCompaction(_Part):
 Compaction = Annotated[WindowCompaction | KeepingCompaction | SummaryCompaction, Field(discriminator="strategy")]
 
 
-class RemoteAgent(BaseModel):
+class RemoteAgent(_Part):
     """An agent that runs elsewhere: exactly one of its two addresses."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True)
 
     a2a: str | None = None
     """Base URL of an agent that speaks A2A; its card lies at `/.well-known/agent-card.json` below it."""

@@ -77,6 +77,11 @@ def test_a_circle_would_be_found() -> None:
     assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
+def test_no_model_has_pydantic_read_its_source_at_every_start() -> None:
+    eager = [name_of(path) for path in python_files("gateway") if "use_attribute_docstrings=True" in path.read_text(encoding="utf-8")]
+    assert eager == []
+
+
 def test_importing_the_package_stays_light() -> None:
     done = subprocess.run([sys.executable, "-c", PROBE], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout.strip() == "[]"
