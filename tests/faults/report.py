@@ -60,7 +60,7 @@ class Report:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._writes_page: bool = config.getoption("--faults-page")
+        self._writes_page = bool(config.getoption("--faults-page"))
         self._found: dict[str, dict[str, Any]] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -87,9 +87,9 @@ class Report:
 
     def pytest_sessionfinish(self) -> None:
         """Keep what was found beside what is known of other tests, and write the page."""
-        cache = self._config.cache
-        if cache is None or hasattr(self._config, "workerinput"):
+        if hasattr(self._config, "workerinput"):
             return
+        cache: Any = self._config.cache
         known: dict[str, dict[str, Any]] = {**cache.get(STORE, {}), **self._found}
         known = {name: one for name, one in known.items() if exists(name)}
         cache.set(STORE, known)
