@@ -42,10 +42,10 @@ schemas: $(STAMP)
 	@$(BIN)/moongate schema --write config
 
 faults: $(STAMP)
-	@$(BIN)/python -m pytest -q -m faults $(ARGS)
+	@$(BIN)/python -m pytest -q -p tests.faults.report -m faults $(ARGS)
 
 faults-report: $(STAMP)
-	@$(BIN)/python -m pytest -q -p tests.faults.report -m "not interop and not conformance and not browser and not soak" $(ARGS)
+	@$(BIN)/python -m pytest -q -p tests.faults.report --faults-page -m "not interop and not conformance and not browser and not soak" $(ARGS)
 
 soak: $(STAMP)
 	@$(BIN)/python -m pytest -q -s -m soak $(ARGS)

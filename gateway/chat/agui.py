@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx2
 
 from gateway.chat.base import BaseChatClient
-from gateway.errors import ModelError
+from gateway.errors import ModelError, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_text
 from gateway.types.content import Content
 from gateway.types.messages import Message
@@ -93,7 +93,12 @@ class AGUIChatClient(BaseChatClient):
         if self._given is not None:
             return self._given
         if self._made is None:
-            self._made = httpx2.AsyncClient(timeout=self._timeout, follow_redirects=False)
+            from gateway.egress.client import build_client
+
+            try:
+                self._made = build_client(self._endpoint, self._endpoint, timeout_seconds=self._timeout)
+            except UpstreamUnavailable as error:
+                raise ModelError(str(error)) from None
         return self._made
 
 
@@ -250,12 +255,17 @@ async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[JsonObject, No
     Raises:
         ModelError: One is too long, or no JSON object.
     """
-    pending = b""
+    parts: list[bytes] = []
     data: list[bytes] = []
+    size = 0
     async for chunk in chunks:
-        pending += chunk
-        *lines, pending = pending.replace(b"\r\n", b"\n").split(b"\n")
-        if len(pending) + sum(map(len, data)) > MAX_EVENT_BYTES:
+        parts.append(chunk)
+        size += len(chunk)
+        lines: list[bytes] = []
+        if b"\n" in chunk:
+            *lines, pending = b"".join(parts).replace(b"\r\n", b"\n").split(b"\n")
+            parts, size = [pending], len(pending)
+        if size + sum(map(len, data)) > MAX_EVENT_BYTES:
             raise ModelError(f"The AG-UI agent sent an event of more than {MAX_EVENT_BYTES} bytes.")
         for line in lines:
             if line.startswith(b"data:"):

@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 
 from gateway.chat.openai_endpoint import Endpoint
-from gateway.chat.openai_errors import to_model_error
+from gateway.chat.openai_errors import is_too_large, to_model_error
 from gateway.chat.retry import MAX_RETRY_AFTER_SECONDS, RetryBudget, RetryPolicy, may_retry, retry_after_seconds
 from gateway.errors import ChatClientInvalidResponseException, ModelError
 from gateway.json_types import JsonMapping, JsonObject
@@ -143,6 +143,8 @@ class OpenAIConnection:
 
         if repeat > self.retry.max_retries or not isinstance(error, openai.APIConnectionError | openai.APIStatusError):
             return None
+        if is_too_large(error):
+            return None
         headers: Mapping[str, str] = error.response.headers if isinstance(error, openai.APIStatusError) else {}
         status = error.status_code if isinstance(error, openai.APIStatusError) else None
         asked = retry_after_seconds(headers)
@@ -162,7 +164,9 @@ class OpenAIConnection:
             yield
         except openai.APITimeoutError:
             raise ModelError(f"Model {model!r} did not answer in time.", retryable=True) from None
-        except openai.APIConnectionError:
+        except openai.APIConnectionError as error:
+            if is_too_large(error):
+                raise to_model_error(error, model=model, base_url=self.endpoint.base_url) from None
             raise ModelError(f"Model {model!r} broke off its answer: the connection was lost.", retryable=True) from None
         except openai.OpenAIError as error:
             raise to_model_error(error, model=model, base_url=self.endpoint.base_url) from None

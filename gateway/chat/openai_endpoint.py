@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict, cast, runtime_checkable
 import anyio.to_thread
 
 from gateway.config.settings import SecretString, load_settings
-from gateway.errors import SettingNotFoundError
+from gateway.errors import ModelError, SettingNotFoundError, UpstreamUnavailable
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -104,9 +104,19 @@ class Endpoint:
     client: AsyncOpenAI | None = None
 
     def build_client(self, timeout_seconds: float) -> AsyncOpenAI:
-        """A client of the package; it repeats nothing by itself, because `retry` decides about that."""
+        """A client of the package; it repeats nothing by itself, because `retry` decides about that.
+
+        Raises:
+            ModelError: The environment names a proxy that is none.
+        """
         from openai import AsyncAzureOpenAI, AsyncOpenAI
 
+        from gateway.egress.client import build_client
+
+        try:
+            http = build_client("model", self.base_url or self.azure_endpoint or "", timeout_seconds=timeout_seconds)
+        except UpstreamUnavailable as error:
+            raise ModelError(str(error)) from None
         key = self.api_key if isinstance(self.api_key, str) else _awaited(self.api_key)
         if self.azure_endpoint is not None and self.api_version is not None:
             azure = {"api_key": key} if isinstance(key, str) else {"azure_ad_token_provider": key}
@@ -120,7 +130,8 @@ class Endpoint:
                     **where,
                     api_version=self.api_version,
                     default_headers=self.headers,
-                    timeout=timeout_seconds,
+                    timeout=http.timeout,
+                    http_client=http,
                     max_retries=0,
                 ),
             )
@@ -129,7 +140,8 @@ class Endpoint:
             base_url=self.base_url,
             organization=self.org_id,
             default_headers=self.headers,
-            timeout=timeout_seconds,
+            timeout=http.timeout,
+            http_client=http,
             max_retries=0,
         )
 

@@ -28,6 +28,8 @@ def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subj
     import openai
 
     shown = shown_url(base_url)
+    if is_too_large(error):
+        return ChatClientInvalidResponseException(f"The model endpoint {shown} answered with more than is taken: {error.__cause__}.")
     match error:
         case openai.APIStatusError():
             made = _of_status(error, model, shown, subject)
@@ -45,11 +47,21 @@ def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subj
             return ChatClientInvalidResponseException(text, retryable=True)
 
 
+def is_too_large(error: openai.OpenAIError) -> bool:
+    """Whether an answer was larger than is taken, which asking again does not change."""
+    from gateway.egress.transport import AnswerTooLarge
+
+    return isinstance(error.__cause__, AnswerTooLarge)
+
+
 def _of_status(error: openai.APIStatusError, model: str, shown: str, subject: str | None) -> ModelError:
     status = error.status_code
     if _is_filter(error.code):
         return filtered(f"Model {model!r}: the provider's content filter refused the request: {_reason(error)}.", error.body, status)
     match status:
+        case moved if 300 <= moved < 400:
+            text = f"The model endpoint {shown} answered {moved}, a redirect, which is not followed; set OPENAI_BASE_URL to where it leads."
+            return ChatClientInvalidRequestException(text, status=status)
         case 401 | 403:
             text = f"The model endpoint {shown} refused the API key ({status}); check OPENAI_API_KEY."
             return ChatClientInvalidAuthException(text, status=status)

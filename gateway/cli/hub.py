@@ -323,11 +323,13 @@ async def _probe(url: str, api_key: str | None) -> JsonMapping | None:
     """
     import httpx2
 
+    from gateway.egress.client import build_client
+
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise UpstreamUnavailable(f"{url!r} is not an http(s) address.", server="moongate")
     try:
-        async with httpx2.AsyncClient(timeout=PROBE_TIMEOUT_SECONDS, trust_env=False) as client:
+        async with build_client("moongate", url, timeout_seconds=PROBE_TIMEOUT_SECONDS) as client:
             answer = await client.get(f"{parts.scheme}://{parts.netloc}/status.json", headers=_headers(api_key))
         status = answer.json() if answer.status_code == 200 else None
     except (httpx2.HTTPError, ValueError):

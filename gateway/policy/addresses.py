@@ -1,13 +1,14 @@
 """Which network addresses a request may go to whose URL somebody else wrote.
 
 Used for what a remote server's metadata names (authorization servers, their endpoints): without it, a server could
-make the gateway ask the cloud's metadata service or a neighbour in the private network. Pure; `upstream.guarded`
+make the gateway ask the cloud's metadata service or a neighbour in the private network. Pure; `egress.guarded`
 resolves the names and connects to exactly the addresses that were judged here.
 """
 
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from urllib.parse import urlsplit
 
 CLOUD_ADDRESSES = frozenset({ip_address("168.63.129.16")})
 """Global by number, yet answered by the cloud host itself (Azure's WireServer); the others are link-local or shared."""
@@ -60,3 +61,18 @@ def is_loopback_host(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_same_origin(ours: str, other: str) -> bool:
+    """Whether what belongs to `ours` may go to `other`: the same scheme, host and port, or https instead of http on both's own port."""
+    mine, theirs = urlsplit(ours), urlsplit(other)
+    try:
+        ports = mine.port, theirs.port
+    except ValueError:
+        return False
+    if not mine.hostname or mine.hostname != theirs.hostname or theirs.username is not None or theirs.password is not None:
+        return False
+    if mine.scheme == theirs.scheme:
+        own = {"http": 80, "https": 443}.get(mine.scheme)
+        return (ports[0] or own) == (ports[1] or own)
+    return (mine.scheme, theirs.scheme) == ("http", "https") and ports[0] in (None, 80) and ports[1] in (None, 443)

@@ -22,11 +22,12 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD
 from pydantic_core import from_json, to_json
 
 from gateway.config.models import HttpServer, ServerEntry
+from gateway.egress.proxies import proxy_for
+from gateway.egress.transport import tls_context
 from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.upstream.events import Events
-from gateway.upstream.http import LOST, NOT_SENT, TOO_LARGE, tls_context, too_large, turned_away
-from gateway.upstream.proxies import proxy_for
+from gateway.upstream.http import LOST, NOT_SENT, TOO_LARGE, too_large, turned_away
 
 if TYPE_CHECKING:
     from gateway.upstream.http import Credentials

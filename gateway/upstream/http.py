@@ -9,12 +9,9 @@ session is let go, and a listening stream is tried again. Knows nothing of MCP s
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
 import math
-import os
-import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
@@ -26,9 +23,9 @@ import anyio.abc
 import httpx2
 from mcp.shared.exceptions import MCPError
 
+from gateway.egress.transport import build_transport
 from gateway.errors import AuthNeeded, GatewayError, StorageError, UpstreamError, UpstreamUnavailable
 from gateway.json_types import JsonObject, JsonValue
-from gateway.upstream.proxies import proxy_for
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +85,9 @@ RESUME_ATTEMPTS = 4
 CONNECT_TIMEOUT_SECONDS = 10.0
 """Time for TCP and TLS; the deadline of the call itself is the gate's."""
 
+
+_FRAMING = (b"content-length", b"transfer-encoding")
+"""Headers of a body that has been read."""
 
 _T = TypeVar("_T")
 
@@ -370,11 +370,42 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         if not isinstance(stream, httpx2.AsyncByteStream):
             return response
         streaming = response.headers.get("content-type", "").startswith("text/event-stream")
-        if request.method == "POST" and not streaming and _length(response) > self._max_body_bytes:
-            await response.aclose()
-            return _json_rpc_error(request, TOO_LARGE, too_large(self._max_body_bytes))
+        if request.method == "POST" and response.headers.get("content-type", "").startswith("application/json"):
+            return await self._whole(request, response, stream, flight)
         response.stream = _BoundedStream(stream, self._server, None if streaming else self._max_body_bytes, self._flights, flight)
         return response
+
+    async def _whole(
+        self, request: httpx2.Request, response: httpx2.Response, stream: httpx2.AsyncByteStream, flight: _Flight | None
+    ) -> httpx2.Response:
+        """The response with its body read, or our answer where that is too large or does not come to its end.
+
+        The SDK would read and parse what there is of it.
+        """
+        parts: list[bytes] = []
+        size = _length(response)
+
+        async def read() -> bool:
+            nonlocal size
+            size = 0
+            async for part in stream:
+                size += len(part)
+                if size > self._max_body_bytes:
+                    break
+                parts.append(part)
+            return True
+
+        try:
+            if size <= self._max_body_bytes and (await read() if flight is None else await flight.wait(read)) is None:
+                return _json_rpc_error(request, LOST, "cancelled")
+        except (httpx2.TransportError, httpx2.StreamError) as error:
+            return _json_rpc_error(request, LOST, f"connection lost: {type(error).__name__}")
+        finally:
+            await response.aclose()
+        if size > self._max_body_bytes:
+            return _json_rpc_error(request, TOO_LARGE, too_large(self._max_body_bytes))
+        headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _FRAMING]
+        return httpx2.Response(response.status_code, headers=headers, content=b"".join(parts), request=request)
 
     async def _session_gone(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response | None:
         """Our answer where the status says that the request was not taken because its session is unknown."""
@@ -469,21 +500,14 @@ def _json_rpc_error(request: httpx2.Request, code: int, message: str, data: Json
     return httpx2.Response(502, headers={"content-type": "application/json"}, content=body, request=request)
 
 
-@functools.cache
-def tls_context() -> ssl.SSLContext:
-    """One context for all servers: reading the certificate bundle takes 20 ms and more each time (performance.md §4.2)."""
-    return httpx2.create_ssl_context()
-
-
 def build_http_client(
     server: str, url: str, headers: Mapping[str, str], credentials: Credentials | None, *, max_body_bytes: int
 ) -> httpx2.AsyncClient:
     """A client for one server over streamable HTTP; enter and leave it with the connection.
 
-    Compression is not asked for, so a small answer cannot unfold into a huge one. Reads have no timeout of
-    their own: a stream may be silent for long, and every call has a deadline above this.
+    Reads have no timeout of their own: a stream may be silent for long, and every call has a deadline above this.
     """
-    transport = SteadyTransport(_real_transport(server, url, credentials), server=server, max_body_bytes=max_body_bytes)
+    transport = SteadyTransport(_transport(server, url, credentials), server=server, max_body_bytes=max_body_bytes)
     return _client(transport, headers, httpx2.Timeout(CONNECT_TIMEOUT_SECONDS, read=None, write=60.0, pool=None))
 
 
@@ -491,17 +515,13 @@ def build_sse_client(
     server: str, url: str, headers: Mapping[str, str], credentials: Credentials | None, timeout: httpx2.Timeout
 ) -> httpx2.AsyncClient:
     """A client for one server over the old HTTP+SSE transport, whose POSTs are answered on the stream."""
-    return _client(_real_transport(server, url, credentials), headers, timeout)
+    return _client(_transport(server, url, credentials), headers, timeout)
 
 
-def _real_transport(server: str, url: str, credentials: Credentials | None) -> httpx2.AsyncBaseTransport:
-    """Pooled, through the proxy that the environment names for the server's address."""
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
-    proxy = proxy_for(server, url, os.environ)
-    inner = httpx2.AsyncHTTPTransport(limits=limits, verify=tls_context(), proxy=proxy)
+def _transport(server: str, url: str, credentials: Credentials | None) -> httpx2.AsyncBaseTransport:
+    inner = build_transport(server, url)
     return inner if credentials is None else AuthorizedTransport(inner, credentials, server=server, url=url)
 
 
 def _client(transport: httpx2.AsyncBaseTransport, headers: Mapping[str, str], timeout: httpx2.Timeout) -> httpx2.AsyncClient:
-    every = {**headers, "accept-encoding": "identity"}
-    return httpx2.AsyncClient(transport=transport, headers=every, timeout=timeout, follow_redirects=False)
+    return httpx2.AsyncClient(transport=transport, headers=dict(headers), timeout=timeout, follow_redirects=False)

@@ -129,7 +129,7 @@ async def test_a_key_goes_along_and_its_lack_is_told() -> None:
 async def test_a_card_that_leads_to_another_host_is_refused() -> None:
     with obedient("--elsewhere") as url:
         async with A2AAgent(url=url) as agent:
-            with pytest.raises(AgentError, match=r"other hosts only \(192\.0\.2\.1\)"):
+            with pytest.raises(AgentError, match=r"other addresses only \(192\.0\.2\.1"):
                 await agent.run("say hi")
 
 

@@ -1,8 +1,10 @@
-"""A pytest plugin that writes docs/faults.md: each row of `table` with what came of its tests.
+"""A pytest plugin that keeps what came of the tests of each row of `table`, and writes docs/faults.md from it.
 
-    make faults-report
+    make faults-report                                     every test of a row, then the page
+    make faults-report ARGS="tests/faults/test_bounds.py"  some of them; what earlier runs found of the others stays
 
-Rows whose tests were not part of the run keep what the page said of them.
+What runs found is kept by test in pytest's cache, so the page may be made of several runs (`make faults` counts as one). A row
+none of whose tests was ever run here keeps what the page said of it.
 """
 
 from __future__ import annotations
@@ -12,23 +14,34 @@ import platform
 import re
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faults.table import ATTACKS, FAULTS, Row
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "faults.md"
+STORE = "faults/outcomes"
+"""Key in pytest's cache: by test id, its rows, how it ended, and the seconds it took."""
+
+PROPERTY = "rows"
+"""Of a test's report: the rows it proves. Crosses from a worker to the process that reports."""
+
 Outcomes = Mapping[tuple[str, int], Mapping[str, int]]
 """How many tests of a row, by kind and number, ended how."""
+
+LONG_SECONDS = 20.0
+"""A file whose tests take longer together is named with its time."""
 
 _ROW = re.compile(r"^\| (\d+) \| (.*?) \| (.*?) \| (.*) \|$", re.MULTILINE)
 _INTRO = """# Faults and attacks
 
 What is done to a gateway on purpose, what must hold, and what came of it. A row is proved by tests that name it
 (`@pytest.mark.fault`, `@pytest.mark.attack`); most run with `make test`, the long ones with `make faults`. This page is
-written by `make faults-report`, which runs them all.
+written by `make faults-report`, which runs them all; with `ARGS="FILE"` it runs some and keeps what is known of the others.
 """
 
 
@@ -37,34 +50,79 @@ def rows_of(page: str) -> list[tuple[str, str]]:
     return [(number, outcome) for number, _, _, outcome in _ROW.findall(page)]
 
 
-class Report:
-    """Collects outcomes by row while pytest runs; writes the page at the end."""
+def marked(item: pytest.Item) -> list[list[Any]]:
+    """Kind and number of every row that a test proves."""
+    return sorted([kind, number] for kind in ("fault", "attack") for mark in item.iter_markers(kind) for number in mark.args)
 
-    def __init__(self) -> None:
-        self._rows: dict[str, set[tuple[str, int]]] = {}
-        self._outcomes: dict[tuple[str, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+
+class Report:
+    """Collects outcomes while pytest runs; keeps them, and where told writes the page at the end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._writes_page = bool(config.getoption("--faults-page"))
+        self._found: dict[str, dict[str, Any]] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Keep only tests that prove a row."""
-        for item in items:
-            found = {(kind, number) for kind in ("fault", "attack") for mark in item.iter_markers(kind) for number in mark.args}
-            if found:
-                self._rows[item.nodeid] = found
-        items[:] = [item for item in items if item.nodeid in self._rows]
+        """For the page, keep only tests that prove a row."""
+        if self._writes_page:
+            items[:] = [item for item in items if marked(item)]
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any]:
+        """Write the rows of the test on its report."""
+        outcome = yield
+        if rows := marked(item):
+            outcome.get_result().user_properties.append((PROPERTY, rows))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count one outcome for each row of the test."""
-        if report.when == "call" or report.outcome != "passed":
-            for row in self._rows.get(report.nodeid, ()):
-                self._outcomes[row][report.outcome] += 1
+        """Keep the worst of set-up, test and tear-down."""
+        rows = dict(report.user_properties).get(PROPERTY)
+        if not rows:
+            return
+        one = self._found.setdefault(report.nodeid, {"rows": rows, "outcome": "passed", "seconds": 0.0})
+        one["seconds"] = round(one["seconds"] + report.duration, 1)
+        if report.outcome != "passed":
+            one["outcome"] = report.outcome
 
     def pytest_sessionfinish(self) -> None:
-        """Write the page."""
-        before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-        PAGE.write_text(page(self._outcomes, before), encoding="utf-8")
+        """Keep what was found beside what is known of other tests, and write the page."""
+        if hasattr(self._config, "workerinput"):
+            return
+        cache: Any = self._config.cache
+        known: dict[str, dict[str, Any]] = {**cache.get(STORE, {}), **self._found}
+        known = {name: one for name, one in known.items() if exists(name)}
+        cache.set(STORE, known)
+        if self._writes_page:
+            before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+            PAGE.write_text(page(counted(known), before, times(known)), encoding="utf-8")
 
 
-def page(outcomes: Outcomes, before: str) -> str:
+def exists(name: str) -> bool:
+    """Whether there still is a test of that id, whatever its parameters."""
+    path, _, function = name.partition("::")
+    file = ROOT / path
+    return file.is_file() and f"def {function.partition('[')[0].rpartition('::')[2]}(" in file.read_text(encoding="utf-8")
+
+
+def counted(known: Mapping[str, Mapping[str, Any]]) -> Outcomes:
+    """What is known by test, by row."""
+    rows: dict[tuple[str, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for one in known.values():
+        for kind, number in one["rows"]:
+            rows[kind, number][one["outcome"]] += 1
+    return rows
+
+
+def times(known: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds by file."""
+    files: dict[str, float] = defaultdict(float)
+    for name, one in known.items():
+        files[name.partition("::")[0]] += one["seconds"]
+    return files
+
+
+def page(outcomes: Outcomes, before: str, seconds: Mapping[str, float]) -> str:
     """The page after a run; rows without an outcome keep what `before` said."""
     known = rows_of(before)
     old = {("fault", number): kept for (_, kept), number in zip(known[: len(FAULTS)], FAULTS, strict=False)}
@@ -72,7 +130,7 @@ def page(outcomes: Outcomes, before: str) -> str:
     today = time.strftime("%Y-%m-%d", time.gmtime())
     where = f"\nLast run: {today}, {platform.system()} with {os.cpu_count()} cores, Python {platform.python_version()}.\n"
     tables = [_table(title, kind, rows, outcomes, old) for title, kind, rows in _PARTS]
-    return "\n".join([_INTRO.rstrip("\n"), where.rstrip("\n"), *tables])
+    return "\n".join([_INTRO.rstrip("\n"), where.rstrip("\n"), *tables, _durations(seconds)])
 
 
 _PARTS = (("Faults", "fault", FAULTS), ("Attacks", "attack", ATTACKS))
@@ -86,12 +144,30 @@ def _table(title: str, kind: str, rows: Mapping[int, Row], outcomes: Outcomes, o
     return "\n".join(lines) + "\n"
 
 
+def _durations(seconds: Mapping[str, float]) -> str:
+    whole = f"\n## Time\n\nOne after the other these tests took {sum(seconds.values()) / 60:.0f} minutes; the longest files:\n"
+    lines = [whole, "| File | Minutes |", "|---|---|"]
+    for file, took in sorted(seconds.items(), key=lambda pair: -pair[1]):
+        if took >= LONG_SECONDS:
+            lines.append(f"| `{file}` | {took / 60:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
 def _words(counts: Mapping[str, int]) -> str:
     names = {"passed": "held", "failed": "**failed**", "skipped": "skipped here"}
-    return ", ".join(f"{names[outcome]} ({counts[outcome]} tests)" if outcome != "failed" else f"**failed** ({counts[outcome]})"
-                     for outcome in ("failed", "passed", "skipped") if counts.get(outcome))  # fmt: skip
+    told = [
+        f"{names[outcome]} ({number} test{'' if number == 1 else 's'})"
+        for outcome in ("failed", "passed", "skipped")
+        if (number := counts.get(outcome, 0))
+    ]
+    return ", ".join(told)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--faults-page`, which `make faults-report` gives."""
+    parser.addoption("--faults-page", action="store_true", help="run the tests of fault and attack rows alone and write docs/faults.md")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take part in the run this plugin was named for."""
-    config.pluginmanager.register(Report(), "faults-report")
+    config.pluginmanager.register(Report(config), "faults-report")

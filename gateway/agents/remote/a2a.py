@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 import anyio
 
 from gateway.agents.context import AgentStream
-from gateway.errors import AgentError
+from gateway.errors import AgentError, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.addresses import is_same_origin
 from gateway.sessions.session import AgentSession
 from gateway.types.messages import AgentRunInputs, Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate, ContinuationToken
@@ -63,7 +64,7 @@ class A2AAgent:
         timeout: float | None = None,
         headers: JsonMapping | None = None,
     ) -> None:
-        """`headers` go with every request (a key, say), to the host of `url` only. A given client stays the caller's to close.
+        """`headers` go with every request (a key, say), to the origin of `url` only. A given client stays the caller's to close.
 
         Raises:
             ValueError: Neither `url`, `agent_card` nor `client` is given.
@@ -212,33 +213,37 @@ class A2AAgent:
         """The client, made on first use: the card is fetched once."""
         if self._client is not None:
             return self._client
-        import httpx
         from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 
-        http = self._http_client
-        if http is None:
-            self._owned = http = httpx.AsyncClient(timeout=self._timeout, headers=self._headers, follow_redirects=False)
         card = self._card
+        http = self._http_client or self._build_http(card)
         if card is None:
             card = await A2ACardResolver(http, cast("str", self._url)).get_agent_card()
-            self._keep_to_host(card)
+            self._keep_to_origin(card)
         self.name, self.description = self.name or card.name, self.description or card.description
         self._client = ClientFactory(ClientConfig(httpx_client=http)).create(card)
         return self._client
 
-    def _keep_to_host(self, card: AgentCard) -> None:
-        """Leave out what a fetched card says of other hosts, or of plain http where we came by https: our key would go there.
+    def _build_http(self, card: AgentCard | None) -> httpx.AsyncClient:
+        from gateway.egress.httpx_transport import build_httpx_client
+
+        url = self._url or (card.supported_interfaces[0].url if card is not None and card.supported_interfaces else "")
+        try:
+            self._owned = build_httpx_client(self._label, url, timeout_seconds=self._timeout, headers=self._headers)
+        except UpstreamUnavailable as error:
+            raise AgentError(str(error)) from None
+        return self._owned
+
+    def _keep_to_origin(self, card: AgentCard) -> None:
+        """Leave out what a fetched card says of other origins: our key would go there, and the card may name what is inside.
 
         Raises:
             AgentError: Nothing is left.
         """
-        ours = urlsplit(self._url or "")
-        schemes = ("https",) if ours.scheme == "https" else ("http", "https")
-        named = [(interface, urlsplit(interface.url)) for interface in card.supported_interfaces]
-        kept = [interface for interface, url in named if url.hostname == ours.hostname and url.scheme in schemes]
+        kept = [interface for interface in card.supported_interfaces if is_same_origin(self._url or "", interface.url)]
         if not kept:
-            others = ", ".join(sorted({url.hostname or "?" for _, url in named}))
-            raise AgentError(f"The card of the remote agent at {self._url!r} names other hosts only ({others}); give its URL there.")
+            others = ", ".join(sorted({urlsplit(interface.url).netloc[:100] or "?" for interface in card.supported_interfaces}))
+            raise AgentError(f"The card of the remote agent at {self._url!r} names other addresses only ({others}); give its URL there.")
         del card.supported_interfaces[:]
         card.supported_interfaces.extend(kept)
 

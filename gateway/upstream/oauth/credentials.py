@@ -16,8 +16,8 @@ import httpx2
 from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth, issuers_match, union_scopes
 
 from gateway.config.policies import AuthorizationCode, ClientCredentials, OutboundAuth
+from gateway.egress.guarded import FetchFailed, FetchRefused, GuardedFetch
 from gateway.errors import AuthNeeded, StorageError, UpstreamError, UpstreamUnavailable
-from gateway.upstream.guarded import FetchFailed, FetchRefused, GuardedFetch
 from gateway.upstream.oauth.discovery import IssuerMetadata, find_issuer, find_resource
 from gateway.upstream.oauth.grants import GrantRefused, TokenClient, with_wanted
 from gateway.upstream.oauth.inviting import Invitations

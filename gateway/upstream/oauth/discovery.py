@@ -18,8 +18,8 @@ from mcp.shared.auth import ProtectedResourceMetadata
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 from pydantic import BaseModel, ValidationError
 
+from gateway.egress.guarded import FetchFailed, FetchRefused, GuardedFetch, origin_of
 from gateway.errors import AuthNeeded
-from gateway.upstream.guarded import FetchFailed, FetchRefused, GuardedFetch, origin_of
 
 logger = logging.getLogger(__name__)
 

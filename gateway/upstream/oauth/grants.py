@@ -19,9 +19,9 @@ from mcp.client.auth.utils import union_scopes
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from pydantic import ValidationError
 
+from gateway.egress.guarded import FetchFailed, GuardedFetch
 from gateway.errors import AuthNeeded
 from gateway.json_types import JsonObject
-from gateway.upstream.guarded import FetchFailed, GuardedFetch
 from gateway.upstream.oauth.discovery import IssuerMetadata
 from gateway.upstream.oauth.tokens import Grant
 

@@ -20,9 +20,9 @@ from mcp.client.auth.utils import (
 )
 
 from gateway.config.policies import AuthorizationCode
+from gateway.egress.guarded import FetchFailed, FetchRefused, GuardedFetch, origin_of
 from gateway.errors import AuthNeeded, StorageError, UpstreamUnavailable
 from gateway.policy.addresses import is_loopback_host
-from gateway.upstream.guarded import FetchFailed, FetchRefused, GuardedFetch, origin_of
 from gateway.upstream.oauth.callback import Callback, Redirected, listening
 from gateway.upstream.oauth.discovery import IssuerMetadata, Resource, find_issuer, find_resource
 from gateway.upstream.oauth.grants import TokenClient

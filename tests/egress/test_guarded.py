@@ -11,7 +11,7 @@ import anyio
 import anyio.abc
 import pytest
 
-from gateway.upstream.guarded import MAX_BODY_BYTES, FetchFailed, FetchRefused, GuardedFetch
+from gateway.egress.guarded import MAX_BODY_BYTES, FetchFailed, FetchRefused, GuardedFetch
 
 Answer = Callable[[bytes], bytes]
 PUBLIC = GuardedFetch.for_server("https://docs.example.com/mcp", None)
@@ -91,6 +91,7 @@ async def test_a_redirect_is_an_answer_and_not_followed() -> None:
         assert len(seen) == 1
 
 
+@pytest.mark.attack(3)
 async def test_a_name_that_changes_its_address_is_connected_to_where_it_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """DNS rebinding: the first answer is public, every later one is this machine."""
     asked: list[str] = []
@@ -108,6 +109,23 @@ async def test_a_name_that_changes_its_address_is_connected_to_where_it_was_chec
     with anyio.move_on_after(3), contextlib.suppress(FetchFailed):
         await fetch.get("https://flip.example.com/x")
     assert asked == ["flip.example.com"]
+
+
+@pytest.mark.attack(3)
+@pytest.mark.parametrize("inner", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::ffff:192.168.0.1", "fd00::1"])
+async def test_a_name_with_one_inner_address_among_public_ones_is_not_asked_at_all(monkeypatch: pytest.MonkeyPatch, inner: str) -> None:
+    real = socket.getaddrinfo
+
+    def mixed(host: Any, *rest: Any, **more: Any) -> list[Any]:
+        if host not in ("mixed.example.com", b"mixed.example.com"):
+            return real(host, *rest, **more)
+        family = socket.AF_INET6 if ":" in inner else socket.AF_INET
+        public = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.215.14", 443))
+        return [public, (family, socket.SOCK_STREAM, 6, "", (inner, 443))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", mixed)
+    with anyio.fail_after(5), pytest.raises(FetchRefused, match=r"mixed\.example\.com is not asked"):
+        await PUBLIC.get("https://mixed.example.com/.well-known/oauth-authorization-server")
 
 
 @pytest.mark.attack(21)

@@ -14,8 +14,8 @@ from urllib.request import ProxyHandler, Request, build_opener
 import httpx2
 import pytest
 
+from gateway.egress.proxies import proxy_for
 from gateway.errors import UpstreamUnavailable
-from gateway.upstream.proxies import proxy_for
 from tests.fakes.running import gateway_http, raw_http
 from tests.interaction.ways import Way, connected
 

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 import anyio
 import httpx2
 
+from gateway.egress.proxies import proxy_for
+from gateway.egress.transport import tls_context
 from gateway.errors import GatewayError, UpstreamUnavailable
 from gateway.policy.addresses import is_loopback_host, judge_address
-from gateway.upstream.http import tls_context
-from gateway.upstream.proxies import proxy_for
 
 FETCH_SECONDS = 15.0
 """Time for one fetch, from the name to the last byte."""
