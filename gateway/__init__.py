@@ -14,7 +14,15 @@ from gateway.names import HOMES
 if TYPE_CHECKING:
     from gateway.agents.agent import Agent, BaseAgent
     from gateway.agents.client_run import FunctionInvocationLayer
-    from gateway.agents.context import AgentContext, AgentMiddleware, AgentRunContext, agent_middleware, current_run_context
+    from gateway.agents.context import (
+        AgentContext,
+        AgentMiddleware,
+        AgentMiddlewareTypes,
+        AgentRunContext,
+        MiddlewareTypes,
+        agent_middleware,
+        current_run_context,
+    )
     from gateway.agents.files.disk import FileSystemAgentFileStore
     from gateway.agents.files.provider import DEFAULT_FILE_ACCESS_INSTRUCTIONS, DEFAULT_FILE_ACCESS_SOURCE_ID, FileAccessProvider
     from gateway.agents.files.search import FileSearchMatch, FileSearchResult
@@ -67,7 +75,7 @@ if TYPE_CHECKING:
     )
     from gateway.chat.layers import ChatMiddlewareLayer, ChatTelemetryLayer
     from gateway.chat.limits import FunctionInvocationConfiguration, normalize_function_invocation_configuration
-    from gateway.chat.middleware import ChatContext, ChatMiddleware, chat_middleware
+    from gateway.chat.middleware import ChatAndFunctionMiddlewareTypes, ChatContext, ChatMiddleware, ChatMiddlewareTypes, chat_middleware
     from gateway.chat.responses import OpenAIChatClient
     from gateway.chat.retry import RetryPolicy
     from gateway.chat.scripted import ScriptedChatClient
@@ -148,22 +156,30 @@ if TYPE_CHECKING:
     from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, disable_instrumentation, enable_instrumentation
     from gateway.telemetry.providers import configure_otel_providers
     from gateway.tools.context import CallContext
-    from gateway.tools.function import FunctionTool, normalize_tools, tool
-    from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware, function_middleware
+    from gateway.tools.function import SKIP_PARSING, FunctionTool, tool
+    from gateway.tools.given import ToolTypes, normalize_tools, validate_chat_options, validate_tools
+    from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware, FunctionMiddlewareTypes, function_middleware
     from gateway.types.annotations import Annotation, TextSpanRegion, UsageDetails
     from gateway.types.content import Content
-    from gateway.types.helpers import detect_media_type_from_base64, merge_chat_options, prepend_instructions_to_messages
+    from gateway.types.helpers import (
+        detect_media_type_from_base64,
+        map_chat_to_agent_update,
+        merge_chat_options,
+        prepend_instructions_to_messages,
+    )
     from gateway.types.messages import AgentRunInputs, Message, Role, RoleLiteral, normalize_messages
-    from gateway.types.options import ChatOptions, ToolMode
+    from gateway.types.options import ChatOptions, ToolMode, validate_tool_mode
     from gateway.types.responses import (
         AgentResponse,
         AgentResponseUpdate,
         ChatResponse,
         ChatResponseUpdate,
         ContinuationToken,
+        FinishReason,
+        FinishReasonLiteral,
         add_usage_details,
     )
-    from gateway.types.streams import ResponseStream
+    from gateway.types.streams import FinalT, OuterFinalT, OuterUpdateT, ResponseStream, UpdateT
     from gateway.upstream.library.mcp_tool import MCPTool
     from gateway.upstream.library.options import MCPSpecificApproval, SamplingApprovalCallback
     from gateway.upstream.library.transports import MCPStdioTool, MCPStreamableHTTPTool
@@ -253,6 +269,7 @@ __all__ = [
     "GROUP_KIND_KEY",
     "GROUP_TOKEN_COUNT_KEY",
     "OBSERVABILITY_SETTINGS",
+    "SKIP_PARSING",
     "SUMMARIZED_BY_SUMMARY_ID_KEY",
     "SUMMARY_OF_GROUP_IDS_KEY",
     "SUMMARY_OF_MESSAGE_IDS_KEY",
@@ -269,6 +286,7 @@ __all__ = [
     "AgentFrameworkException",
     "AgentLoopMiddleware",
     "AgentMiddleware",
+    "AgentMiddlewareTypes",
     "AgentModeProvider",
     "AgentOrchestrationOutput",
     "AgentRequestInfoResponse",
@@ -289,6 +307,7 @@ __all__ = [
     "CallContext",
     "Case",
     "CharacterEstimatorTokenizer",
+    "ChatAndFunctionMiddlewareTypes",
     "ChatClientContentFilterException",
     "ChatClientException",
     "ChatClientInvalidAuthException",
@@ -297,6 +316,7 @@ __all__ = [
     "ChatContext",
     "ChatMiddleware",
     "ChatMiddlewareLayer",
+    "ChatMiddlewareTypes",
     "ChatOptions",
     "ChatResponse",
     "ChatResponseUpdate",
@@ -333,12 +353,16 @@ __all__ = [
     "FileSkillsSource",
     "FileSystemAgentFileStore",
     "FilteringSkillsSource",
+    "FinalT",
+    "FinishReason",
+    "FinishReasonLiteral",
     "FoundryChatClient",
     "FunctionExecutor",
     "FunctionInvocationConfiguration",
     "FunctionInvocationContext",
     "FunctionInvocationLayer",
     "FunctionMiddleware",
+    "FunctionMiddlewareTypes",
     "FunctionTool",
     "FunctionalWorkflow",
     "FunctionalWorkflowAgent",
@@ -386,6 +410,7 @@ __all__ = [
     "MiddlewareFailure",
     "MiddlewareTermination",
     "MiddlewareType",
+    "MiddlewareTypes",
     "ModelCacheMiddleware",
     "ModelError",
     "ModelRateLimitMiddleware",
@@ -394,6 +419,8 @@ __all__ = [
     "OpenAIChatClient",
     "OpenAIChatCompletionClient",
     "OpenAIEmbeddingClient",
+    "OuterFinalT",
+    "OuterUpdateT",
     "RedactionMiddleware",
     "ReleaseCandidateFeature",
     "RepeatedCallMiddleware",
@@ -460,8 +487,10 @@ __all__ = [
     "ToolResultCompactionStrategy",
     "ToolRetryMiddleware",
     "ToolTimeoutMiddleware",
+    "ToolTypes",
     "TruncationStrategy",
     "TypeCompatibilityError",
+    "UpdateT",
     "UsageDetails",
     "UserInputRequiredException",
     "ValidationTypeEnum",
@@ -506,6 +535,7 @@ __all__ = [
     "included_token_count",
     "lifecycle_middleware",
     "load_settings",
+    "map_chat_to_agent_update",
     "merge_chat_options",
     "normalize_function_invocation_configuration",
     "normalize_messages",
@@ -517,6 +547,9 @@ __all__ = [
     "step",
     "todos_remaining",
     "tool",
+    "validate_chat_options",
+    "validate_tool_mode",
+    "validate_tools",
     "workflow",
 ]
 
