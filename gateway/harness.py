@@ -28,7 +28,7 @@ from gateway.sessions.grouping import TokenizerProtocol
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import SupportsAgentRun
 from gateway.skills.objects.provider import SkillsProvider
-from gateway.tools.function import normalize_tools
+from gateway.tools.given import normalize_tools
 from gateway.types.options import ChatOptions
 
 logger = logging.getLogger(__name__)

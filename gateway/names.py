@@ -69,7 +69,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "agents.context": (
         "AgentContext",
         "AgentMiddleware",
+        "AgentMiddlewareTypes",
         "AgentRunContext",
+        "MiddlewareTypes",
         "agent_middleware",
         "current_run_context",
     ),
@@ -171,8 +173,10 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "chat.completions": ("OpenAIChatCompletionClient",),
     "chat.middleware": (
+        "ChatAndFunctionMiddlewareTypes",
         "ChatContext",
         "ChatMiddleware",
+        "ChatMiddlewareTypes",
         "chat_middleware",
     ),
     "chat.responses": ("OpenAIChatClient",),
@@ -294,13 +298,20 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "tools.context": ("CallContext",),
     "tools.function": (
+        "SKIP_PARSING",
         "FunctionTool",
-        "normalize_tools",
         "tool",
+    ),
+    "tools.given": (
+        "ToolTypes",
+        "normalize_tools",
+        "validate_chat_options",
+        "validate_tools",
     ),
     "tools.invocation": (
         "FunctionInvocationContext",
         "FunctionMiddleware",
+        "FunctionMiddlewareTypes",
         "function_middleware",
     ),
     "types.annotations": (
@@ -311,6 +322,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "types.content": ("Content",),
     "types.helpers": (
         "detect_media_type_from_base64",
+        "map_chat_to_agent_update",
         "merge_chat_options",
         "prepend_instructions_to_messages",
     ),
@@ -324,6 +336,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "types.options": (
         "ChatOptions",
         "ToolMode",
+        "validate_tool_mode",
     ),
     "types.responses": (
         "AgentResponse",
@@ -331,9 +344,17 @@ HOMES: dict[str, tuple[str, ...]] = {
         "ChatResponse",
         "ChatResponseUpdate",
         "ContinuationToken",
+        "FinishReason",
+        "FinishReasonLiteral",
         "add_usage_details",
     ),
-    "types.streams": ("ResponseStream",),
+    "types.streams": (
+        "FinalT",
+        "OuterFinalT",
+        "OuterUpdateT",
+        "ResponseStream",
+        "UpdateT",
+    ),
     "upstream.library.mcp_tool": ("MCPTool",),
     "upstream.library.options": (
         "MCPSpecificApproval",

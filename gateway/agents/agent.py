@@ -32,7 +32,8 @@ from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
-from gateway.tools.function import ApprovalMode, FunctionTool, normalize_tools, tell_apart
+from gateway.tools.function import ApprovalMode, FunctionTool
+from gateway.tools.given import normalize_tools, tell_apart
 from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.messages import AgentRunInputs, own_copies, to_messages
 from gateway.types.options import ChatOptions

@@ -18,6 +18,7 @@ from typing import Protocol, cast
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import Tool
 from gateway.tools.invocation import SessionData
+from gateway.types.arguments import read_arguments
 from gateway.types.content import Content
 from gateway.types.messages import Message
 
@@ -193,7 +194,7 @@ def _take_pending(session: SessionData | None, request_id: str, call: Content) -
 
 def _arguments(call: Content) -> object:
     try:
-        return call.parse_arguments()
+        return read_arguments(call.arguments)
     except ValueError:
         return call.arguments
 

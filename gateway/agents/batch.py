@@ -29,6 +29,7 @@ from gateway.tools.drive import drive
 from gateway.tools.function import FunctionFailed
 from gateway.tools.invocation import FunctionInvocationContext, SessionData
 from gateway.tools.schema import ArgumentsRefused
+from gateway.types.arguments import read_arguments
 from gateway.types.content import Content
 
 logger = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class Batch:
             outcome.failed = True
             return Content.from_function_result(call_id, f'Error: Requested function "{call.name}" not found.', "unknown function")
         try:
-            arguments, unread = call.parse_arguments(), None
+            arguments, unread = read_arguments(call.arguments), None
         except ValueError as error:
             arguments, unread = {}, error
         context = self._context(tool, arguments, call_id, approval)
@@ -159,7 +160,14 @@ class Batch:
     async def _invoke(self, context: FunctionInvocationContext, unread: ValueError | None, outcome: BatchOutcome) -> None:
         if unread is not None and not context.arguments:
             raise ArgumentsRefused(f"Argument parsing failed. {unread}")
-        result = await drive(context.function, context.arguments, context.ctx)
+        failure: Exception | None = None
+        result = None
+        try:
+            result = await drive(context.function, context.arguments, context.ctx)
+        except FunctionFailed as failed:
+            failure = failed.__cause__ if isinstance(failed.__cause__, Exception) else failed
+        if failure is not None:
+            raise failure  # middleware around the call may catch what the function itself raised
         outcome.executed += 1
         if isinstance(result, Complete):
             outcome.failed = outcome.failed or result.is_error

@@ -18,7 +18,7 @@ from gateway.middleware import sort_middleware
 from gateway.sessions.compacting import RunCompaction
 from gateway.sessions.session import AgentSession
 from gateway.tools.context import CallContext
-from gateway.tools.function import normalize_tools, tell_apart
+from gateway.tools.given import normalize_tools, tell_apart
 from gateway.types.messages import own_copies
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream

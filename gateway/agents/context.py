@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from gateway.chat.middleware import ChatAndFunctionMiddlewareTypes
 from gateway.json_types import JsonObject
 from gateway.middleware import CallNext, MiddlewareType, mark
 from gateway.sessions.compaction import CompactionStrategy
@@ -63,6 +64,13 @@ class AgentMiddleware(ABC):
     @abstractmethod
     async def process(self, context: AgentContext, call_next: CallNext) -> None:
         """Do something before, call `call_next()` or not, do something after."""
+
+
+AgentMiddlewareTypes = AgentMiddleware | Callable[[AgentContext, CallNext], Awaitable[None]]
+"""What may be given as middleware around runs."""
+
+MiddlewareTypes = AgentMiddlewareTypes | ChatAndFunctionMiddlewareTypes
+"""What may be given to an agent as middleware."""
 
 
 def agent_middleware(func: FunctionT) -> FunctionT:

@@ -74,7 +74,7 @@ class AgentParts:
             part.created_at,
             part.continuation_token,
             part.additional_properties,
-            part.raw_representation,
+            part,
         )
 
     def own(

@@ -24,7 +24,7 @@ from gateway.middleware import Middleware
 from gateway.sessions.compacting import RunCompaction
 from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
-from gateway.tools.function import normalize_tools
+from gateway.tools.given import normalize_tools
 from gateway.tools.invocation import FunctionInvocationContext, SessionData
 from gateway.types.content import Content
 from gateway.types.messages import Message, own_copies

@@ -15,6 +15,7 @@ from gateway.chat.sampling import to_contents
 from gateway.errors import ModelError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.base import ToolDefinition
+from gateway.types.arguments import read_arguments
 from gateway.types.content import Content
 from gateway.types.messages import Message, Role
 from gateway.types.options import ChatOptions
@@ -105,7 +106,7 @@ def _to_block(content: Content) -> JsonObject:
 
 def _tool_use(call: Content) -> JsonObject:
     try:
-        arguments = call.parse_arguments()
+        arguments = read_arguments(call.arguments)
     except ValueError:
         raise ModelError(f"The model called {call.name!r} with arguments that are not JSON.") from None
     return {"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments}

@@ -16,6 +16,7 @@ from gateway.chat.tracing import traced_call
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import CallNext, Middleware, MiddlewareTermination, MiddlewareType, compose, mark
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
+from gateway.tools.invocation import FunctionMiddlewareTypes
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
@@ -59,6 +60,13 @@ class ChatMiddleware(ABC):
     @abstractmethod
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
         """Do something before, call `call_next()` or not, do something after."""
+
+
+ChatMiddlewareTypes = ChatMiddleware | Callable[[ChatContext, CallNext], Awaitable[None]]
+"""What may be given as middleware around model calls."""
+
+ChatAndFunctionMiddlewareTypes = ChatMiddlewareTypes | FunctionMiddlewareTypes
+"""What may be given to a chat client as middleware."""
 
 
 def chat_middleware(func: FunctionT) -> FunctionT:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Protocol, cast
 
 from gateway.errors import ChatClientInvalidRequestException
@@ -24,6 +25,9 @@ class _Model(Protocol):
 OURS = frozenset({"type", "model", "instructions", "tools", "tool_choice", "response_format", "conversation_id", "continuation_token"})
 """Options that are translated one by one."""
 
+_NEVER_SENT = frozenset({"loop", "additional_properties"})
+"""For Moongate itself, and for whoever knows what is in it (requirements C11, AG7)."""
+
 RENAMED = {"allow_multiple_tool_calls": "parallel_tool_calls"}
 """Common names that both APIs spell alike but differently from us."""
 
@@ -34,7 +38,13 @@ _ENVELOPES = frozenset({"json_schema", "json_object", "text"})
 def passed_on(options: ChatOptions, renamed: Mapping[str, str], without: frozenset[str]) -> JsonObject:
     """The options that need no more than another name."""
     names = {**RENAMED, **renamed}
-    return {names.get(k, k): v for k, v in options.items() if v is not None and k not in OURS and k not in without}
+    return {names.get(k, k): v for k, v in options.items() if v is not None and k not in OURS | _NEVER_SENT | without}
+
+
+def unsupported(options: type[object]) -> frozenset[str]:
+    """The common options that a provider's type says it does not have: it types them `None` (requirements TY9)."""
+    written = {name: getattr(kind, "__forward_arg__", kind) for name, kind in options.__annotations__.items()}
+    return frozenset(name for name, kind in written.items() if kind in ("None", NoneType))
 
 
 # -- tools -------------------------------------------------------------------------------------------------------
@@ -167,8 +177,16 @@ def is_strict(schema: JsonValue) -> bool:
 
 
 class OpenAIChatOptions(ChatOptions, total=False):
-    """Options of the Responses API beside the common ones. Others are handed on as well; these are known to type checkers."""
+    """Options of the Responses API beside the common ones. Others are handed on as well; these are known to type checkers.
 
+    Those typed `None` are common ones that the API does not have: they are left out.
+    """
+
+    frequency_penalty: None  # pyright: ignore[reportIncompatibleVariableOverride]  # narrower: no value is of use
+    logit_bias: None  # pyright: ignore[reportIncompatibleVariableOverride]
+    presence_penalty: None  # pyright: ignore[reportIncompatibleVariableOverride]
+    seed: None  # pyright: ignore[reportIncompatibleVariableOverride]
+    stop: None  # pyright: ignore[reportIncompatibleVariableOverride]
     include: list[str]
     max_tool_calls: int
     prompt: JsonMapping

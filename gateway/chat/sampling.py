@@ -20,6 +20,7 @@ from gateway.policy.decision import Reject, Rewrite
 from gateway.policy.inputs import judge_input
 from gateway.tools.contents import to_block
 from gateway.tools.context import CallContext
+from gateway.types.arguments import read_arguments
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
@@ -91,7 +92,7 @@ def _to_wire(message: Message, *, with_tools: bool) -> list[JsonObject]:
             case "text":
                 blocks.append({"type": "text", "text": content.text or ""})
             case "function_call" if with_tools:
-                blocks.append({"type": "tool_use", "id": content.call_id, "name": content.name, "input": content.parse_arguments()})
+                blocks.append({"type": "tool_use", "id": content.call_id, "name": content.name, "input": read_arguments(content.arguments)})
             case "function_result" if with_tools:
                 blocks.append({"type": "tool_result", "toolUseId": content.call_id, "content": _result_blocks(content)})
             case "data" if content.has_top_level_media_type("image") or content.has_top_level_media_type("audio"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
 from typing import TypeGuard, cast
 
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.base import Complete
 from gateway.types.content import Content
 
@@ -46,7 +47,14 @@ def _text(value: object) -> str:
         return ""
     if isinstance(value, str):
         return value
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: object) -> JsonValue:
+    """What JSON has no form for: models and dataclasses as objects, anything else as its text."""
+    if callable(dump := getattr(value, "model_dump", None)):
+        return dump(mode="json")
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def _of_result(result: Complete) -> Contents:

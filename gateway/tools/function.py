@@ -12,11 +12,12 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from copy import copy
+from enum import Enum
 from functools import cached_property, partial
 from types import MethodType
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 import anyio
 import anyio.lowlevel
@@ -24,7 +25,7 @@ import anyio.to_thread
 
 from gateway.errors import GatewayError, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.tools.base import Complete, InputRequired, TaskStarted, TaskSupport, Tool, ToolDefinition, ToolOutcome, ToolSource
+from gateway.tools.base import Complete, InputRequired, TaskStarted, TaskSupport, ToolDefinition, ToolOutcome
 from gateway.tools.contents import is_rich, to_block, to_contents
 from gateway.tools.context import CallContext
 from gateway.tools.schema import ArgumentsRefused, Explicit, FunctionSchema, model_schema, read_function
@@ -39,6 +40,7 @@ MAX_THREADS = 40
 """Sync functions at once. Their own budget, because one that is cancelled keeps its thread until it returns."""
 
 _NAME = re.compile(r"^[A-Za-z0-9_.-]{1,128}$")
+_TOLD = ("approval_mode", "kind", "max_invocations", "invocation_count", "max_invocation_exceptions", "invocation_exception_count")
 _threads = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("gateway.tools.function.threads")
 
 
@@ -65,6 +67,19 @@ ApprovalMode = Literal["always_require", "never_require"]
 
 ResultParser = Callable[[Any], Any]
 """Turns what a function returned into what the model reads: text or contents."""
+
+
+class _SkipParsing(Enum):
+    """A result parser that is none: a class of its own, so that it can be named."""
+
+    SKIP_PARSING = "skip"
+
+    def __call__(self, value: object) -> object:
+        return value
+
+
+SKIP_PARSING = _SkipParsing.SKIP_PARSING
+"""As `result_parser`: `invoke` gives what the function returned, as it is."""
 
 
 class FunctionTool(Generic[P, R]):
@@ -102,17 +117,15 @@ class FunctionTool(Generic[P, R]):
         while isinstance(func, FunctionTool):
             func = cast("Callable[P, R] | None", func.func)
         chosen = name or getattr(func, "__name__", "")
-        if not _NAME.match(chosen):
-            raise ValueError(f"{chosen!r} is not a tool name: use 1 to 128 letters, digits, '_', '-' or '.'; set it with name=.")
+        _check_name(chosen)
         for limit, value in (("max_invocations", max_invocations), ("max_invocation_exceptions", max_invocation_exceptions)):
             if value is not None and value < 1:
                 raise ValueError(f"{limit} must be at least 1, or None.")
-        if approval_mode not in (None, "always_require", "never_require"):
-            raise ValueError(f"approval_mode must be 'always_require' or 'never_require', not {approval_mode!r}.")
+        _check_approval(approval_mode or "never_require")
         explicit = schema if schema is not None else input_model
-        self.name = chosen
+        self._name = chosen
         self.func = func
-        self.approval_mode: ApprovalMode = approval_mode or "never_require"
+        self._approval_mode: ApprovalMode = approval_mode or "never_require"
         self.kind = kind
         self.max_invocations = max_invocations
         self.invocation_count = 0
@@ -137,9 +150,36 @@ class FunctionTool(Generic[P, R]):
         return bound
 
     @property
+    def name(self) -> str:
+        """How it is called; may be set, as the next two."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        _check_name(name)
+        self._name = name
+        self.__dict__.pop("_definition", None)
+
+    @property
     def description(self) -> str:
         """What it says of itself; from the function where not given."""
         return self.definition.description or ""
+
+    @description.setter
+    def description(self, description: str | None) -> None:
+        self._description = description
+        self.__dict__.pop("_definition", None)
+
+    @property
+    def approval_mode(self) -> ApprovalMode:
+        """Whether a person decides on each call."""
+        return self._approval_mode
+
+    @approval_mode.setter
+    def approval_mode(self, approval_mode: ApprovalMode) -> None:
+        _check_approval(approval_mode)
+        self._approval_mode = approval_mode
+        self.__dict__.pop("_definition", None)
 
     @property
     def declaration_only(self) -> bool:
@@ -149,6 +189,50 @@ class FunctionTool(Generic[P, R]):
     def parameters(self) -> JsonObject:
         """The arguments as JSON Schema."""
         return self.definition.input_schema
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}(name={self.name}" + (f", description={self.description})" if self.description else ")")
+
+    def to_dict(self, *, exclude: Collection[str] | None = None, exclude_none: bool = True) -> JsonObject:
+        """JSON form, `type: function_tool`, without the function; `exclude` names keys to leave out."""
+        data: JsonObject = {
+            "type": "function_tool",
+            "name": self.name,
+            "description": self.description,
+            "input_model": self.parameters(),
+            **{key: getattr(self, key) for key in _TOLD},
+        }
+        return {key: value for key, value in data.items() if key not in (exclude or ()) and (value is not None or not exclude_none)}
+
+    def to_json(self, *, exclude: Collection[str] | None = None, exclude_none: bool = True) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict(exclude=exclude, exclude_none=exclude_none), ensure_ascii=False)
+
+    @classmethod
+    def from_dict(cls, value: JsonMapping, /, *, dependencies: Mapping[str, Mapping[str, Any]] | None = None) -> Self:
+        """The inverse of `to_dict`. `dependencies={"function_tool": {"func": f}}` gives it its function; without, it is only declared.
+
+        With a function the schema is read from that again, so arguments are converted as before.
+        """
+        func = (dependencies or {}).get("function_tool", {}).get("func")
+        made = cls(
+            func,
+            name=value["name"],
+            description=value.get("description"),
+            schema=value.get("input_model") if func is None else None,
+            approval_mode=value.get("approval_mode"),
+            kind=value.get("kind"),
+            max_invocations=value.get("max_invocations"),
+            max_invocation_exceptions=value.get("max_invocation_exceptions"),
+        )
+        for count in ("invocation_count", "invocation_exception_count"):
+            setattr(made, count, value.get(count, 0))
+        return made
+
+    @classmethod
+    def from_json(cls, value: str, /, *, dependencies: Mapping[str, Mapping[str, Any]] | None = None) -> Self:
+        """The inverse of `to_json`; `dependencies` as in `from_dict`."""
+        return cls.from_dict(json.loads(value), dependencies=dependencies)
 
     def to_json_schema_spec(self) -> JsonObject:
         """The tool as most model APIs take it."""
@@ -191,11 +275,10 @@ class FunctionTool(Generic[P, R]):
         """Call the plain function.
 
         Raises:
-            TypeError: There is none.
-            ToolFailed: It was called, or failed, as often as it may.
+            ToolFailed: There is none; or it was called, or failed, as often as it may.
         """
         if self.func is None:
-            raise TypeError(f"Tool {self.name!r} is only declared; it has no function.")
+            raise ToolFailed(f"Tool {self.name!r} is only declared; it has no function.")
         self._count()
         try:
             return self.func(*args, **kwargs)
@@ -212,22 +295,41 @@ class FunctionTool(Generic[P, R]):
         self.invocation_count += 1
 
     async def invoke(
-        self, *, arguments: JsonMapping | None = None, context: Invocation | None = None, skip_parsing: bool = False
+        self,
+        *,
+        arguments: JsonMapping | None = None,
+        context: Invocation | None = None,
+        tool_call_id: str | None = None,
+        skip_parsing: bool = False,
+        **values: JsonValue,
     ) -> Any:
         """Run the function once, by itself: what it gives as contents, or with `skip_parsing` as it is.
 
+        Arguments are given as an object or one by one; without either they are the context's. What the function raises
+        is raised.
+
         Raises:
             TypeError: The arguments do not fit.
-            ToolFailed: As `call` does.
+            ToolFailed: It is only declared; or it was called, or failed, as often as it may.
         """
         ctx = CallContext() if context is None else dataclasses.replace(context.ctx, invocation=context)
-        given = arguments if arguments is not None else {} if context is None else context.arguments
+        known: JsonMapping = self.parameters().get("properties") or {}
+        if unknown := [name for name in values if arguments is not None or name not in known]:
+            raise TypeError(f"{', '.join(unknown)}: no arguments of tool {self.name!r}. Values for the run belong into its context.")
+        given = arguments if arguments is not None else values or ({} if context is None else context.arguments)
         dump = cast("Callable[[], JsonObject] | None", getattr(given, "model_dump", None))
+        if dump is None and not isinstance(cast("object", given), Mapping):
+            raise TypeError(f"The arguments of tool {self.name!r} must be an object, not {type(given).__name__}.")
+        raw = skip_parsing or self.result_parser is SKIP_PARSING
         try:
-            value = await self._value(dump() if dump is not None else dict(given), ctx, raw=skip_parsing)
+            value = await self._value(dump() if dump is not None else dict(given), ctx, raw=raw)
         except ArgumentsRefused as error:
             raise TypeError(str(error)) from None
-        return value if skip_parsing else to_contents(value)
+        except FunctionFailed as error:
+            failure = error.__cause__ or error
+        else:
+            return value if raw else to_contents(value)
+        raise failure
 
     @staticmethod
     def parse_result(result: object) -> list[Content]:
@@ -352,61 +454,6 @@ def tool(
     return wrap if func is None else wrap(func)
 
 
-def normalize_tools(tools: Any) -> list[Any]:
-    """What a caller may pass as tools, as a list: plain functions become tools, what holds tools is flattened.
-
-    Left as they are: tools, sources of tools, and descriptions of tools that a provider runs (mappings, objects it gave).
-    """
-    if tools is None:
-        return []
-    given = cast("Sequence[Any]", tools) if isinstance(tools, list | tuple) else [tools]
-    found: list[Any] = []
-    for item in given:
-        if hasattr(item, "definition") or isinstance(item, Mapping):
-            found.append(item)
-        elif not callable(item) and isinstance(item, ToolSource):
-            found.append(item)
-        elif callable(item):
-            found.append(FunctionTool(item))
-        elif isinstance(inner := getattr(item, "tools", item), Iterable) and not isinstance(inner, str):
-            found += normalize_tools(list(cast("Iterable[Any]", inner)))
-        else:
-            found.append(item)
-    return found
-
-
-def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
-    """Tools keyed by name, in order; the same object twice counts once.
-
-    Raises:
-        ValueError: Two different tools have one name.
-    """
-    found: dict[str, Tool] = {}
-    for item in tools:
-        name = item.definition.name
-        if found.setdefault(name, item) is not item:
-            raise ValueError(f"Two different tools are named {name!r}; rename one.")
-    return found
-
-
-async def tell_apart(given: Iterable[Any]) -> tuple[list[Tool], list[Any]]:
-    """What `normalize_tools` made, as the tools a run can call, each name once, and those that the model's provider runs.
-
-    Raises:
-        ValueError: Two different tools have one name (requirements AG4).
-    """
-    found: list[Tool] = []
-    hosted: list[Any] = []
-    for item in given:
-        if hasattr(item, "definition"):
-            found.append(cast("Tool", item))
-        elif isinstance(item, ToolSource):
-            found += await item.tools()
-        else:
-            hosted.append(item)
-    return list(by_name(found).values()), hosted
-
-
 async def run_function(func: Callable[..., Any], positional: list[Any], keyword: dict[str, Any]) -> object:
     """Call any function: an async one is awaited, a sync one runs in a worker thread.
 
@@ -432,3 +479,13 @@ def _limiter() -> anyio.CapacityLimiter:
         limiter = anyio.CapacityLimiter(MAX_THREADS)
         _threads.set(limiter)
     return limiter
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.match(name):
+        raise ValueError(f"{name!r} is not a tool name: use 1 to 128 letters, digits, '_', '-' or '.'; set it with name=.")
+
+
+def _check_approval(mode: str) -> None:
+    if mode not in ("always_require", "never_require"):
+        raise ValueError(f"approval_mode must be 'always_require' or 'never_require', not {mode!r}.")

@@ -14,7 +14,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.middleware import CallNext, MiddlewareType, mark
 from gateway.tools.base import Tool, ToolSource
 from gateway.tools.context import CallContext
-from gateway.tools.function import by_name, normalize_tools
+from gateway.tools.given import by_name, normalize_tools
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
 
@@ -103,6 +103,10 @@ class FunctionMiddleware(ABC):
     @abstractmethod
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
         """Do something before, call `call_next()` or not, do something after."""
+
+
+FunctionMiddlewareTypes = FunctionMiddleware | Callable[[FunctionInvocationContext, CallNext], Awaitable[None]]
+"""What may be given as middleware around tool calls."""
 
 
 def function_middleware(func: FunctionT) -> FunctionT:

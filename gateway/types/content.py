@@ -7,13 +7,13 @@ survive `from_dict` and `to_dict`. Chat clients translate; nothing here knows a 
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 from gateway.errors import AdditionItemMismatch, ContentError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.annotations import Annotation, UsageDetails, add_usage
+from gateway.types.arguments import Arguments, join_arguments, read_arguments
 from gateway.types.copying import sharing_raw
 
 Annotations = Sequence[Annotation] | None
@@ -36,7 +36,7 @@ class Content:
     call_id: str | None = None
     """Pairs a call with its result."""
     name: str | None = None
-    arguments: str | JsonMapping | None = None
+    arguments: Arguments = None
     """Of a call: as the model wrote them, or decoded."""
     exception: str | None = None
     """Of a `function_result`: what went wrong, in detail; for callers and logs, the model reads `result`."""
@@ -467,20 +467,11 @@ class Content:
         )
 
     def parse_arguments(self) -> JsonObject:
-        """The arguments of a call as an object; no text means none.
-
-        Raises:
-            ValueError: They are no JSON object.
-        """
-        arguments = self.arguments
-        if isinstance(arguments, Mapping):
-            return dict(arguments)
-        if arguments is None or not arguments.strip():
-            return {}
-        decoded: JsonValue = json.loads(arguments)
-        if not isinstance(decoded, dict):
-            raise ValueError("the arguments are not a JSON object")
-        return cast("JsonObject", decoded)
+        """The arguments of a call as an object, to show or to look into; what is no object is there under `raw`."""
+        try:
+            return read_arguments(self.arguments)
+        except ValueError:
+            return {"raw": self.arguments}
 
     def __add__(self, other: Content) -> Content:
         """Two neighbouring parts of one text, call or usage as one content.
@@ -499,7 +490,7 @@ class Content:
                 joined.annotations = [*(self.annotations or ()), *(other.annotations or ())] or None
             case "function_call":
                 joined.call_id, joined.name = self.call_id or other.call_id, self.name or other.name
-                joined.arguments = _joined_arguments(self.arguments, other.arguments)
+                joined.arguments = join_arguments(self.arguments, other.arguments)
             case "usage":
                 joined.usage_details = add_usage(self.usage_details or {}, other.usage_details or {})
             case _:
@@ -586,13 +577,3 @@ def _plain(value: JsonValue) -> JsonValue:
 
 def _content(item: Any) -> Any:  # what is no content is handed through
     return Content.from_dict(cast("JsonObject", item)) if isinstance(item, dict) and "type" in item else cast("object", item)
-
-
-def _joined_arguments(first: str | JsonMapping | None, second: str | JsonMapping | None) -> str | JsonMapping | None:
-    if not first or not second:
-        return first or second
-    if isinstance(first, str) and isinstance(second, str):
-        return first + second
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return {**first, **second}
-    raise AdditionItemMismatch("the parts of the arguments are of two kinds")

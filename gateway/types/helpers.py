@@ -1,4 +1,6 @@
-"""Small functions that code written for agent-framework calls: instructions as messages, options over options, a type from first bytes."""
+"""Small functions that code written for agent-framework calls: instructions as messages, options over options, parts of an
+answer as parts of a run, a type from first bytes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.messages import Message, Role
+from gateway.types.responses import AgentResponseUpdate, ChatResponseUpdate
 
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -56,6 +59,22 @@ def merge_chat_options(base: JsonMapping | None, override: JsonMapping | None) -
         else:
             merged[key] = _own(value)
     return merged
+
+
+def map_chat_to_agent_update(update: ChatResponseUpdate, agent_name: str | None) -> AgentResponseUpdate:
+    """A part of a model's answer as a part of an agent's run, said by the agent where nobody else is named."""
+    return AgentResponseUpdate(
+        update.contents,
+        update.role,
+        update.author_name or agent_name,
+        update.message_id,
+        update.response_id,
+        update.finish_reason,
+        created_at=update.created_at,
+        continuation_token=update.continuation_token,
+        additional_properties=update.additional_properties,
+        raw_representation=update,
+    )
 
 
 def detect_media_type_from_base64(

@@ -56,7 +56,7 @@ def tool_mode(choice: ToolMode | str | None) -> ToolMode | None:
     """A tool choice in its long form; `None` where nothing was chosen.
 
     Raises:
-        ValueError: It is none of `auto`, `required`, `none`, or names a function without `required`.
+        ValueError: It is none of `auto`, `required`, `none`, names a function without `required`, or allows what are no names.
     """
     if choice is None:
         return None
@@ -65,4 +65,11 @@ def tool_mode(choice: ToolMode | str | None) -> ToolMode | None:
         raise ValueError(f"tool_choice must be 'auto', 'required' or 'none', not {mode.get('mode')!r}.")
     if mode.get("required_function_name") and mode.get("mode") != "required":
         raise ValueError("required_function_name needs the mode 'required'.")
+    allowed: object = mode.get("allowed_tools", [])
+    if not isinstance(allowed, list | tuple) or not all(isinstance(name, str) for name in cast("Sequence[object]", allowed)):
+        raise ValueError(f"allowed_tools must be a list of names, not {allowed!r}.")
     return mode
+
+
+validate_tool_mode = tool_mode
+"""Agent-framework's name."""

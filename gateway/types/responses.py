@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncIterable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from types import GenericAlias
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Literal, NewType, Self, TypeVar, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.annotations import UsageDetails, add_usage, add_usage_details
@@ -30,6 +30,12 @@ __all__ = [
     "add_usage_details",
 ]
 
+
+FinishReasonLiteral = Literal["stop", "length", "tool_calls", "content_filter"]
+"""Why a model stopped, in the words of most providers."""
+
+FinishReason = NewType("FinishReason", str)
+"""Why a model stopped, where a provider has a word of its own."""
 
 ContinuationToken = dict[str, Any]
 """Where a response that is still being made can be picked up; opaque, and only for the client that gave it."""
@@ -98,7 +104,7 @@ class ChatResponseUpdate(_Update):
     response_id: str | None = None
     model: str | None = None
     finish_reason: str | None = None
-    """`stop`, `length`, `tool_calls` or `content_filter`, on the last part."""
+    """A `FinishReasonLiteral` or the provider's own word, on the last part."""
     author_name: str | None = None
     message_id: str | None = None
     conversation_id: str | None = None

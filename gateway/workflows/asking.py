@@ -19,6 +19,7 @@ from gateway.errors import GatewayError, ToolFailed, WorkflowFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.checking import SchemaCheck, measure
 from gateway.tools.context import CallContext
+from gateway.types.arguments import read_arguments
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
 from gateway.workflows.agent_executor import AgentExecutorResponse, is_request
@@ -175,7 +176,7 @@ _READERS: dict[Any, tuple[JsonObject, Callable[[str], Any]]] = {
 
 async def _ask_approval(request: Content, ctx: CallContext) -> Content:
     call = request.function_call or Content("function_call")
-    arguments = call.parse_arguments()
+    arguments = read_arguments(call.arguments)
     shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
     schema: JsonObject = {"type": "object", "properties": {"approve": {"type": "boolean", "title": "Approve"}}, "required": ["approve"]}
     params: JsonObject = {"mode": "form", "message": f"Call {call.name or 'a tool'}({shown})?", "requestedSchema": schema}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -252,6 +253,9 @@ async def test_code_inside_a_run_finds_it_and_code_outside_does_not(stream: bool
     [inside] = found
     assert (inside.agent, inside.session, inside.options.get("temperature")) == (agent, session, 0.1)
     assert [message.text for message in inside.messages] == ["go"]
+    for name in ("agent", "session", "messages", "options"):
+        with pytest.raises(FrozenInstanceError):
+            setattr(inside, name, None)
     assert current_run_context() is None
 
 

@@ -118,10 +118,11 @@ async def test_at_the_iteration_cap_the_last_call_has_no_tools_and_what_it_asks_
 @pytest.mark.requirement("TL5")
 async def test_the_call_cap_is_checked_after_a_batch_and_then_tools_are_off(stream: bool) -> None:
     batch = [call("add", {"a": n, "b": 0}, f"c{n}") for n in range(3)]
-    agent, client = agent_of([batch, "that is all"], loop={"max_function_calls": 2})
+    agent, client = agent_of([batch, call("add", {"a": 9, "b": 9})], loop={"max_function_calls": 2})
     response = await run(agent, stream)
     assert len(results_of(response)) == 3
     assert "tools" not in client.requests[1][1]
+    assert (client.requests[1][1].get("tool_choice"), response.text, len(client.requests)) == ("none", NO_ANSWER, 2)
 
 
 @both_ways
@@ -176,8 +177,9 @@ async def test_an_unknown_tool_is_an_error_result_that_names_it() -> None:
 @pytest.mark.requirement("TL9")
 async def test_an_unknown_tool_ends_the_run_where_the_options_say_so(stream: bool) -> None:
     agent, _ = agent_of([call("addd")], loop={"terminate_on_unknown_calls": True})
-    with pytest.raises(AgentError, match="addd"):
+    with pytest.raises(KeyError, match="addd") as caught:
         await run(agent, stream)
+    assert isinstance(caught.value, AgentError)
 
 
 @pytest.mark.requirement("TL10", "C9")

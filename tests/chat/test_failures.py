@@ -191,8 +191,7 @@ async def test_arguments_that_cannot_be_read_arrive_as_they_were_written(client:
     await server.play({"tool_calls": [{"id": "c1", "name": "look", "arguments": '{"place": "att'}]})
     [call] = [c for c in (await ask(client, WHOLE)).messages[0].contents if c.type == "function_call"]
     assert call.arguments == '{"place": "att'
-    with pytest.raises(ValueError, match=r".+"):
-        call.parse_arguments()
+    assert call.parse_arguments() == {"raw": '{"place": "att'}
 
 
 async def test_a_failure_inside_a_response_says_why(responses: OpenAIChatClient, server: ScriptedServer) -> None:

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from gateway import FunctionTool, OpenAIChatClient
 from gateway.chat.openai_base import OpenAIClientBase
+from gateway.chat.openai_options import OpenAIChatOptions, unsupported
 from gateway.errors import ChatClientInvalidRequestException
 from tests.chat.asking import WHOLE, ask
 from tests.fakes.openai_server import ScriptedServer
@@ -36,20 +37,25 @@ async def body_of(client: OpenAIClientBase, server: ScriptedServer, **options: A
 @pytest.mark.requirement("TY9")
 async def test_common_names_are_translated_and_unsupported_ones_left_out(client: OpenAIClientBase, server: ScriptedServer) -> None:
     common = {"top_p": 0.5, "max_tokens": 9, "user": "u", "metadata": {"a": "b"}, "seed": 7, "stop": ["x"], "presence_penalty": 0.1}
+    common |= {"frequency_penalty": 0.2, "logit_bias": {"50256": -100}}
     body = await body_of(client, server, **common, allow_multiple_tool_calls=False, tools=[look], temperature=None)
     assert (body["top_p"], body["user"], body["metadata"], body["parallel_tool_calls"]) == (0.5, "u", {"a": "b"}, False)
     assert "temperature" not in body
     if isinstance(client, OpenAIChatClient):
         assert body["max_output_tokens"] == 9
-        assert not {"seed", "stop", "presence_penalty", "max_tokens"} & body.keys()
+        assert not {*unsupported(OpenAIChatOptions), "max_tokens"} & body.keys()
+        assert unsupported(OpenAIChatOptions) == {"seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias"}
     else:
+        assert (body["frequency_penalty"], body["logit_bias"]) == (0.2, {"50256": -100})
         assert (body["max_tokens"], body["seed"], body["stop"], body["presence_penalty"]) == (9, 7, ["x"], 0.1)
 
 
-@pytest.mark.requirement("TY9")
+@pytest.mark.requirement("TY9", "AG7")
 async def test_options_that_only_a_provider_knows_are_handed_on(client: OpenAIClientBase, server: ScriptedServer) -> None:
-    body = await body_of(client, server, service_tier="flex", prompt_cache_key="k", newest_option={"a": 1})
+    extra = {"additional_properties": {"some.Feature": {"deep": 1}}}
+    body = await body_of(client, server, service_tier="flex", prompt_cache_key="k", newest_option={"a": 1}, **extra)
     assert (body["service_tier"], body["prompt_cache_key"], body["newest_option"]) == ("flex", "k", {"a": 1})
+    assert "Feature" not in str(body)
 
 
 @pytest.mark.requirement("TY9")

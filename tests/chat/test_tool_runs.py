@@ -79,13 +79,23 @@ async def test_the_limits_of_a_clients_loop_are_its_own_configuration_and_the_ca
     assert ran == [1, 2, 3]
 
 
-def test_a_limit_that_does_not_exist_is_told_when_the_client_is_made() -> None:
+@pytest.mark.requirement("TL2")
+def test_the_limits_have_their_defaults_and_one_that_does_not_exist_is_told_when_the_client_is_made() -> None:
     class Client(BaseChatClient):
         pass
 
     with pytest.raises(ValueError, match="max_rounds"):
         Client(function_invocation_configuration={"max_rounds": 3})
-    assert Client().function_invocation_configuration["max_iterations"] == 40
+    assert Client().function_invocation_configuration == {
+        "enabled": True,
+        "max_iterations": 40,
+        "max_function_calls": None,
+        "max_consecutive_errors_per_request": 3,
+        "terminate_on_unknown_calls": False,
+        "additional_tools": [],
+        "include_detailed_errors": False,
+        "return_tool_results": False,
+    }
 
 
 @both_ways

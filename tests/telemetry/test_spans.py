@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 
-from gateway import Agent, Content, ScriptedChatClient, disable_instrumentation, enable_instrumentation
+from gateway import (
+    Agent,
+    ChatContext,
+    ChatResponse,
+    Content,
+    Message,
+    OpenAIEmbeddingClient,
+    ScriptedChatClient,
+    chat_middleware,
+    disable_instrumentation,
+    enable_instrumentation,
+)
 from gateway.errors import ModelError
 from gateway.observability import OBSERVABILITY_SETTINGS
 from gateway.telemetry import providers as setup
+from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.telemetry.conftest import Recorded
 
 pytestmark = pytest.mark.requirement("OT1")
 
 USAGE = Content.from_usage({"input_token_count": 5, "output_token_count": 3})
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[ScriptedServer]:
+    with openai_server() as running:
+        yield running
 
 
 def look(place: str) -> str:
@@ -96,6 +116,29 @@ async def test_a_failure_is_told_by_its_class(recorded: Recorded) -> None:
         ("execute_tool look", "tool_error"),
     ]
     assert not [span for span in spans if span.status.is_ok]
+
+
+@pytest.mark.requirement("CL4")
+async def test_a_model_that_middleware_did_not_ask_has_no_span(recorded: Recorded) -> None:
+    @chat_middleware
+    async def cached(context: ChatContext, call_next: Any) -> None:
+        context.result = ChatResponse(Message("assistant", "from the cache"))
+
+    assert (await Agent(ScriptedChatClient([]), name="scout", middleware=[cached]).run("hi")).text == "from the cache"
+    assert set(recorded.spans()) == {"invoke_agent scout"}
+
+
+@pytest.mark.requirement("EM1")
+async def test_embeddings_have_a_span_and_count_their_tokens(recorded: Recorded, server: ScriptedServer) -> None:
+    await server.play()
+    embedder = OpenAIEmbeddingClient("embed-a", api_key="k", base_url=server.base_url)
+    await embedder.get_embeddings(["secret", "text"])
+    await embedder.aclose()
+    span = recorded.spans()["embeddings embed-a"].attributes or {}
+    assert (span["gen_ai.provider.name"], span["gen_ai.usage.input_tokens"]) == ("openai", 2)
+    points = recorded.points("gen_ai.client.token.usage")
+    assert [(labels["gen_ai.operation.name"], total) for labels, total, _ in points] == [("embeddings", 2)]
+    assert "secret" not in recorded.spans()["embeddings embed-a"].to_json()
 
 
 async def test_a_stream_that_is_left_ends_its_spans_and_is_no_failure(recorded: Recorded) -> None:

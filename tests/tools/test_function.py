@@ -19,7 +19,8 @@ from gateway.errors import NotFound, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.tools.base import Complete, InputRequired, ToolOutcome
 from gateway.tools.context import CallContext
-from gateway.tools.function import FunctionTool, by_name, tool
+from gateway.tools.function import FunctionTool, tool
+from gateway.tools.given import by_name
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from gateway import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, Content, Message, ResponseStream
+from gateway.types.arguments import read_arguments
 from gateway.types.responses import add_usage, last_text
 
 
@@ -38,9 +40,10 @@ def test_call_arguments_are_read_as_an_object(written: str, read: dict[str, int]
 
 
 @pytest.mark.parametrize("written", ["[1]", "{", "null"])
-def test_call_arguments_that_are_no_object_are_a_value_error(written: str) -> None:
+def test_call_arguments_that_are_no_object_are_shown_raw_and_nothing_is_called_with_them(written: str) -> None:
+    assert Content.from_function_call("c", "f", written).parse_arguments() == {"raw": written}
     with pytest.raises(ValueError):
-        Content.from_function_call("c", "f", written).parse_arguments()
+        read_arguments(written)
 
 
 @pytest.mark.requirement("TY4")
@@ -77,10 +80,28 @@ def test_agent_updates_fold_into_messages_and_usage_adds_up() -> None:
 
 @pytest.mark.requirement("TY5")
 def test_an_agent_response_goes_through_json() -> None:
-    response = AgentResponse([Message("assistant", "hi")], "r", "a", "stop", {"total_token_count": 1}, {"n": 1}, {"k": "v"})
+    more: Any = {"created_at": "2026-01-01T00:00:00Z", "continuation_token": {"task": 1}}
+    response = AgentResponse([Message("assistant", "hi")], "r", "a", "stop", {"total_token_count": 1}, {"n": 1}, {"k": "v"}, **more)
+    data = json.loads(response.to_json())
+    assert (data["type"], data["value"]) == ("agent_response", {"n": 1})
+    again = AgentResponse.from_json(json.dumps(data))
+    assert again.to_dict() == data
+    assert (again.text, again.response_id, again.agent_id, again.finish_reason) == ("hi", "r", "a", "stop")
+    assert (again.created_at, again.continuation_token, again.usage_details) == (*more.values(), {"total_token_count": 1})
+    assert (again.value, again.additional_properties, again.response_format) == ({"n": 1}, {"k": "v"}, None)
+
+
+@pytest.mark.requirement("TY4")
+def test_a_chat_response_goes_through_json_and_comes_in_parts() -> None:
+    own: Any = {"conversation_id": "v", "created_at": "t", "continuation_token": {"id": "r"}, "additional_properties": {"k": 1}}
+    response = ChatResponse([Message("assistant", "hi")], "r", "m", "stop", {"total_token_count": 1}, **own)
     data = json.loads(json.dumps(response.to_dict()))
-    assert data["type"] == "agent_response"
-    assert AgentResponse.from_dict(data) == response
+    assert data.items() >= {**own, "type": "chat_response", "response_id": "r", "model": "m", "finish_reason": "stop"}.items()
+    assert ChatResponse.from_dict(data) == response
+    parts = [ChatResponseUpdate.from_json(part.to_json()) for part in response.to_updates()]
+    folded = ChatResponse.from_updates(parts).to_dict()
+    assert {**folded, "messages": []} == {**data, "messages": []}
+    assert folded["messages"][0]["contents"] == data["messages"][0]["contents"]
 
 
 def test_usage_that_one_side_does_not_know_is_kept() -> None:

@@ -12,6 +12,7 @@ from typing import cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.sessions.session import AgentSession
+from gateway.types.arguments import read_arguments
 from gateway.types.content import Content
 from gateway.types.messages import Message
 
@@ -204,7 +205,7 @@ def create_always_approve_tool_with_arguments_response(request: Content, *, reas
 def canonical_arguments(call: Content) -> dict[str, str] | None:
     """A call's arguments as texts that are equal when the values are; `None`, which fits no rule, where they are no object."""
     try:
-        arguments: JsonMapping = call.parse_arguments() or {}
+        arguments: JsonMapping = read_arguments(call.arguments)
     except ValueError:
         return None
     return {key: _canonical(value) for key, value in arguments.items()}

@@ -19,7 +19,7 @@ from gateway.chat.responses import OpenAIChatClient
 from gateway.chat.responses_request import to_request
 from gateway.errors import ChatClientInvalidResponseException
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.tools.function import normalize_tools, tell_apart
+from gateway.tools.given import normalize_tools, tell_apart
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 

@@ -1,0 +1,102 @@
+"""What a caller gives as tools, as the tools of a run: functions become tools, each name stands once.
+
+Used by agents, by clients that run tools, and by calls that change the tools of their run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.tools.base import Tool, ToolSource
+from gateway.tools.function import FunctionTool
+
+ToolTypes = FunctionTool[..., Any] | ToolSource | Tool | JsonMapping | object
+"""What stands in a list of tools: tools, sources of tools, and a provider's own descriptions."""
+
+_RANGES = {"frequency_penalty": (-2.0, 2.0), "presence_penalty": (-2.0, 2.0), "temperature": (0.0, 2.0), "top_p": (0.0, 1.0)}
+
+
+def normalize_tools(tools: Any) -> list[Any]:
+    """What a caller may pass as tools, as a list: plain functions become tools, what holds tools is flattened.
+
+    Left as they are: tools, sources of tools, and descriptions of tools that a provider runs (mappings, objects it gave).
+    """
+    if tools is None:
+        return []
+    given = cast("Sequence[Any]", tools) if isinstance(tools, list | tuple) else [tools]
+    found: list[Any] = []
+    for item in given:
+        if hasattr(item, "definition") or isinstance(item, Mapping):
+            found.append(item)
+        elif not callable(item) and isinstance(item, ToolSource):
+            found.append(item)
+        elif callable(item):
+            found.append(FunctionTool(item))
+        elif isinstance(inner := getattr(item, "tools", item), Iterable) and not isinstance(inner, str):
+            found += normalize_tools(list(cast("Iterable[Any]", inner)))
+        else:
+            found.append(item)
+    return found
+
+
+async def validate_tools(tools: Any) -> list[Any]:
+    """`normalize_tools`, with sources of tools asked for their tools.
+
+    Raises:
+        ValueError: Two different tools have one name.
+    """
+    found, hosted = await tell_apart(normalize_tools(tools))
+    return [*found, *hosted]
+
+
+async def validate_chat_options(options: JsonMapping) -> JsonObject:
+    """The options as a client may send them: numbers in their ranges, tools as `validate_tools` gives them.
+
+    Raises:
+        ValueError: A number is out of its range; the text names it. Or two different tools have one name.
+    """
+    checked = dict(options)
+    for name, (low, high) in _RANGES.items():
+        if (value := checked.get(name)) is not None:
+            if not low <= value <= high:
+                raise ValueError(f"{name} must be between {low} and {high}, not {value}.")
+            checked[name] = float(value)
+    if (most := checked.get("max_tokens")) is not None and most <= 0:
+        raise ValueError(f"max_tokens must be greater than 0, not {most}.")
+    if "tools" in checked:
+        checked["tools"] = await validate_tools(checked["tools"])
+    return checked
+
+
+def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
+    """Tools keyed by name, in order; the same object twice counts once.
+
+    Raises:
+        ValueError: Two different tools have one name.
+    """
+    found: dict[str, Tool] = {}
+    for item in tools:
+        name = item.definition.name
+        if found.setdefault(name, item) is not item:
+            raise ValueError(f"Two different tools are named {name!r}; rename one.")
+    return found
+
+
+async def tell_apart(given: Iterable[Any]) -> tuple[list[Tool], list[Any]]:
+    """What `normalize_tools` made, as the tools a run can call, each name once, and those that the model's provider runs.
+
+    Raises:
+        ValueError: Two different tools have one name (requirements AG4).
+    """
+    found: list[Tool] = []
+    hosted: list[Any] = []
+    for item in given:
+        if hasattr(item, "definition"):
+            found.append(cast("Tool", item))
+        elif isinstance(item, ToolSource):
+            found += await item.tools()
+        else:
+            hosted.append(item)
+    return list(by_name(found).values()), hosted
