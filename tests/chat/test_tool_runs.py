@@ -61,7 +61,7 @@ def kinds(response: ChatResponse) -> list[tuple[str, list[str]]]:
 async def test_a_client_runs_the_tools_of_its_options_until_the_model_has_answered(stream: bool) -> None:
     client = ScriptedChatClient([[call(4, "c1"), call(5, "c2")], "eight and ten"])
     response = await answer(client, stream, options={"tools": [double]})
-    assert (response.text, ran) == ("eight and ten", [4, 5])
+    assert (response.text, sorted(ran)) == ("eight and ten", [4, 5])
     assert kinds(response) == [("assistant", ["function_call"] * 2), ("tool", ["function_result"] * 2), ("assistant", ["text"])]
     assert [len(messages) for messages, _ in client.requests] == [1, 3]
 
