@@ -144,7 +144,6 @@ class TaskRow:
     is_cancelled: bool = False
     attempts: int = 1
     owner: str = ""
-    lease_until: float = 0.0
     limits: list[JsonObject] = field(default_factory=lambda: cast("list[JsonObject]", []))
     """What it waits for its turn by: `scope`, and `running` and `perMinute` where they are limited."""
     admitted_at: float = 0.0

@@ -1,8 +1,8 @@
 """`TaskRunner`: runs calls behind their requests, keeps them, and takes over those of processes that died.
 
-Knows no wire and no tool: it is given the way to make a call, and keeps status, questions and outcome. The process that runs
-a task holds its lease; a tick renews leases, hears answers and cancels that came in through other processes, and looks for
-orphans. See the room's docstring for what a task is.
+Knows no wire and no tool: it is given the way to make a call, and keeps status, questions and outcome. A process
+that runs tasks holds a lease; a tick renews it and hears answers and cancels that came in through other processes, and beside it
+turns are given and orphans looked for. See the room's docstring for what a task is.
 """
 
 from __future__ import annotations
@@ -43,6 +43,12 @@ MAX_KEPT_PER_PRINCIPAL = 256
 
 LEASE_SECONDS = 2.5
 """How long a process may be silent before others take its tasks over."""
+
+LATE_FACTOR = 3.0
+"""How much longer the lease is than it would be, for each second that it is renewed late."""
+
+MAX_LATE_SECONDS = 5.0
+"""Most that counts as late, also after a machine's sleep."""
 
 RETRY_SECONDS = 0.5
 """Pause before something is tried again that the database refused, or that is not there yet."""
@@ -103,6 +109,11 @@ class TaskRunner:
         self._owner = secrets.token_hex(12)
         self._here: dict[str, Task] = {}
         self._wake = anyio.Event()
+        self._renewing = anyio.Lock()
+        self._renewed_at = float("-inf")
+        self._late = 0.0
+        self._adopts_from = float("-inf")
+        self._doubtful: set[str] = set()
 
     # -- what the server asks for ------------------------------------------------------------------------------
 
@@ -206,27 +217,42 @@ class TaskRunner:
             await self.cancel(task)
 
     async def run(self) -> None:
-        """Renew leases, hear what came in elsewhere, give turns, take over orphans and forget what is old, until cancelled."""
-        looked_at, swept_at = float("-inf"), anyio.current_time()
+        """Keep the lease, hear what came in elsewhere, give turns, take over orphans and forget what is old, until cancelled."""
         try:
-            while True:
-                try:
-                    self._wake = anyio.Event()
-                    await self._tick()
-                    await self._give_turns()
-                    if anyio.current_time() - looked_at >= 2 * self._tick_seconds:
-                        looked_at = anyio.current_time()
-                        await self._adopt()
-                    if self._records.is_open and anyio.current_time() - swept_at >= SWEEP_SECONDS:
-                        swept_at = anyio.current_time()
-                        await (await self._records.tasks()).sweep()
-                except StorageError as error:
-                    logger.warning("tasks: the database did not answer: %s", error)
-                    await anyio.sleep(self._tick_seconds)
-                with anyio.move_on_after(self._tick_seconds):
-                    await self._wake.wait()
+            async with anyio.create_task_group() as both:
+                both.start_soon(self._keep_lease)  # nothing that waits for its turn at the database may hold this up
+                await self._keep_house()
         finally:
             await self._let_go()
+
+    async def _keep_lease(self) -> None:
+        while True:
+            try:
+                await self._tick()
+            except StorageError as error:
+                self._adopts_from = float("inf")
+                logger.warning("tasks: the database did not answer: %s", error)
+            await anyio.sleep(self._tick_seconds)
+
+    async def _keep_house(self) -> None:
+        looked_at, swept_at = float("-inf"), anyio.current_time()
+        while True:
+            try:
+                self._wake = anyio.Event()
+                await self._give_turns()
+                if anyio.current_time() - looked_at >= 2 * self._tick_seconds:
+                    looked_at = anyio.current_time()
+                    await self._discard()
+                    await self._adopt()
+                if self._records.is_open and anyio.current_time() - swept_at >= SWEEP_SECONDS:
+                    swept_at = anyio.current_time()
+                    await (await self._records.tasks()).sweep()
+            except StorageError as error:
+                self._adopts_from = float("inf")
+                logger.warning("tasks: the database did not answer: %s", error)
+                await anyio.sleep(self._tick_seconds)
+            with anyio.move_on_after(self._tick_seconds):
+                await self._wake.wait()
 
     # -- inside ------------------------------------------------------------------------------------------------
 
@@ -246,8 +272,13 @@ class TaskRunner:
 
     async def _add(self, row: TaskRow, choose: Choose | None, steps: Steps | None = None) -> None:
         rows = await self._records.tasks()
-        bounds = {"max_open": self.settings.max_per_caller, "max_kept": MAX_KEPT_PER_PRINCIPAL}
-        await rows.add(row, lease_seconds=self._lease, choose=choose, steps=steps, **bounds)
+        if anyio.current_time() - self._renewed_at > self._lease / 2:
+            await self._renew()
+        try:
+            await rows.add(row, max_open=self.settings.max_per_caller, max_kept=MAX_KEPT_PER_PRINCIPAL, choose=choose, steps=steps)
+        except StorageError:
+            self._doubtful.add(row.id)  # it may have been committed all the same, and nobody will ever ask for it
+            raise
 
     def _caller(self, task: Task, client: ClientProfile, *, live: Caller | None = None) -> TaskCaller:
         seconds = self.settings.ask_timeout_seconds
@@ -389,6 +420,7 @@ class TaskRunner:
 
     def _hear(self, task: Task, row: TaskRow) -> None:
         """Take what came in through the database."""
+        task.row.updated_at = max(row.updated_at, task.row.updated_at)
         changed = bool(row.admitted_at) and not task.row.admitted_at
         if changed:
             task.row.admitted_at, task.row.message = row.admitted_at, ""
@@ -405,16 +437,32 @@ class TaskRunner:
             task.touch()
 
     async def _tick(self) -> None:
-        ids = list(self._here)
-        if not ids:
+        known = {name: task.row.updated_at for name, task in self._here.items()}
+        if not known:
             return
-        stored = await (await self._records.tasks()).renew(ids, owner=self._owner, lease_seconds=self._lease)
-        for row in stored:
+        held, changed = await self._renew(known)
+        for row in changed:
             if row.id in self._here:
                 self._hear(self._here[row.id], row)
-        held = {row.id for row in stored}
-        for task in [task for name, task in self._here.items() if name in ids and name not in held]:
+        for task in [task for name, task in self._here.items() if name in known and name not in held]:
             self._lose(task)
+
+    async def _renew(self, known: Mapping[str, float] | None = None) -> tuple[set[str], list[TaskRow]]:
+        """Renew the lease. A process that has little of its machine gets to it late, so it asks for more time."""
+        async with self._renewing:
+            began = anyio.current_time()
+            late = began - self._renewed_at - self._tick_seconds if known else 0.0
+            self._late = min(max(late, self._late * 0.9), MAX_LATE_SECONDS)
+            seconds = self._lease + LATE_FACTOR * self._late
+            found = await (await self._records.tasks()).renew(known or {}, owner=self._owner, lease_seconds=seconds)
+            self._renewed_at = began
+            return found
+
+    async def _discard(self) -> None:
+        """Forget what was refused to its caller because of an error after which nobody knew whether it was stored."""
+        if doubtful := list(self._doubtful):
+            await (await self._records.tasks()).discard(doubtful, owner=self._owner)
+            self._doubtful.difference_update(doubtful)
 
     async def _give_turns(self) -> None:
         """Let tasks begin whose turn it is; those of other processes hear of it at their next tick."""
@@ -429,7 +477,14 @@ class TaskRunner:
         if not await anyio.to_thread.run_sync(self._records.has_orphans, time.time()):
             return
         rows = await self._records.tasks()
-        for row in await rows.take_over(owner=self._owner, lease_seconds=self._lease, limit=ADOPT_AT_ONCE):
+        are_there = await rows.any_orphans(owner=self._owner)
+        if self._adopts_from == float("inf"):
+            # The database is there again: who could not renew gets the time for it before what it runs counts as orphaned.
+            self._adopts_from = anyio.current_time() + self._lease
+        if not are_there or anyio.current_time() < self._adopts_from:
+            return
+        await self._renew()
+        for row in await rows.take_over(owner=self._owner, limit=ADOPT_AT_ONCE):
             if row.is_cancelled:
                 await self._end(Task(row), {}, "cancelled")
                 continue
@@ -450,6 +505,9 @@ class TaskRunner:
         """Others may take over at once what this process leaves behind."""
         if not self._records.is_open:
             return
+        with anyio.move_on_after(2, shield=True):
+            while self._here:  # noqa: ASYNC110  # what was cancelled with this still puts down what it did
+                await anyio.sleep(0.01)
         with anyio.move_on_after(2, shield=True):
             try:
                 await (await self._records.tasks()).release(owner=self._owner)

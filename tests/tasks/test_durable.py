@@ -267,7 +267,8 @@ async def test_a_process_that_lost_a_task_stops_working_on_it_and_does_not_hang(
         async def work(key: str) -> JsonValue:
             journal.write("first")
             with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:
-                database.execute("UPDATE tasks SET owner = 'another', lease_until = lease_until + 3600")
+                database.execute("UPDATE tasks SET owner = 'another'")
+                database.execute("INSERT INTO task_owners VALUES ('another', 1e12)")
                 database.commit()
             stolen.set()
             return None
