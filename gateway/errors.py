@@ -314,11 +314,19 @@ class TooLargeToKeep(StorageError):
     """More than the configuration lets one caller keep; its text is fit for the caller."""
 
 
+STORAGE_TEXT = "The gateway's own database or state folder does not work at the moment; its log says why. Try again later."
+"""What callers read in place of a `StorageUnusable`'s text."""
+
+
 def text_for_caller(error: Exception) -> str:
     """What a caller may read of an error of ours: where the gateway keeps its state, and how that fails, is the operator's business."""
-    if isinstance(error, StorageUnusable):
-        return "The gateway's own storage (its database or state folder) does not work at the moment; its log says why. Try again later."
-    return str(error)
+    text = str(error)
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, StorageUnusable):
+            text = text.replace(str(cause), STORAGE_TEXT)
+        cause = cause.__cause__
+    return text
 
 
 def only_cause(error: Exception) -> Exception:

@@ -21,14 +21,14 @@ import anyio.to_thread
 
 from gateway.auth.principal import Principal
 from gateway.config.models import TaskSettings
-from gateway.errors import GatewayError, NotFound, StorageError, TaskError, UpstreamRefused
+from gateway.errors import GatewayError, NotFound, StorageError, TaskError, UpstreamRefused, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.turns import choose_next
 from gateway.storage.entries import Choose, Steps, TaskRow
 from gateway.storage.records import Records
 from gateway.tasks.attending import Attended, Work
 from gateway.tasks.caller import TaskCaller
-from gateway.tasks.port import StepLog
+from gateway.tasks.port import RETRY_SECONDS, StepLog, until_stored
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext, Caller, ClientProfile
@@ -49,9 +49,6 @@ LATE_FACTOR = 3.0
 
 MAX_LATE_SECONDS = 5.0
 """Most that counts as late, also after a machine's sleep."""
-
-RETRY_SECONDS = 0.5
-"""Pause before something is tried again that the database refused, or that is not there yet."""
 
 MAX_ATTEMPTS = 20
 """Processes that may die over one task; then it is taken for what kills them."""
@@ -114,6 +111,7 @@ class TaskRunner:
         self._late = 0.0
         self._adopts_from = float("-inf")
         self._doubtful: set[str] = set()
+        self._is_stopping = False
 
     # -- what the server asks for ------------------------------------------------------------------------------
 
@@ -143,7 +141,7 @@ class TaskRunner:
         """
         row = self._new_row(tool, arguments, ctx, None, kind or TaskKind())
         task = Task(row)
-        log = StepLog.noting(row.id, self._records, self._owner, lambda: self._lose(task))
+        log = StepLog.noting(row.id, self._records, self._owner, lambda: self._lose(task), lambda: self._goes_on(task))
         caller = self._caller(task, ctx.client, live=ctx.caller)
         inner = dataclasses.replace(
             ctx, caller=caller, takes_tasks=False, durable=log.port(), ask_timeout_seconds=self.settings.ask_timeout_seconds
@@ -221,9 +219,16 @@ class TaskRunner:
         try:
             async with anyio.create_task_group() as both:
                 both.start_soon(self._keep_lease)  # nothing that waits for its turn at the database may hold this up
+                both.start_soon(self._notice_stop)
                 await self._keep_house()
         finally:
             await self._let_go()
+
+    async def _notice_stop(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self._is_stopping = True
 
     async def _keep_lease(self) -> None:
         while True:
@@ -354,7 +359,7 @@ class TaskRunner:
             case UpstreamRefused():
                 await self._end(task, _error(problem.code, str(problem)), "failed")
             case GatewayError():
-                await self._end(task, _error(INTERNAL, str(problem)), "failed")
+                await self._end(task, _error(INTERNAL, text_for_caller(problem)), "failed")
             case _:
                 logger.error("task of %s failed", task.tool, exc_info=problem)
                 await self._end(task, _error(INTERNAL, "Internal error"), "failed")
@@ -363,10 +368,10 @@ class TaskRunner:
         row = task.row
         while not row.admitted_at:
             await task.moved.wait()
-        steps = await (await self._records.tasks()).steps(row.id) if row.attempts > 1 else {}
+        steps = await until_stored(lambda: self._steps(row.id)) if row.attempts > 1 else {}
         if row.attempts > MAX_ATTEMPTS:
             raise GatewayError(f"The gateway stopped {MAX_ATTEMPTS} times while this ran, so it is not tried again.")
-        log = StepLog(row.id, steps, self._records, self._owner, lambda: self._lose(task))
+        log = StepLog(row.id, steps, self._records, self._owner, lambda: self._lose(task), lambda: self._goes_on(task))
         settled: dict[str, Any] = {"takes_tasks": False, "in_task": True, "log_level": None, "durable": log.port()}
         seconds = self.settings.ask_timeout_seconds
         caller = self._caller(task, ctx.client)
@@ -381,33 +386,43 @@ class TaskRunner:
                     raise
             await anyio.sleep(RETRY_SECONDS)
 
+    async def _steps(self, task_id: str) -> Steps:
+        return await (await self._records.tasks()).steps(task_id)
+
     async def _end(self, task: Task, outcome: JsonObject, status: str) -> None:
-        row = task.row
-        with anyio.CancelScope(shield=True):
-            row.outcome, row.status = outcome, status
-            row.updated_at = time.time()
-            row.gone_at = row.updated_at + row.ttl_seconds
-            for item in row.asked.values():
-                item.setdefault("answer", {})
-            while True:
-                try:
-                    # What a call did that failed is kept with it: `moongate tasks retry` goes on from there.
-                    worked = status == "completed" and not Complete(outcome["result"]).is_error
-                    await (await self._records.tasks()).save(row, owner=self._owner, drop_steps=worked)
-                    break
-                except StorageError as error:
-                    logger.warning("task %s ended and cannot be stored yet: %s", row.id[:6], error)
-                    await anyio.sleep(RETRY_SECONDS)
+        """Store how it ended; only then it is told. Where the process stops first, the next start finds the steps and ends it again."""
+        for item in task.row.asked.values():
+            item.setdefault("answer", {})
+        try:
+            try:
+                await self._store_end(task, outcome, status)
+            except (StorageError, TypeError, ValueError) as error:
+                logger.error("task %s of %s ended, and its outcome cannot be stored: %s", task.id[:6], task.tool, error)
+                await self._store_end(task, _error(INTERNAL, "The outcome could not be stored."), "failed")
+        finally:
             self._here.pop(task.id, None)
             self._wake.set()
             task.touch()
+
+    async def _store_end(self, task: Task, outcome: JsonObject, status: str) -> None:
+        now = time.time()
+        row = dataclasses.replace(task.row, outcome=outcome, status=status, updated_at=now, gone_at=now + task.row.ttl_seconds)
+        # What a call did that failed is kept with it: `moongate tasks retry` goes on from there.
+        worked = status == "completed" and not Complete(outcome["result"]).is_error
+        if await until_stored(lambda: self._write(row, drop_steps=worked)):
+            task.row = row
+        else:
+            task.is_here, task.is_lost = False, True
+
+    async def _write(self, row: TaskRow, *, drop_steps: bool = False) -> bool:
+        return await (await self._records.tasks()).save(row, owner=self._owner, drop_steps=drop_steps)
 
     async def _save(self, task: Task) -> None:
         if task.id not in self._here:
             return  # it is being made a task of just now
         task.row.updated_at = time.time()
         self._wake.set()
-        if not await (await self._records.tasks()).save(task.row, owner=self._owner):
+        if not await until_stored(lambda: self._write(task.row)):
             self._lose(task)
         task.touch()
 
@@ -417,6 +432,11 @@ class TaskRunner:
         logger.warning("task %s is run by another process now", task.id[:6])
         task.is_lost = True
         task.scope.cancel()
+
+    def _goes_on(self, task: Task) -> bool:
+        """Of a task whose work was cancelled: whether another process has it or will have it."""
+        is_left = task.is_lost or (self._is_stopping and not task.scope.cancel_called)
+        return is_left and task.row.call.get("resumes") is not False
 
     def _hear(self, task: Task, row: TaskRow) -> None:
         """Take what came in through the database."""
