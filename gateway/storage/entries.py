@@ -148,6 +148,8 @@ class TaskRow:
     """What it waits for its turn by: `scope`, and `running` and `perMinute` where they are limited."""
     admitted_at: float = 0.0
     """When its turn came; 0 while it waits."""
+    request_key: str = ""
+    """Digest of what the caller knows its request by; empty where it gave nothing."""
 
     def to_json(self) -> JsonObject:
         """As `moongate tasks --json` prints it; times are seconds since the epoch."""

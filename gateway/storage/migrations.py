@@ -84,7 +84,12 @@ ALTER TABLE tasks DROP COLUMN lease_until;
 CREATE INDEX tasks_open ON tasks (gone_at, owner);
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS)
+_KEYS = """
+ALTER TABLE tasks ADD COLUMN request_key TEXT NOT NULL DEFAULT '';
+CREATE INDEX tasks_key ON tasks (principal, request_key);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS)
 """Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
 
 _WORDS = {

@@ -42,15 +42,25 @@ class TaskRows:
 
     async def add(
         self, row: TaskRow, *, max_open: int, max_kept: int, choose: Choose | None, steps: Steps | None = None
-    ) -> None:
+    ) -> str:
         """Store a new task, with what it did already; committed when this returns, and `row` says whether it may begin.
 
         With `choose` it waits for its turn; without, it has begun. The oldest finished ones of the principal over `max_kept` give way.
+        Given back is the id of the task that an earlier request with the same key made, where there is one: nothing is stored then.
 
         Raises:
             TaskError: The principal has `max_open` unfinished ones.
         """
-        await self._new.add(NewTask(row, steps or {}, choose, max_open=max_open, max_kept=max_kept))
+        new = NewTask(row, steps or {}, choose, max_open=max_open, max_kept=max_kept)
+        await self._new.add(new)
+        return new.existing
+
+    async def made_by(self, principal: str, request_key: str) -> str:
+        """The id of the task that a request with this key made; empty where there is none."""
+        there = (tasks.c.principal == principal) & (tasks.c.request_key == request_key)
+        there &= (tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time())
+        async with self._database.begin() as connection:
+            return (await connection.execute(sa.select(tasks.c.id).where(there).order_by(tasks.c.created_at))).scalars().first() or ""
 
     async def discard(self, ids: Sequence[str], *, owner: str) -> None:
         """Forget tasks that the owner could not tell whether they were stored."""

@@ -50,6 +50,8 @@ class NewTask:
             {"task": row.id, "key": key, "is_done": int(is_done), "value": json.dumps(value)} for key, (is_done, value) in steps.items()
         ]
         self.is_done = False
+        self.existing = ""
+        """Id of the task that the same request made before."""
         self.error: TaskError | StorageError | None = None
 
 
@@ -89,7 +91,8 @@ class NewTasks:
                     new.error = _copy(failed)
 
     async def _judged(self, connection: Any, batch: Sequence[NewTask]) -> list[NewTask]:
-        """Those whose callers may have one more."""
+        """Those that are new, and whose callers may have one more."""
+        batch = await self._unknown(connection, batch)
         callers = sorted({new.row.principal for new in batch})
         is_open = sa.func.count().filter(tasks.c.gone_at == 0)
         counts = sa.select(tasks.c.principal, sa.func.count(), is_open).where(tasks.c.principal.in_(callers)).group_by(tasks.c.principal)
@@ -112,6 +115,23 @@ class NewTasks:
             over = over.order_by(tasks.c.gone_at.desc()).offset(most - 1)
             await delete(connection, [found for (found,) in await connection.execute(over)])
         return taken
+
+    async def _unknown(self, connection: Any, batch: Sequence[NewTask]) -> list[NewTask]:
+        """Those that no request with the same key made before; where one did, the others get its id."""
+        keys = sorted({new.row.request_key for new in batch if new.row.request_key})
+        made: dict[tuple[str, str], str] = {}
+        if keys:
+            there = tasks.c.request_key.in_(keys) & ((tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time()))
+            stored = sa.select(tasks.c.principal, tasks.c.request_key, tasks.c.id).where(there).order_by(tasks.c.created_at.desc())
+            made = {(principal, key): id_ for principal, key, id_ in await connection.execute(stored)}
+        unknown: list[NewTask] = []
+        for new in batch:
+            if new.row.request_key:
+                first = made.setdefault((new.row.principal, new.row.request_key), new.row.id)
+                new.existing = first if first != new.row.id else ""
+            if not new.existing:
+                unknown.append(new)
+        return unknown
 
     async def _insert(self, connection: Any, batch: Sequence[NewTask]) -> None:
         if not batch:

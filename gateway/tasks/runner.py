@@ -8,6 +8,7 @@ turns are given and orphans looked for. See the room's docstring for what a task
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import secrets
 import time
@@ -31,7 +32,7 @@ from gateway.tasks.caller import TaskCaller
 from gateway.tasks.port import RETRY_SECONDS, StepLog, until_stored
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
-from gateway.tools.context import CallContext, Caller, ClientProfile
+from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, Caller, ClientProfile
 
 logger = logging.getLogger(__name__)
 
@@ -120,13 +121,16 @@ class TaskRunner:
     ) -> Task:
         """Run a call in the background, when its turn comes; the task is on disk before this returns.
 
+        A request that its caller sends again under the same idempotency key gives the task that it made the first time.
+
         Raises:
-            TaskError: The principal has too many unfinished tasks.
+            TaskError: The principal has too many unfinished tasks, or uses the key for another call.
             StorageError: It cannot be kept.
         """
         row = self._new_row(tool, arguments, ctx, ttl_seconds, kind or TaskKind())
         row.message = "Waiting for its turn"
-        await self._add(row, choose_next)
+        if known := await self._add(row, choose_next):
+            return await self._same(known, row)
         if row.admitted_at:
             row.message = ""
         return self._launch(row, ctx)
@@ -140,6 +144,8 @@ class TaskRunner:
         client cancels it. Raises what `work` raises. Where it cannot be stored the client goes on waiting.
         """
         row = self._new_row(tool, arguments, ctx, None, kind or TaskKind())
+        if row.request_key and (known := await (await self._records.tasks()).made_by(row.principal, row.request_key)):
+            return await self._same(known, row)
         task = Task(row)
         log = StepLog.noting(row.id, self._records, self._owner, lambda: self._lose(task), lambda: self._goes_on(task))
         caller = self._caller(task, ctx.client, live=ctx.caller)
@@ -269,18 +275,27 @@ class TaskRunner:
             call["resumes"] = False
         longest = max(MAX_TTL_SECONDS, self.settings.ttl_seconds)
         row = TaskRow(secrets.token_urlsafe(24), ctx.principal.id, tool, call, min(ttl_seconds or self.settings.ttl_seconds, longest))
-        row.owner = self._owner
+        row.owner, row.request_key = self._owner, _request_key(ctx)
         settings = self.settings
         mine: JsonObject = {"scope": f"caller:{ctx.principal.id}", "running": settings.max_running_per_caller}
         row.limits = [{**mine, "perMinute": settings.starts_per_minute_per_caller}, *kind.limits]
         return row
 
-    async def _add(self, row: TaskRow, choose: Choose | None, steps: Steps | None = None) -> None:
+    async def _same(self, task_id: str, row: TaskRow) -> Task:
+        """The task that a request made, for the same request sent again."""
+        task = await self.find(task_id, row.principal)
+        if (task.tool, task.row.call["arguments"]) != (row.tool, row.call["arguments"]):
+            raise TaskError(f"The idempotency key of this call was used for another call before, of {task.tool!r}; use a new one.")
+        return task
+
+    async def _add(self, row: TaskRow, choose: Choose | None, steps: Steps | None = None) -> str:
         rows = await self._records.tasks()
         if anyio.current_time() - self._renewed_at > self._lease / 2:
             await self._renew()
         try:
-            await rows.add(row, max_open=self.settings.max_per_caller, max_kept=MAX_KEPT_PER_PRINCIPAL, choose=choose, steps=steps)
+            return await rows.add(
+                row, max_open=self.settings.max_per_caller, max_kept=MAX_KEPT_PER_PRINCIPAL, choose=choose, steps=steps
+            )
         except StorageError:
             self._doubtful.add(row.id)  # it may have been committed all the same, and nobody will ever ask for it
             raise
@@ -325,7 +340,8 @@ class TaskRunner:
         task, live = call.task, call.caller.leave()
 
         async def store(steps: Steps) -> None:
-            await self._add(task.row, None, steps)
+            if await self._add(task.row, None, steps):
+                raise TaskError("The same request made a task meanwhile.")
 
         try:
             with anyio.CancelScope(shield=True):
@@ -533,6 +549,12 @@ class TaskRunner:
                 await (await self._records.tasks()).release(owner=self._owner)
             except StorageError as error:
                 logger.warning("tasks could not be let go of: %s", error)
+
+
+def _request_key(ctx: CallContext) -> str:
+    """The digest of the idempotency key that came with a request: its caller made it up, so it may be anything."""
+    given = ctx.meta.get(IDEMPOTENCY_KEY)
+    return hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest() if isinstance(given, str) and given else ""
 
 
 def _profile(client: ClientProfile) -> JsonObject:

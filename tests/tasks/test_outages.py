@@ -19,7 +19,7 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.tasks.runner import CallTool, TaskRunner
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete
-from gateway.tools.context import CallContext
+from gateway.tools.context import IDEMPOTENCY_KEY, CallContext
 from tests.fakes.postgres import Postgres, postgres
 from tests.tasks.dying import Journal, running
 
@@ -156,3 +156,19 @@ async def test_what_a_server_says_of_its_progress_is_kept_however_odd(url: str, 
     assert task.status == "completed"
     assert task.message.startswith("half\ufffdway ?x")
     assert len(task.message) == 2_000
+
+
+async def test_the_same_request_through_several_gateways_at_once_is_one_task(url: str, tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        return Complete.text("done")
+
+    ids: list[str] = []
+    async with running(tmp_path, call, url=url) as one, running(tmp_path, call, url=url) as two:
+
+        async def ask(runner: TaskRunner) -> None:
+            ids.append((await runner.start("tool", {}, CallContext(meta={IDEMPOTENCY_KEY: "same"}))).id)
+
+        async with anyio.create_task_group() as clients:
+            for number in range(10):
+                clients.start_soon(ask, (one, two)[number % 2])
+        assert len(set(ids)) == len(await one.all_of("local")) == 1
