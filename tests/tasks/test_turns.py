@@ -40,7 +40,7 @@ async def test_tasks_wait_for_their_turn_by_the_limits_of_their_server_their_wor
     }
     with gateway_inside(tmp_path, config) as front:
         async with over_http(front.url, "modern") as wire:
-            waits = Counter[str]()
+            waits, made = Counter[str](), dict[str, Any]()
             for name in ["up__job"] * 2 + ["workflow__counted"] * 2 + ["workflow__paced"] * 3 + ["workflow__free"] * 4:
                 arguments = {"of": "x"} if name == "up__job" else {"x": "x"}
                 made = (await wire.send("tools/call", name=name, arguments=arguments))["result"]
