@@ -1,6 +1,6 @@
 """Durable tasks: what one costs, what a step of it costs, and how many a second one to three processes do on one database.
 
-    python -m benchmarks.tasks [--tasks N] [--rounds N]
+    python -m benchmarks.tasks [--tasks N] [--rounds N] [--in-flight N]
 
 On SQLite in a folder and on a PostgreSQL server, which is started for it. The work itself does nothing, so the figures are the
 engine's own. Rounds of the stores are interleaved. Each process is one of its own (`--worker`), and starts when it is told.
@@ -31,7 +31,6 @@ from gateway.tools.context import CallContext
 from tests.fakes.postgres import postgres
 
 STEPS = 10
-IN_FLIGHT = 20
 MANY = 1_000_000
 PROCESSES = (1, 2, 3)
 
@@ -62,7 +61,7 @@ async def one_task(runner: TaskRunner, steps: int) -> float:
     return time.perf_counter() - began
 
 
-async def work(folder: Path, url: str | None, count: int) -> JsonObject:
+async def work(folder: Path, url: str | None, count: int, in_flight: int) -> JsonObject:
     """Alone: medians of single tasks. Then, told to, many at once."""
     records = Records(StateFolder(folder), audit_days=1, url=url)
     told: JsonObject = {}
@@ -86,7 +85,7 @@ async def work(folder: Path, url: str | None, count: int) -> JsonObject:
                     await one_task(runner, 1)
 
             async with anyio.create_task_group() as clients:
-                for _ in range(IN_FLIGHT):
+                for _ in range(in_flight):
                     clients.start_soon(client)
             told = {"began": began, "ended": time.time()}
         group.cancel_scope.cancel()
@@ -97,9 +96,9 @@ async def work(folder: Path, url: str | None, count: int) -> JsonObject:
 class Worker:
     """A process that waits to be told."""
 
-    def __init__(self, folder: Path, url: str | None, count: int) -> None:
+    def __init__(self, folder: Path, url: str | None, count: int, in_flight: int) -> None:
         place = [str(folder), *(["--url", url] if url else [])]
-        command = [sys.executable, "-m", "benchmarks.tasks", "--tasks", str(count), "--worker", *place]
+        command = [sys.executable, "-m", "benchmarks.tasks", "--tasks", str(count), "--in-flight", str(in_flight), "--worker", *place]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None and self.process.stdout.readline() == "ready\n"
 
@@ -115,10 +114,10 @@ class Worker:
         return answer
 
 
-def run_round(url: str | None, tasks: int) -> dict[str, float]:
+def run_round(url: str | None, tasks: int, in_flight: int) -> dict[str, float]:
     """The figures of one store, once."""
     with tempfile.TemporaryDirectory(prefix="moongate-bench-") as folder:
-        alone = Worker(Path(folder), url, tasks)
+        alone = Worker(Path(folder), url, tasks, in_flight)
         alone.tell("alone")
         single = alone.told()
         bare, stepped = single["0"], single[str(STEPS)]
@@ -129,7 +128,7 @@ def run_round(url: str | None, tasks: int) -> dict[str, float]:
             "step, ms of CPU": (stepped["cpu"] - bare["cpu"]) / STEPS * 1000,
         }
         for count in PROCESSES:
-            workers = [Worker(Path(folder), url, tasks) for _ in range(count)]
+            workers = [Worker(Path(folder), url, tasks, in_flight) for _ in range(count)]
             for worker in workers:
                 worker.tell("together")
             ends = [worker.told() for worker in workers]
@@ -142,17 +141,19 @@ def main() -> None:
     cli = argparse.ArgumentParser()
     cli.add_argument("--tasks", type=int, default=200)
     cli.add_argument("--rounds", type=int, default=3)
+    cli.add_argument("--in-flight", type=int, default=20, help="tasks of one process at once")
     cli.add_argument("--worker", type=Path)
     cli.add_argument("--url")
     given = cli.parse_args()
     if given.worker is not None:
-        say(json.dumps(anyio.run(work, cast("Path", given.worker), cast("str | None", given.url), cast("int", given.tasks))))
+        place = cast("Path", given.worker), cast("str | None", given.url)
+        say(json.dumps(anyio.run(work, *place, cast("int", given.tasks), cast("int", given.in_flight))))
         return
     rounds: dict[str, list[dict[str, float]]] = {"SQLite": [], "PostgreSQL": []}
     with postgres(durable=True) as server:
         for number in range(given.rounds):
-            rounds["SQLite"].append(run_round(None, given.tasks))
-            rounds["PostgreSQL"].append(run_round(server.database(f"bench_{number}"), given.tasks))
+            rounds["SQLite"].append(run_round(None, given.tasks, given.in_flight))
+            rounds["PostgreSQL"].append(run_round(server.database(f"bench_{number}"), given.tasks, given.in_flight))
     say("| figure | SQLite | PostgreSQL |\n|---|---:|---:|")
     for name in rounds["SQLite"][0]:
         cells = (f"{statistics.median(figures[name] for figures in rounds[store]):.2f}" for store in rounds)

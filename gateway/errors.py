@@ -41,6 +41,7 @@
     ├── TaskError                      long-running work failed
     ├── SkillError                     a skill cannot be read
     └── StorageError                   the gateway's own state cannot be read or written
+        ├── StorageUnusable(passes)    its database or folder does not work; the text is the operator's, not a caller's
         └── TooLargeToKeep             more than one caller may keep
 
 Constructors only store fields. Messages say what, which name, and what to do; they never carry secrets
@@ -299,8 +300,33 @@ class StorageError(GatewayError):
     """The gateway's own state cannot be read or written."""
 
 
+class StorageUnusable(StorageError):
+    """The gateway's database, or its folder, does not work. The text names it and what is wrong: it is for the log and the operator
+    (`text_for_caller`). It `passes` where the same may work later: a server that is away, a disk that is full.
+    """
+
+    def __init__(self, message: str, *, passes: bool = True) -> None:
+        super().__init__(message)
+        self.passes = passes
+
+
 class TooLargeToKeep(StorageError):
     """More than the configuration lets one caller keep; its text is fit for the caller."""
+
+
+STORAGE_TEXT = "The gateway's own database or state folder does not work at the moment; its log says why. Try again later."
+"""What callers read in place of a `StorageUnusable`'s text."""
+
+
+def text_for_caller(error: Exception) -> str:
+    """What a caller may read of an error of ours: where the gateway keeps its state, and how that fails, is the operator's business."""
+    text = str(error)
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, StorageUnusable):
+            text = text.replace(str(cause), STORAGE_TEXT)
+        cause = cause.__cause__
+    return text
 
 
 def only_cause(error: Exception) -> Exception:

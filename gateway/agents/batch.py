@@ -18,7 +18,7 @@ import anyio
 
 from gateway.agents.tracing import traced_tool
 from gateway.chat.limits import LoopOptions
-from gateway.errors import GatewayError, MiddlewareFailure, MiddlewareTermination, UserInputRequired
+from gateway.errors import GatewayError, MiddlewareFailure, MiddlewareTermination, UserInputRequired, text_for_caller
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.middleware import Middleware, compose
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
@@ -183,7 +183,7 @@ class Batch:
             told = str(error).removeprefix("Argument parsing failed. ")
             text = f"{ARGUMENTS_FAILED} {'Exception: ' if detailed else ''}{told}"
         elif isinstance(error, GatewayError) and not isinstance(error, FunctionFailed):
-            text = f"Error: {error}"
+            text = f"Error: {text_for_caller(error)}"
         else:
             logger.warning("tool %r of an agent failed: %s", tool.definition.name, type(cause).__name__, exc_info=cause)
             text = f"{FUNCTION_FAILED} Exception: {cause}" if detailed else FUNCTION_FAILED

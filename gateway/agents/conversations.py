@@ -19,7 +19,7 @@ import anyio
 
 from gateway.agents.compaction import STORED_KEY
 from gateway.agents.definition import AgentFile
-from gateway.errors import AgentError, NotFound, StorageError, only_cause
+from gateway.errors import AgentError, NotFound, StorageError, only_cause, text_for_caller
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.sessions.history import HistoryProvider
 from gateway.sessions.session import AgentSession
@@ -239,7 +239,7 @@ async def in_session(conversation: Conversation, answer: Complete) -> Complete:
         try:
             await conversation.keep(answer)
         except StorageError as error:
-            said = f"The answer above could not be stored, so the session goes on without it: {error}"
+            said = f"The answer above could not be stored, so the session goes on without it: {text_for_caller(error)}"
             result["isError"] = True
     if said:
         result["content"] = [*answer.content, {"type": "text", "text": said}]

@@ -6,7 +6,6 @@ Reads and changes the gateway's database; a running gateway hears of a cancel or
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -150,7 +149,7 @@ async def _heard(records: Records, row: TaskRow) -> TaskRow:
     with anyio.move_on_after(HEARD_SECONDS):
         while (now := await rows.get(row.id)) is not None:
             row = now
-            if row.gone_at or (row.owner and not row.is_cancelled) or (row.is_cancelled and row.lease_until < time.time()):
+            if row.gone_at or (row.owner and not row.is_cancelled):
                 break
             await anyio.sleep(0.1)
     return row

@@ -23,7 +23,7 @@ from gateway.agents.agui.events import RunEvents
 from gateway.agents.agui.messages import last_text, to_messages, to_tools
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog import Catalog
-from gateway.errors import AskUnavailable, GatewayError
+from gateway.errors import AskUnavailable, GatewayError, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.parked import HANDLE_PREFIX, ParkedCaller, ParkedCalls
@@ -142,7 +142,7 @@ class _RunResponse(Response):
             work = self._tool.call
             outcome = await self._parked.run(lambda leg: work(self._arguments, leg), self._ctx, caller, parked_as=_ParkedFollower)
         except GatewayError as error:
-            await channel.send(events.failed(str(error), type(error).__name__))
+            await channel.send(events.failed(text_for_caller(error), type(error).__name__))
             return
         except Exception:  # the call-handler boundary
             logger.exception("run of agent %s failed", self._tool.exposed_name)

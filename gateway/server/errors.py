@@ -12,7 +12,7 @@ import logging
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY
 
-from gateway.errors import AskUnavailable, GatewayError, NotFound, UpstreamRefused
+from gateway.errors import AskUnavailable, GatewayError, NotFound, StorageUnusable, UpstreamRefused, text_for_caller
 from gateway.tools.context import Era, nested_capability
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,9 @@ def to_mcp_error(error: Exception, era: Era) -> MCPError:
         case UpstreamRefused() if relays_code(error.code, era):
             return MCPError(error.code, str(error), error.data)
         case GatewayError():
-            return MCPError(INTERNAL_ERROR, str(error))
+            if isinstance(error, StorageUnusable):
+                logger.warning("a request was refused: %s", error)
+            return MCPError(INTERNAL_ERROR, text_for_caller(error))
         case _:
             logger.error("unexpected failure of a request", exc_info=error)
             return MCPError(INTERNAL_ERROR, "Internal error")

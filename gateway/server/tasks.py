@@ -191,7 +191,7 @@ class TaskHandler:
         try:
             task = await self.start(tool, arguments, facts, seconds)
         except (TaskError, StorageError) as error:
-            raise MCPError(INTERNAL_ERROR, str(error)) from None
+            raise to_mcp_error(error, "legacy") from None
         self._on_legacy(ctx, task)
         return {"task": legacy_task(task)}
 

@@ -13,7 +13,7 @@ from typing import ClassVar, cast
 
 import anyio.to_thread
 
-from gateway.errors import StorageError
+from gateway.errors import StorageError, StorageUnusable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.sessions.history import HistoryProvider, included
 from gateway.storage.lines import LineFile
@@ -88,7 +88,7 @@ class FileHistoryProvider(HistoryProvider):
         try:
             self.storage_path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"Cannot create the history folder {str(self.storage_path)!r}: {error.strerror or error}.") from None
+            raise StorageUnusable(f"Cannot create the history folder {str(self.storage_path)!r}: {error.strerror or error}.") from None
 
     def _encode(self, message: Message) -> bytes:
         text = self.dumps(message.to_dict())

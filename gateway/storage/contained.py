@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.errors import StorageError
+from gateway.errors import StorageUnusable
 
 IS_LINK = "Invalid path: {name!r} is a symbolic link or leads through one; links are not followed."
 
@@ -94,7 +94,7 @@ class ContainedFolder:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"Cannot make the folder {str(self.root)!r}: {error.strerror or error}.") from None
+            raise StorageUnusable(f"Cannot make the folder {str(self.root)!r}: {error.strerror or error}.") from None
 
     def read(self, path: str, *, max_bytes: int) -> bytes | None:
         """The file's content; `None` where there is no file.

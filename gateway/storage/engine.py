@@ -9,8 +9,10 @@ that PostgreSQL is another URL and not another store.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -20,14 +22,16 @@ import anyio
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, IntegrityError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from gateway.errors import StorageError
+from gateway.errors import StorageError, StorageUnusable
 from gateway.storage.files import locked
 from gateway.storage.migrations import migrate
 from gateway.storage.names import DATABASE_FILE
+
+logger = logging.getLogger(__name__)
 
 BUSY_SECONDS = 5.0
 """How long a statement waits for another process's writing; writers here are done in milliseconds."""
@@ -45,6 +49,9 @@ transactions queue in their order, and its newest never overtakes one that renew
 CONNECT_SECONDS = 5
 """How long a PostgreSQL server may take to accept a connection."""
 
+LOG_SECONDS = 2.0
+"""Between two lines of the log that say that the database does not work."""
+
 MIGRATION_LOCK = 0x6D6F6F6E67617465
 """Advisory lock on a PostgreSQL server under which the schema is changed: eight letters of our name."""
 
@@ -58,6 +65,7 @@ class Database:
         self._urgent = urgent
         self._shown = shown
         self._hint = hint
+        self._logged_at = float("-inf")
 
     @asynccontextmanager
     async def begin(self, *, urgent: bool = False) -> AsyncGenerator[AsyncConnection, None]:
@@ -69,16 +77,25 @@ class Database:
         call would leave its connection in doubt.
 
         Raises:
-            StorageError: Locked by somebody else for too long, full, read-only, or damaged.
+            StorageUnusable: Away, locked by somebody else for too long, full, read-only, or damaged.
         """
         try:
             with anyio.fail_after(WORK_SECONDS, shield=True):
                 async with (self._urgent if urgent else self._engine).begin() as connection:
                     yield connection
         except TimeoutError:
-            raise StorageError(f"{self._shown} did not answer within {WORK_SECONDS:g} s.") from None
+            raise self._failed(StorageUnusable(f"{self._shown} did not answer within {WORK_SECONDS:g} s.")) from None
         except SQLAlchemyError as error:
-            raise StorageError(f"{self._shown} cannot be used: {_reason(error)}. {self._hint}") from None
+            passes = not isinstance(error, (DataError, IntegrityError, ProgrammingError))
+            raise self._failed(StorageUnusable(f"{self._shown} cannot be used: {_reason(error)}. {self._hint}", passes=passes)) from None
+
+    def _failed(self, error: StorageUnusable) -> StorageUnusable:
+        """Log it, at most once in `LOG_SECONDS`: callers do not hear the text, and while a server is away everything fails."""
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_SECONDS:
+            self._logged_at = now
+            logger.warning("%s", error)
+        return error
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -140,7 +157,7 @@ def _open_file(path: Path, pool: dict[str, Any]) -> Database:
             _own_transactions(engine)
             _migrate(engine)
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
-        raise StorageError(f"{shown} cannot be used: {_reason(error)}. {hint}") from None
+        raise StorageUnusable(f"{shown} cannot be used: {_reason(error)}. {hint}") from None
     made, urgent = (create_async_engine(URL.create("sqlite+aiosqlite", database=str(path)), **kind) for kind in (pool, _urgent(pool)))
     _own_transactions(made.sync_engine)
     _own_transactions(urgent.sync_engine)
@@ -151,14 +168,16 @@ def _open_server(url: URL, pool: dict[str, Any]) -> Database:
     """A PostgreSQL server. Connections that it closed meanwhile are noticed before they are used."""
     shown = f"The database {url.set(drivername='postgresql', query={}).render_as_string(hide_password=True)}"
     hint = "Check that the server runs and that the account may use the database and create tables in it."
-    options: dict[str, Any] = {"connect_args": {"connect_timeout": CONNECT_SECONDS, "application_name": "moongate"}}
+    # Not what the server's administrator set as the default: statements here lock what they count, and lock rows in one order.
+    options: dict[str, Any] = {"isolation_level": "READ COMMITTED"}
+    options["connect_args"] = {"connect_timeout": CONNECT_SECONDS, "application_name": "moongate"}
     try:
         engine = sa.create_engine(url, poolclass=NullPool, **options)
         _migrate(engine)
     except ImportError:
-        raise StorageError(f"{shown} needs the PostgreSQL driver; install `moongate[postgres]`.") from None
+        raise StorageUnusable(f"{shown} needs the PostgreSQL driver; install `moongate[postgres]`.", passes=False) from None
     except SQLAlchemyError as error:
-        raise StorageError(f"{shown} cannot be used: {_reason(error)}. {hint}") from None
+        raise StorageUnusable(f"{shown} cannot be used: {_reason(error)}. {hint}") from None
     made, urgent = (create_async_engine(url, pool_pre_ping="pool_size" in pool, **kind, **options) for kind in (pool, _urgent(pool)))
     return Database(made, urgent, shown, hint)
 

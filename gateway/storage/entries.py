@@ -144,11 +144,12 @@ class TaskRow:
     is_cancelled: bool = False
     attempts: int = 1
     owner: str = ""
-    lease_until: float = 0.0
     limits: list[JsonObject] = field(default_factory=lambda: cast("list[JsonObject]", []))
     """What it waits for its turn by: `scope`, and `running` and `perMinute` where they are limited."""
     admitted_at: float = 0.0
     """When its turn came; 0 while it waits."""
+    request_key: str = ""
+    """Digest of what the caller knows its request by; empty where it gave nothing."""
 
     def to_json(self) -> JsonObject:
         """As `moongate tasks --json` prints it; times are seconds since the epoch."""

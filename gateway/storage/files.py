@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
-from gateway.errors import StorageError
+from gateway.errors import StorageError, StorageUnusable
 from gateway.json_types import JsonValue
 
 MAX_JSON_BYTES = 16_777_216
@@ -45,7 +45,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int | None = 0o600) -> None:
         temporary = None
         _sync_folder(target.parent)
     except OSError as error:
-        raise StorageError(f"Cannot write {str(path)!r}: {error.strerror or error}. Check the folder's permissions and space.") from None
+        raise StorageUnusable(f"Cannot write {str(path)!r}: {error.strerror or error}. Check the folder's permissions and space.") from None
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
@@ -79,7 +79,7 @@ def read_json(path: Path) -> JsonValue:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise StorageError(f"Cannot read {str(path)!r}: {error.strerror or error}. Check its permissions.") from None
+        raise StorageUnusable(f"Cannot read {str(path)!r}: {error.strerror or error}. Check its permissions.") from None
     except (ValueError, RecursionError):
         raise StorageError(f"{str(path)!r} is damaged: not JSON. Restore it from a backup, or move it away to start anew.") from None
 
@@ -111,7 +111,7 @@ def lock_file_of(path: Path) -> int:
     try:
         return os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise StorageError(f"Cannot write {str(lock_path)!r}: {error.strerror or error}. Check the folder's permissions.") from None
+        raise StorageUnusable(f"Cannot write {str(lock_path)!r}: {error.strerror or error}. Check the folder's permissions.") from None
 
 
 if os.name == "nt":

@@ -19,7 +19,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from gateway.errors import StorageError
+from gateway.errors import StorageError, StorageUnusable
 from gateway.storage.files import try_lock
 from gateway.storage.locks import POLL_SECONDS
 
@@ -74,7 +74,7 @@ class LineFile:
                 while not try_lock(descriptor):  # noqa: ASYNC110  # another process holds it; there is no event for that
                     await anyio.sleep(POLL_SECONDS)
             if waiting.cancelled_caught:
-                raise StorageError(f"{str(self.path)!r} is locked by another process for more than {LOCK_SECONDS:g} s; try again later.")
+                raise StorageUnusable(f"{str(self.path)!r} is locked by another process for more than {LOCK_SECONDS:g} s; try again later.")
             yield descriptor
         finally:
             os.close(descriptor)  # which also lets go of the lock
@@ -92,7 +92,7 @@ class LineFile:
             reason = error.strerror or str(error)
         except OSError as error:
             reason = error.strerror or str(error)
-        raise StorageError(f"Cannot open {str(self.path)!r}: {reason}. Check that it is a plain file and its permissions.") from None
+        raise StorageUnusable(f"Cannot open {str(self.path)!r}: {reason}. Check that it is a plain file and its permissions.") from None
 
     def _read(self, descriptor: int) -> list[bytes]:
         size = os.fstat(descriptor).st_size
@@ -101,7 +101,7 @@ class LineFile:
         try:
             data = _read_from(descriptor, 0, size)
         except OSError as error:
-            raise StorageError(f"Cannot read {str(self.path)!r}: {error.strerror or error}.") from None
+            raise StorageUnusable(f"Cannot read {str(self.path)!r}: {error.strerror or error}.") from None
         whole, _, rest = data.rpartition(b"\n")
         lines = whole.split(b"\n") if whole else []
         if _is_whole(rest):
@@ -123,7 +123,7 @@ class LineFile:
                 os.ftruncate(descriptor, size)  # all of it or nothing
                 raise
         except OSError as error:
-            raise StorageError(f"Cannot write {str(self.path)!r}: {error.strerror or error}. Check the folder's space.") from None
+            raise StorageUnusable(f"Cannot write {str(self.path)!r}: {error.strerror or error}. Check the folder's space.") from None
 
     def _mend(self, descriptor: int) -> None:
         """See that the file ends with a line break, or is empty."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 
-from gateway.errors import StorageError
+from gateway.errors import StorageUnusable
 from gateway.storage.files import lock_file_of, try_lock
 
 POLL_SECONDS = 0.02
@@ -32,7 +32,7 @@ async def locked_soon(path: Path, *, timeout_seconds: float) -> AsyncGenerator[N
             while not try_lock(descriptor):  # noqa: ASYNC110  # another process holds it; there is no event for that
                 await anyio.sleep(POLL_SECONDS)
         if waiting.cancelled_caught:
-            raise StorageError(f"{str(path)!r} is in use by another gateway for more than {timeout_seconds:g} s.")
+            raise StorageUnusable(f"{str(path)!r} is in use by another gateway for more than {timeout_seconds:g} s.")
         yield
     finally:
         os.close(descriptor)  # which also lets go of the lock

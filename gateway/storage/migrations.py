@@ -77,7 +77,19 @@ ALTER TABLE asks ADD COLUMN form TEXT NOT NULL DEFAULT '';
 ALTER TABLE asks ADD COLUMN answer TEXT NOT NULL DEFAULT '';
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS)
+_OWNERS = """
+CREATE TABLE task_owners (id TEXT PRIMARY KEY, until {float} NOT NULL);
+DROP INDEX tasks_lease;
+ALTER TABLE tasks DROP COLUMN lease_until;
+CREATE INDEX tasks_open ON tasks (gone_at, owner);
+"""
+
+_KEYS = """
+ALTER TABLE tasks ADD COLUMN request_key TEXT NOT NULL DEFAULT '';
+CREATE INDEX tasks_key ON tasks (principal, request_key);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS)
 """Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
 
 _WORDS = {

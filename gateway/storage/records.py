@@ -47,6 +47,10 @@ PRUNE_SECONDS = 3600.0
 
 _DAY_SECONDS = 86_400.0
 
+_ORPHANS = (
+    "SELECT 1 FROM tasks WHERE gone_at = 0 AND NOT EXISTS (SELECT 1 FROM task_owners WHERE id = tasks.owner AND until >= ?) LIMIT 1"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
@@ -124,7 +128,7 @@ class Records:
             return False
         try:
             with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as raw:
-                found = raw.execute("SELECT 1 FROM tasks WHERE gone_at = 0 AND lease_until < ? LIMIT 1", (now,)).fetchone()
+                found = raw.execute(_ORPHANS, (now,)).fetchone()
         except sqlite3.Error:
             return False  # an older schema without tasks, or busy: looked at again soon
         return found is not None

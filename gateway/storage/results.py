@@ -24,7 +24,7 @@ from typing import TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from gateway.errors import NotFound, StorageError, TooLargeToKeep
+from gateway.errors import NotFound, StorageError, StorageUnusable, TooLargeToKeep
 from gateway.json_types import JsonObject
 from gateway.storage.files import write_atomic
 
@@ -102,7 +102,7 @@ class ResultStore:
         try:
             folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"Cannot create {str(folder)!r}: {error.strerror or error}.") from None
+            raise StorageUnusable(f"Cannot create {str(folder)!r}: {error.strerror or error}.") from None
         try:
             write_atomic(folder / kept.id, header + body)
         except StorageError:

@@ -129,15 +129,23 @@ tasks = sa.Table(
     sa.Column("is_cancelled", sa.Integer, nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("lease_until", sa.Float, nullable=False),
     sa.Column("limits", sa.Text, nullable=False, server_default="[]"),
     sa.Column("admitted_at", sa.Float, nullable=False, server_default="0"),
+    sa.Column("request_key", sa.Text, nullable=False, server_default=""),
     sa.Index("tasks_principal", "principal", "created_at"),
-    sa.Index("tasks_lease", "gone_at", "lease_until"),
+    sa.Index("tasks_open", "gone_at", "owner"),
+    sa.Index("tasks_key", "principal", "request_key"),
 )
-"""Long-running work. `call`, `outcome` and `asked` are JSON. `gone_at` is 0 until it is over; the owner runs it and renews the
-lease, and whoever finds the lease run out may take it over. While `admitted_at` is 0 it waits for its turn; `limits` (JSON) says
-what for."""
+"""Long-running work. `call`, `outcome` and `asked` are JSON. `gone_at` is 0 until it is over; the owner runs it. While `admitted_at`
+is 0 it waits for its turn; `limits` (JSON) says what for. Requests of one caller with the same `request_key` are one task."""
+
+task_owners = sa.Table(
+    "task_owners",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("until", sa.Float, nullable=False),
+)
+"""A row per process that runs tasks: whoever finds its lease run out may take them over."""
 
 task_starts = sa.Table(
     "task_starts",

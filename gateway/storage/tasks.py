@@ -1,8 +1,9 @@
 """Long-running work where a restart and other processes find it.
 
-A task belongs to the process that runs it, by a lease that it renews; whoever finds a lease run out takes the task over. All
-decisions are made in the database, so that of two processes one wins; leases count in the database server's time where there is
-one, because the clocks of machines differ. What a task is and how it runs is `tasks`' business.
+A task belongs to the process that runs it. A process has one lease, whatever it runs, and renews it; whoever finds a lease run
+out takes its tasks over. All decisions are made in the database, so that of two processes one wins; leases count in the database
+server's time where there is one, because the clocks of machines differ. Whose turn it is: `turns`. What a task is and how it runs
+is `tasks`' business.
 """
 
 from __future__ import annotations
@@ -14,17 +15,14 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from gateway.errors import TaskError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.engine import Database
-from gateway.storage.entries import Choose, Steps, TaskRow, WaitingTask
-from gateway.storage.tables import locks, task_starts, task_steps, tasks
+from gateway.storage.entries import Choose, Steps, TaskRow
+from gateway.storage.tables import task_owners, task_steps, tasks
+from gateway.storage.turns import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
 
-RATE_SECONDS = 60.0
-"""How long a beginning counts."""
-
-MAX_WAITING = 2_000
-"""Waiting tasks looked at together, the oldest first."""
+FORGET_OWNER_SECONDS = 86_400.0
+"""How long a lease that ran out is still on record."""
 
 # One statement for both dialects: the first of a step, its result, and whether the task is still this process's.
 _PUT_STEP = sa.text(
@@ -40,48 +38,48 @@ class TaskRows:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._new = NewTasks(database)
 
     async def add(
-        self, row: TaskRow, *, lease_seconds: float, max_open: int, max_kept: int, choose: Choose | None, steps: Steps | None = None
-    ) -> None:
+        self, row: TaskRow, *, max_open: int, max_kept: int, choose: Choose | None, steps: Steps | None = None
+    ) -> str:
         """Store a new task, with what it did already; committed when this returns, and `row` says whether it may begin.
 
         With `choose` it waits for its turn; without, it has begun. The oldest finished ones of the principal over `max_kept` give way.
+        Given back is the id of the task that an earlier request with the same key made, where there is one: nothing is stored then.
 
         Raises:
             TaskError: The principal has `max_open` unfinished ones.
         """
-        mine = tasks.c.principal == row.principal
+        new = NewTask(row, steps or {}, choose, max_open=max_open, max_kept=max_kept)
+        await self._new.add(new)
+        return new.existing
+
+    async def made_by(self, principal: str, request_key: str) -> str:
+        """The id of the task that a request with this key made; empty where there is none."""
+        there = (tasks.c.principal == principal) & (tasks.c.request_key == request_key)
+        there &= (tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time())
         async with self._database.begin() as connection:
-            await _lock(connection)  # held by one process at a time: as few statements as can be
-            counts = sa.select(sa.func.count(), sa.func.count().filter(tasks.c.gone_at == 0)).select_from(tasks).where(mine)
-            kept, opened = (await connection.execute(counts)).one()
-            if opened >= max_open:
-                text = "There are already {} unfinished tasks of yours, running or waiting; wait for one to end, or cancel one."
-                raise TaskError(text.format(max_open))
-            if kept - opened >= max_kept:
-                await _sweep(connection)
-                over = sa.select(tasks.c.id).where(mine & (tasks.c.gone_at > 0)).order_by(tasks.c.gone_at.desc()).offset(max_kept - 1)
-                await _delete(connection, [found for (found,) in await connection.execute(over)])
-            row.admitted_at = time.time()
-            if choose is not None and row.id not in await _admit(connection, choose, WaitingTask(row.id, row.principal, row.limits)):
-                row.admitted_at = 0.0
-            stored = {**_to_row(row), "message": "" if row.admitted_at else row.message}
-            await connection.execute(sa.insert(tasks).values({**stored, "lease_until": _now(connection) + lease_seconds}))
-            for key, (is_done, value) in (steps or {}).items():
-                step: JsonObject = {"task": row.id, "key": key, "is_done": int(is_done), "value": json.dumps(value)}
-                await connection.execute(sa.insert(task_steps), step)
+            return (await connection.execute(sa.select(tasks.c.id).where(there).order_by(tasks.c.created_at))).scalars().first() or ""
+
+    async def discard(self, ids: Sequence[str], *, owner: str) -> None:
+        """Forget tasks that the owner could not tell whether they were stored."""
+        async with self._database.begin() as connection:
+            mine = sa.select(tasks.c.id).where(tasks.c.id.in_(list(ids)) & (tasks.c.owner == owner))
+            await delete(connection, [found for (found,) in await connection.execute(mine)])
 
     async def admit(self, choose: Choose) -> list[str]:
         """Let those begin whose turn it is, whichever process has them; their ids."""
         async with self._database.begin() as connection:
-            await _lock(connection)
-            return await _admit(connection, choose)
+            await lock(connection)
+            return await admit(connection, choose)
 
     async def sweep(self) -> None:
         """Forget what is past its time."""
         async with self._database.begin() as connection:
-            await _sweep(connection)
+            await sweep(connection)
+            old = task_owners.c.until < _now(connection) - FORGET_OWNER_SECONDS
+            await connection.execute(sa.delete(task_owners).where(old))
 
     async def retry(self, task_id: str, *, from_start: bool) -> bool:
         """Have a finished task run again, by whichever process looks first; False where it is not over, or gone.
@@ -103,7 +101,7 @@ class TaskRows:
             asked = {} if from_start else {key: item for key, item in found.asked.items() if item.get("answer")}
             values: JsonObject = {
                 "status": "working", "message": "", "outcome": "{}", "asked": json.dumps(asked), "updated_at": time.time(),
-                "gone_at": 0.0, "is_cancelled": 0, "attempts": 2, "owner": "", "lease_until": 0.0, "admitted_at": 0.0,
+                "gone_at": 0.0, "is_cancelled": 0, "attempts": 2, "owner": "", "admitted_at": 0.0,
             }  # fmt: skip
             await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
             return True
@@ -120,7 +118,7 @@ class TaskRows:
         query = sa.select(tasks).order_by(tasks.c.created_at, tasks.c.id)
         query = query if principal is None else query.where(tasks.c.principal == principal)
         async with self._database.begin() as connection:
-            await _sweep(connection)
+            await sweep(connection)
             return [_from_row(found) for found in (await connection.execute(query)).mappings()]
 
     async def save(self, row: TaskRow, *, owner: str, drop_steps: bool = False) -> bool:
@@ -137,8 +135,8 @@ class TaskRows:
                 if "answer" in stored and key in row.asked:
                     row.asked[key].setdefault("answer", stored["answer"])
             row.is_cancelled = found.is_cancelled or row.is_cancelled
-            row.lease_until, row.admitted_at = found.lease_until, max(found.admitted_at, row.admitted_at)
-            await connection.execute(sa.update(tasks).where(tasks.c.id == row.id), _to_row(row))
+            row.admitted_at = max(found.admitted_at, row.admitted_at)
+            await connection.execute(sa.update(tasks).where(tasks.c.id == row.id), to_row(row))
             if drop_steps:
                 await connection.execute(sa.delete(task_steps).where(task_steps.c.task == row.id))
             return True
@@ -166,40 +164,59 @@ class TaskRows:
                 return
             values: JsonObject = {"is_cancelled": 1, "updated_at": now}
             await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
-            left = (tasks.c.id == task_id) & (tasks.c.lease_until < _now(connection))
+            left = (tasks.c.id == task_id) & ~_has_owner(connection)
             values = {"status": "cancelled", "gone_at": now + found.ttl_seconds}
             await connection.execute(sa.update(tasks).where(left).values(values))
 
-    async def renew(self, ids: Sequence[str], *, owner: str, lease_seconds: float) -> list[TaskRow]:
-        """Renew the owner's leases; the tasks as they are stored, without those that it lost."""
-        mine = tasks.c.id.in_(list(ids)) & (tasks.c.owner == owner)
+    async def renew(
+        self, known: Mapping[str, float], *, owner: str, lease_seconds: float
+    ) -> tuple[set[str], list[TaskRow]]:
+        """Renew the owner's lease: one row that nobody else writes, so that nothing holds it up.
+
+        `known` are its tasks, with the time of their last change as it knows it. Given back are those that are still its own, and
+        those of them that changed in the database, as they stand there.
+        """
         async with self._database.begin(urgent=True) as connection:
             until = _now(connection) + lease_seconds
-            await connection.execute(sa.update(tasks).where(mine & (tasks.c.gone_at == 0)).values(lease_until=until))
-            return [_from_row(found) for found in (await connection.execute(sa.select(tasks).where(mine))).mappings()]
+            mine = sa.update(task_owners).where(task_owners.c.id == owner).values(until=until)
+            if not (await connection.execute(mine)).rowcount:
+                await connection.execute(sa.insert(task_owners).values(id=owner, until=until))
+            if not known:
+                return set(), []
+            own = tasks.c.id.in_(list(known)) & (tasks.c.owner == owner)
+            stored = await connection.execute(sa.select(tasks.c.id, tasks.c.updated_at).where(own))
+            held: dict[str, float] = {id_: at for id_, at in stored}  # noqa: C416  # rows are no pairs to the type checker
+            changed = [id_ for id_, at in held.items() if at != known[id_]]
+            if not changed:
+                return set(held), []
+            found = await connection.execute(sa.select(tasks).where(tasks.c.id.in_(changed)))
+            return set(held), [_from_row(item) for item in found.mappings()]
 
-    async def take_over(self, *, owner: str, lease_seconds: float, limit: int) -> list[TaskRow]:
+    async def any_orphans(self, *, owner: str) -> bool:
+        """Whether there is something to take over."""
+        async with self._database.begin() as connection:
+            return (await connection.execute(sa.select(tasks.c.id).where(_orphaned(owner, connection)).limit(1))).first() is not None
+
+    async def take_over(self, *, owner: str, limit: int) -> list[TaskRow]:
         """Make tasks whose owner died one's own. One that still waited for its turn was never begun.
 
         Whoever asks lives, so what it owns is not orphaned, however late it renews.
         """
         async with self._database.begin() as connection:
-            now = _now(connection)
-            orphaned = (tasks.c.gone_at == 0) & (tasks.c.lease_until < now) & (tasks.c.owner != owner)
-            query = sa.select(tasks).where(orphaned).order_by(tasks.c.created_at).limit(limit).with_for_update(skip_locked=True)
+            query = sa.select(tasks).where(_orphaned(owner, connection)).order_by(tasks.c.created_at).limit(limit)
+            query = query.with_for_update(skip_locked=True)
             found = [_from_row(item) for item in (await connection.execute(query)).mappings()]
             for row in found:
                 row.owner = owner
                 row.attempts += 1 if row.admitted_at else 0
-                values: JsonObject = {"owner": owner, "lease_until": now + lease_seconds, "attempts": row.attempts}
+                values: JsonObject = {"owner": owner, "attempts": row.attempts}
                 await connection.execute(sa.update(tasks).where(tasks.c.id == row.id).values(values))
             return found
 
     async def release(self, *, owner: str) -> None:
         """Let go of everything: the process ends, and others may take over at once."""
         async with self._database.begin() as connection:
-            mine = (tasks.c.owner == owner) & (tasks.c.gone_at == 0)
-            await connection.execute(sa.update(tasks).where(mine).values(lease_until=0.0))
+            await connection.execute(sa.delete(task_owners).where(task_owners.c.id == owner))
 
     # -- steps -------------------------------------------------------------------------------------------------
 
@@ -227,41 +244,14 @@ def _now(connection: Any) -> sa.ColumnElement[float]:
     return sa.literal(time.time(), sa.Float)
 
 
-async def _lock(connection: Any) -> None:
-    await connection.execute(sa.select(locks).where(locks.c.name == "tasks").with_for_update())
+def _has_owner(connection: Any) -> sa.ColumnElement[bool]:
+    """Whether the process that has a task lives."""
+    lives = (task_owners.c.id == tasks.c.owner) & (task_owners.c.until >= _now(connection))
+    return sa.exists().where(lives).correlate(tasks)
 
 
-async def _admit(connection: Any, choose: Choose, new: WaitingTask | None = None) -> list[str]:
-    """Give turns, also to one that is not stored yet."""
-    waiting: list[WaitingTask] = []
-    running: list[WaitingTask] = []
-    columns = sa.select(tasks.c.id, tasks.c.principal, tasks.c.limits, tasks.c.admitted_at)
-    counted = (tasks.c.gone_at == 0) & (tasks.c.status == "working") & ((tasks.c.admitted_at > 0) | (tasks.c.is_cancelled == 0))
-    found = await connection.execute(columns.where(counted).order_by(tasks.c.created_at, tasks.c.id))
-    for id_, principal, limits, admitted_at in found:
-        (running if admitted_at else waiting).append(WaitingTask(id_, principal, json.loads(limits)))
-    waiting = [*waiting[:MAX_WAITING], *([new] if new is not None else [])]
-    if not waiting:
-        return []
-    paced = {str(limit["scope"]) for claim in waiting for limit in claim.limits if limit.get("perMinute") is not None}
-    started: dict[str, int] = {}
-    now = time.time()
-    if paced:
-        # A clock that was set back would otherwise keep what lies in the future for ever.
-        outside = (task_starts.c.at <= now - RATE_SECONDS) | (task_starts.c.at > now + RATE_SECONDS)
-        await connection.execute(sa.delete(task_starts).where(outside))
-        counts = sa.select(task_starts.c.scope, sa.func.count()).group_by(task_starts.c.scope)
-        started = {str(scope): int(count) for scope, count in await connection.execute(counts)}
-    chosen = choose(waiting, running, started)
-    stored = [id_ for id_ in chosen if new is None or id_ != new.id]
-    if stored:
-        await connection.execute(sa.update(tasks).where(tasks.c.id.in_(stored)).values(admitted_at=now, message=""))
-    begun: list[JsonObject] = [
-        {"scope": limit["scope"], "at": now} for claim in waiting if claim.id in chosen for limit in claim.limits if limit["scope"] in paced
-    ]
-    if begun:
-        await connection.execute(sa.insert(task_starts), begun)
-    return chosen
+def _orphaned(owner: str, connection: Any) -> sa.ColumnElement[bool]:
+    return (tasks.c.gone_at == 0) & (tasks.c.owner != owner) & ~_has_owner(connection)
 
 
 async def _steps(connection: Any, task_id: str) -> Steps:
@@ -275,34 +265,13 @@ def _is_failure(value: JsonValue) -> bool:
     return isinstance(result, dict) and bool(cast("JsonObject", result).get("isError"))
 
 
-async def _sweep(connection: Any) -> None:
-    gone = sa.select(tasks.c.id).where((tasks.c.gone_at > 0) & (tasks.c.gone_at <= time.time())).limit(500)
-    old = [found for (found,) in await connection.execute(gone)]
-    if old:
-        await _delete(connection, old)
-
-
-async def _delete(connection: Any, ids: list[str]) -> None:
-    await connection.execute(sa.delete(task_steps).where(task_steps.c.task.in_(ids)))
-    await connection.execute(sa.delete(tasks).where(tasks.c.id.in_(ids)))
-
-
 async def _locked(connection: Any, task_id: str) -> TaskRow | None:
     found = (await connection.execute(sa.select(tasks).where(tasks.c.id == task_id).with_for_update())).mappings().first()
     return _from_row(found) if found is not None else None
 
 
-_JSON = ("call", "outcome", "asked", "limits")
-
-
-def _to_row(row: TaskRow) -> JsonObject:
-    values: JsonObject = {name: getattr(row, name) for name in TaskRow.__dataclass_fields__}
-    values.update((name, json.dumps(values[name])) for name in _JSON)
-    return {**values, "is_cancelled": int(row.is_cancelled)}
-
-
 def _from_row(found: Mapping[Any, Any]) -> TaskRow:
     values: dict[str, Any] = {name: found[name] for name in TaskRow.__dataclass_fields__}
-    values.update((name, json.loads(values[name])) for name in _JSON)
+    values.update((name, json.loads(values[name])) for name in JSON_COLUMNS)
     values["is_cancelled"] = bool(values["is_cancelled"])
     return TaskRow(**values)

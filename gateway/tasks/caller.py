@@ -28,6 +28,15 @@ LOOK_SECONDS = 60.0
 """How often a question that waits looks at the clock: a machine that slept must not grant it more time."""
 
 
+MAX_MESSAGE = 2_000
+"""Characters of a status message that are kept."""
+
+
+def fit_message(message: str) -> str:
+    """A status message as every database takes it: a server may say anything."""
+    return message[:MAX_MESSAGE].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
 class TaskCaller:
     """Stands where the client was."""
 
@@ -78,10 +87,11 @@ class TaskCaller:
         """Text becomes the status message, at most twice a second."""
         if self._live is not None:
             self._progress, self._total = max(progress, self._progress + BEAT_STEP), total
-            self._task.row.message = message or self._task.message
+            self._task.row.message = fit_message(message or self._task.message)
             await self._live.progress(self._progress, total, message)
             return
         now = anyio.current_time()
+        message = fit_message(message or "")
         if message and message != self._task.message and now - self._told_at >= MESSAGE_SECONDS:
             self._told_at = now
             self._task.row.message = message

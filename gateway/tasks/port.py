@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
 
-from gateway.errors import AskUnavailable, GatewayError, StorageError, ToolFailed
+from gateway.errors import AskUnavailable, GatewayError, StorageError, StorageUnusable, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.entries import Steps
 from gateway.storage.records import Records
@@ -17,17 +19,42 @@ logger = logging.getLogger(__name__)
 
 _KEPT = "kept:"
 
+RETRY_SECONDS = 0.5
+"""Pause before something is tried again that the database refused, or that is not there yet."""
+
+Stored = TypeVar("Stored")
+
+
+async def until_stored(store: Callable[[], Awaitable[Stored]]) -> Stored:
+    """What `store` gives; while the database is away it is tried again, because a task waits rather than fails for that.
+
+    An attempt is not cancelled, the pause between two is. Raises `StorageError` where trying again cannot help.
+    """
+    while True:
+        try:
+            with anyio.CancelScope(shield=True):
+                return await store()
+        except StorageUnusable as error:
+            if not error.passes:
+                raise
+        await anyio.sleep(RETRY_SECONDS)
+
 
 class StepLog:
     """The steps of one task in one process."""
 
-    def __init__(self, task_id: str, steps: Steps, records: Records, owner: str, on_lost: Callable[[], None]) -> None:
-        """`steps` is what was recorded before. `on_lost` stops the work, when another process has taken the task over."""
+    def __init__(
+        self, task_id: str, steps: Steps, records: Records, owner: str, on_lost: Callable[[], None], goes_on: Callable[[], bool]
+    ) -> None:
+        """`steps` is what was recorded before. `on_lost` stops the work, when another process has taken the task over; `goes_on`
+        says of work that was cancelled whether the task goes on.
+        """
         self.task_id = task_id
         self._steps = steps
         self._records = records
         self._owner = owner
         self._on_lost = on_lost
+        self._goes_on = goes_on
         self._counts: dict[str, int] = {}
         self._is_noting = False
         self._written: anyio.Event | None = None
@@ -35,9 +62,9 @@ class StepLog:
         """Whom to ask about a step whose outcome nobody knows."""
 
     @classmethod
-    def noting(cls, task_id: str, records: Records, owner: str, on_lost: Callable[[], None]) -> StepLog:
+    def noting(cls, task_id: str, records: Records, owner: str, on_lost: Callable[[], None], goes_on: Callable[[], bool]) -> StepLog:
         """A log of a call that is no task yet: nothing is written before `write`."""
-        log = cls(task_id, {}, records, owner, on_lost)
+        log = cls(task_id, {}, records, owner, on_lost, goes_on)
         log._is_noting = True
         return log
 
@@ -89,7 +116,7 @@ class StepLog:
         except GatewayError:  # nothing was done that must not be done again
             self._steps.pop(key, None)
             if not self._is_noting:
-                await (await self._records.tasks()).drop_step(self.task_id, key)
+                await until_stored(lambda: self._drop(key))
             raise
         await self.finish(key, value)
         return value
@@ -105,10 +132,7 @@ class StepLog:
 
     async def finish(self, key: str, value: JsonValue) -> None:
         """Record the result of a step."""
-        is_mine = True
-        with anyio.CancelScope(shield=True):  # what happened must be on record
-            is_mine = await self._write(key, is_done=True, value=value)
-        await self._go_on(is_mine)
+        await self._put(key, is_done=True, value=value)
 
     async def keep(self, key: str, value: JsonValue) -> None:
         """See `DurablePort.keep`."""
@@ -118,14 +142,21 @@ class StepLog:
         """See `DurablePort.kept`."""
         return self._steps.get(_KEPT + key, (False, None))[1]
 
-    async def _put(self, key: str, *, is_done: bool, value: JsonValue) -> None:
-        await self._go_on(await self._write(key, is_done=is_done, value=value))
+    async def goes_on(self) -> bool:
+        """See `DurablePort.goes_on`."""
+        with anyio.CancelScope(shield=True):
+            for _ in range(2):  # who stops everything may hear of it after the work
+                await anyio.lowlevel.checkpoint()
+        return not self._is_noting and self._goes_on()
 
-    async def _go_on(self, is_mine: bool) -> None:
-        """Return, or be cancelled where another process has the task: never inside a shield."""
-        if not is_mine:
+    async def _put(self, key: str, *, is_done: bool, value: JsonValue) -> None:
+        """Put a step down, or be cancelled where another process has the task: what happened must be on record."""
+        if not await until_stored(lambda: self._write(key, is_done=is_done, value=value)):
             self._on_lost()
             await anyio.sleep_forever()
+
+    async def _drop(self, key: str) -> None:
+        await (await self._records.tasks()).drop_step(self.task_id, key)
 
     async def _write(self, key: str, *, is_done: bool, value: JsonValue) -> bool:
         """Put a step down; False where another process has taken the task over."""
@@ -199,3 +230,7 @@ class StepPort:
     def kept(self, name: str) -> JsonValue:
         """The value kept."""
         return self._log.kept(f"{self._scope}/{name}")
+
+    async def goes_on(self) -> bool:
+        """Whether the task does."""
+        return await self._log.goes_on()

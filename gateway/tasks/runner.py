@@ -1,13 +1,14 @@
 """`TaskRunner`: runs calls behind their requests, keeps them, and takes over those of processes that died.
 
-Knows no wire and no tool: it is given the way to make a call, and keeps status, questions and outcome. The process that runs
-a task holds its lease; a tick renews leases, hears answers and cancels that came in through other processes, and looks for
-orphans. See the room's docstring for what a task is.
+Knows no wire and no tool: it is given the way to make a call, and keeps status, questions and outcome. A process
+that runs tasks holds a lease; a tick renews it and hears answers and cancels that came in through other processes, and beside it
+turns are given and orphans looked for. See the room's docstring for what a task is.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import secrets
 import time
@@ -21,17 +22,17 @@ import anyio.to_thread
 
 from gateway.auth.principal import Principal
 from gateway.config.models import TaskSettings
-from gateway.errors import GatewayError, NotFound, StorageError, TaskError, UpstreamRefused
+from gateway.errors import GatewayError, NotFound, StorageError, TaskError, UpstreamRefused, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.turns import choose_next
 from gateway.storage.entries import Choose, Steps, TaskRow
 from gateway.storage.records import Records
 from gateway.tasks.attending import Attended, Work
 from gateway.tasks.caller import TaskCaller
-from gateway.tasks.port import StepLog
+from gateway.tasks.port import RETRY_SECONDS, StepLog, until_stored
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
-from gateway.tools.context import CallContext, Caller, ClientProfile
+from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, Caller, ClientProfile
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +45,11 @@ MAX_KEPT_PER_PRINCIPAL = 256
 LEASE_SECONDS = 2.5
 """How long a process may be silent before others take its tasks over."""
 
-RETRY_SECONDS = 0.5
-"""Pause before something is tried again that the database refused, or that is not there yet."""
+LATE_FACTOR = 3.0
+"""How much longer the lease is than it would be, for each second that it is renewed late."""
+
+MAX_LATE_SECONDS = 5.0
+"""Most that counts as late, also after a machine's sleep."""
 
 MAX_ATTEMPTS = 20
 """Processes that may die over one task; then it is taken for what kills them."""
@@ -103,6 +107,12 @@ class TaskRunner:
         self._owner = secrets.token_hex(12)
         self._here: dict[str, Task] = {}
         self._wake = anyio.Event()
+        self._renewing = anyio.Lock()
+        self._renewed_at = float("-inf")
+        self._late = 0.0
+        self._adopts_from = float("-inf")
+        self._doubtful: set[str] = set()
+        self._is_stopping = False
 
     # -- what the server asks for ------------------------------------------------------------------------------
 
@@ -111,13 +121,16 @@ class TaskRunner:
     ) -> Task:
         """Run a call in the background, when its turn comes; the task is on disk before this returns.
 
+        A request that its caller sends again under the same idempotency key gives the task that it made the first time.
+
         Raises:
-            TaskError: The principal has too many unfinished tasks.
+            TaskError: The principal has too many unfinished tasks, or uses the key for another call.
             StorageError: It cannot be kept.
         """
         row = self._new_row(tool, arguments, ctx, ttl_seconds, kind or TaskKind())
         row.message = "Waiting for its turn"
-        await self._add(row, choose_next)
+        if known := await self._add(row, choose_next):
+            return await self._same(known, row)
         if row.admitted_at:
             row.message = ""
         return self._launch(row, ctx)
@@ -131,8 +144,10 @@ class TaskRunner:
         client cancels it. Raises what `work` raises. Where it cannot be stored the client goes on waiting.
         """
         row = self._new_row(tool, arguments, ctx, None, kind or TaskKind())
+        if row.request_key and (known := await (await self._records.tasks()).made_by(row.principal, row.request_key)):
+            return await self._same(known, row)
         task = Task(row)
-        log = StepLog.noting(row.id, self._records, self._owner, lambda: self._lose(task))
+        log = StepLog.noting(row.id, self._records, self._owner, lambda: self._lose(task), lambda: self._goes_on(task))
         caller = self._caller(task, ctx.client, live=ctx.caller)
         inner = dataclasses.replace(
             ctx, caller=caller, takes_tasks=False, durable=log.port(), ask_timeout_seconds=self.settings.ask_timeout_seconds
@@ -206,27 +221,49 @@ class TaskRunner:
             await self.cancel(task)
 
     async def run(self) -> None:
-        """Renew leases, hear what came in elsewhere, give turns, take over orphans and forget what is old, until cancelled."""
-        looked_at, swept_at = float("-inf"), anyio.current_time()
+        """Keep the lease, hear what came in elsewhere, give turns, take over orphans and forget what is old, until cancelled."""
         try:
-            while True:
-                try:
-                    self._wake = anyio.Event()
-                    await self._tick()
-                    await self._give_turns()
-                    if anyio.current_time() - looked_at >= 2 * self._tick_seconds:
-                        looked_at = anyio.current_time()
-                        await self._adopt()
-                    if self._records.is_open and anyio.current_time() - swept_at >= SWEEP_SECONDS:
-                        swept_at = anyio.current_time()
-                        await (await self._records.tasks()).sweep()
-                except StorageError as error:
-                    logger.warning("tasks: the database did not answer: %s", error)
-                    await anyio.sleep(self._tick_seconds)
-                with anyio.move_on_after(self._tick_seconds):
-                    await self._wake.wait()
+            async with anyio.create_task_group() as both:
+                both.start_soon(self._keep_lease)  # nothing that waits for its turn at the database may hold this up
+                both.start_soon(self._notice_stop)
+                await self._keep_house()
         finally:
             await self._let_go()
+
+    async def _notice_stop(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self._is_stopping = True
+
+    async def _keep_lease(self) -> None:
+        while True:
+            try:
+                await self._tick()
+            except StorageError as error:
+                self._adopts_from = float("inf")
+                logger.warning("tasks: the database did not answer: %s", error)
+            await anyio.sleep(self._tick_seconds)
+
+    async def _keep_house(self) -> None:
+        looked_at, swept_at = float("-inf"), anyio.current_time()
+        while True:
+            try:
+                self._wake = anyio.Event()
+                await self._give_turns()
+                if anyio.current_time() - looked_at >= 2 * self._tick_seconds:
+                    looked_at = anyio.current_time()
+                    await self._discard()
+                    await self._adopt()
+                if self._records.is_open and anyio.current_time() - swept_at >= SWEEP_SECONDS:
+                    swept_at = anyio.current_time()
+                    await (await self._records.tasks()).sweep()
+            except StorageError as error:
+                self._adopts_from = float("inf")
+                logger.warning("tasks: the database did not answer: %s", error)
+                await anyio.sleep(self._tick_seconds)
+            with anyio.move_on_after(self._tick_seconds):
+                await self._wake.wait()
 
     # -- inside ------------------------------------------------------------------------------------------------
 
@@ -238,16 +275,30 @@ class TaskRunner:
             call["resumes"] = False
         longest = max(MAX_TTL_SECONDS, self.settings.ttl_seconds)
         row = TaskRow(secrets.token_urlsafe(24), ctx.principal.id, tool, call, min(ttl_seconds or self.settings.ttl_seconds, longest))
-        row.owner = self._owner
+        row.owner, row.request_key = self._owner, _request_key(ctx)
         settings = self.settings
         mine: JsonObject = {"scope": f"caller:{ctx.principal.id}", "running": settings.max_running_per_caller}
         row.limits = [{**mine, "perMinute": settings.starts_per_minute_per_caller}, *kind.limits]
         return row
 
-    async def _add(self, row: TaskRow, choose: Choose | None, steps: Steps | None = None) -> None:
+    async def _same(self, task_id: str, row: TaskRow) -> Task:
+        """The task that a request made, for the same request sent again."""
+        task = await self.find(task_id, row.principal)
+        if (task.tool, task.row.call["arguments"]) != (row.tool, row.call["arguments"]):
+            raise TaskError(f"The idempotency key of this call was used for another call before, of {task.tool!r}; use a new one.")
+        return task
+
+    async def _add(self, row: TaskRow, choose: Choose | None, steps: Steps | None = None) -> str:
         rows = await self._records.tasks()
-        bounds = {"max_open": self.settings.max_per_caller, "max_kept": MAX_KEPT_PER_PRINCIPAL}
-        await rows.add(row, lease_seconds=self._lease, choose=choose, steps=steps, **bounds)
+        if anyio.current_time() - self._renewed_at > self._lease / 2:
+            await self._renew()
+        try:
+            return await rows.add(
+                row, max_open=self.settings.max_per_caller, max_kept=MAX_KEPT_PER_PRINCIPAL, choose=choose, steps=steps
+            )
+        except StorageError:
+            self._doubtful.add(row.id)  # it may have been committed all the same, and nobody will ever ask for it
+            raise
 
     def _caller(self, task: Task, client: ClientProfile, *, live: Caller | None = None) -> TaskCaller:
         seconds = self.settings.ask_timeout_seconds
@@ -289,7 +340,8 @@ class TaskRunner:
         task, live = call.task, call.caller.leave()
 
         async def store(steps: Steps) -> None:
-            await self._add(task.row, None, steps)
+            if await self._add(task.row, None, steps):
+                raise TaskError("The same request made a task meanwhile.")
 
         try:
             with anyio.CancelScope(shield=True):
@@ -323,7 +375,7 @@ class TaskRunner:
             case UpstreamRefused():
                 await self._end(task, _error(problem.code, str(problem)), "failed")
             case GatewayError():
-                await self._end(task, _error(INTERNAL, str(problem)), "failed")
+                await self._end(task, _error(INTERNAL, text_for_caller(problem)), "failed")
             case _:
                 logger.error("task of %s failed", task.tool, exc_info=problem)
                 await self._end(task, _error(INTERNAL, "Internal error"), "failed")
@@ -332,10 +384,10 @@ class TaskRunner:
         row = task.row
         while not row.admitted_at:
             await task.moved.wait()
-        steps = await (await self._records.tasks()).steps(row.id) if row.attempts > 1 else {}
+        steps = await until_stored(lambda: self._steps(row.id)) if row.attempts > 1 else {}
         if row.attempts > MAX_ATTEMPTS:
             raise GatewayError(f"The gateway stopped {MAX_ATTEMPTS} times while this ran, so it is not tried again.")
-        log = StepLog(row.id, steps, self._records, self._owner, lambda: self._lose(task))
+        log = StepLog(row.id, steps, self._records, self._owner, lambda: self._lose(task), lambda: self._goes_on(task))
         settled: dict[str, Any] = {"takes_tasks": False, "in_task": True, "log_level": None, "durable": log.port()}
         seconds = self.settings.ask_timeout_seconds
         caller = self._caller(task, ctx.client)
@@ -350,33 +402,43 @@ class TaskRunner:
                     raise
             await anyio.sleep(RETRY_SECONDS)
 
+    async def _steps(self, task_id: str) -> Steps:
+        return await (await self._records.tasks()).steps(task_id)
+
     async def _end(self, task: Task, outcome: JsonObject, status: str) -> None:
-        row = task.row
-        with anyio.CancelScope(shield=True):
-            row.outcome, row.status = outcome, status
-            row.updated_at = time.time()
-            row.gone_at = row.updated_at + row.ttl_seconds
-            for item in row.asked.values():
-                item.setdefault("answer", {})
-            while True:
-                try:
-                    # What a call did that failed is kept with it: `moongate tasks retry` goes on from there.
-                    worked = status == "completed" and not Complete(outcome["result"]).is_error
-                    await (await self._records.tasks()).save(row, owner=self._owner, drop_steps=worked)
-                    break
-                except StorageError as error:
-                    logger.warning("task %s ended and cannot be stored yet: %s", row.id[:6], error)
-                    await anyio.sleep(RETRY_SECONDS)
+        """Store how it ended; only then it is told. Where the process stops first, the next start finds the steps and ends it again."""
+        for item in task.row.asked.values():
+            item.setdefault("answer", {})
+        try:
+            try:
+                await self._store_end(task, outcome, status)
+            except (StorageError, TypeError, ValueError) as error:
+                logger.error("task %s of %s ended, and its outcome cannot be stored: %s", task.id[:6], task.tool, error)
+                await self._store_end(task, _error(INTERNAL, "The outcome could not be stored."), "failed")
+        finally:
             self._here.pop(task.id, None)
             self._wake.set()
             task.touch()
+
+    async def _store_end(self, task: Task, outcome: JsonObject, status: str) -> None:
+        now = time.time()
+        row = dataclasses.replace(task.row, outcome=outcome, status=status, updated_at=now, gone_at=now + task.row.ttl_seconds)
+        # What a call did that failed is kept with it: `moongate tasks retry` goes on from there.
+        worked = status == "completed" and not Complete(outcome["result"]).is_error
+        if await until_stored(lambda: self._write(row, drop_steps=worked)):
+            task.row = row
+        else:
+            task.is_here, task.is_lost = False, True
+
+    async def _write(self, row: TaskRow, *, drop_steps: bool = False) -> bool:
+        return await (await self._records.tasks()).save(row, owner=self._owner, drop_steps=drop_steps)
 
     async def _save(self, task: Task) -> None:
         if task.id not in self._here:
             return  # it is being made a task of just now
         task.row.updated_at = time.time()
         self._wake.set()
-        if not await (await self._records.tasks()).save(task.row, owner=self._owner):
+        if not await until_stored(lambda: self._write(task.row)):
             self._lose(task)
         task.touch()
 
@@ -387,8 +449,14 @@ class TaskRunner:
         task.is_lost = True
         task.scope.cancel()
 
+    def _goes_on(self, task: Task) -> bool:
+        """Of a task whose work was cancelled: whether another process has it or will have it."""
+        is_left = task.is_lost or (self._is_stopping and not task.scope.cancel_called)
+        return is_left and task.row.call.get("resumes") is not False
+
     def _hear(self, task: Task, row: TaskRow) -> None:
         """Take what came in through the database."""
+        task.row.updated_at = max(row.updated_at, task.row.updated_at)
         changed = bool(row.admitted_at) and not task.row.admitted_at
         if changed:
             task.row.admitted_at, task.row.message = row.admitted_at, ""
@@ -405,16 +473,32 @@ class TaskRunner:
             task.touch()
 
     async def _tick(self) -> None:
-        ids = list(self._here)
-        if not ids:
+        known = {name: task.row.updated_at for name, task in self._here.items()}
+        if not known:
             return
-        stored = await (await self._records.tasks()).renew(ids, owner=self._owner, lease_seconds=self._lease)
-        for row in stored:
+        held, changed = await self._renew(known)
+        for row in changed:
             if row.id in self._here:
                 self._hear(self._here[row.id], row)
-        held = {row.id for row in stored}
-        for task in [task for name, task in self._here.items() if name in ids and name not in held]:
+        for task in [task for name, task in self._here.items() if name in known and name not in held]:
             self._lose(task)
+
+    async def _renew(self, known: Mapping[str, float] | None = None) -> tuple[set[str], list[TaskRow]]:
+        """Renew the lease. A process that has little of its machine gets to it late, so it asks for more time."""
+        async with self._renewing:
+            began = anyio.current_time()
+            late = began - self._renewed_at - self._tick_seconds if known else 0.0
+            self._late = min(max(late, self._late * 0.9), MAX_LATE_SECONDS)
+            seconds = self._lease + LATE_FACTOR * self._late
+            found = await (await self._records.tasks()).renew(known or {}, owner=self._owner, lease_seconds=seconds)
+            self._renewed_at = began
+            return found
+
+    async def _discard(self) -> None:
+        """Forget what was refused to its caller because of an error after which nobody knew whether it was stored."""
+        if doubtful := list(self._doubtful):
+            await (await self._records.tasks()).discard(doubtful, owner=self._owner)
+            self._doubtful.difference_update(doubtful)
 
     async def _give_turns(self) -> None:
         """Let tasks begin whose turn it is; those of other processes hear of it at their next tick."""
@@ -429,7 +513,14 @@ class TaskRunner:
         if not await anyio.to_thread.run_sync(self._records.has_orphans, time.time()):
             return
         rows = await self._records.tasks()
-        for row in await rows.take_over(owner=self._owner, lease_seconds=self._lease, limit=ADOPT_AT_ONCE):
+        are_there = await rows.any_orphans(owner=self._owner)
+        if self._adopts_from == float("inf"):
+            # The database is there again: who could not renew gets the time for it before what it runs counts as orphaned.
+            self._adopts_from = anyio.current_time() + self._lease
+        if not are_there or anyio.current_time() < self._adopts_from:
+            return
+        await self._renew()
+        for row in await rows.take_over(owner=self._owner, limit=ADOPT_AT_ONCE):
             if row.is_cancelled:
                 await self._end(Task(row), {}, "cancelled")
                 continue
@@ -451,10 +542,19 @@ class TaskRunner:
         if not self._records.is_open:
             return
         with anyio.move_on_after(2, shield=True):
+            while self._here:  # noqa: ASYNC110  # what was cancelled with this still puts down what it did
+                await anyio.sleep(0.01)
+        with anyio.move_on_after(2, shield=True):
             try:
                 await (await self._records.tasks()).release(owner=self._owner)
             except StorageError as error:
                 logger.warning("tasks could not be let go of: %s", error)
+
+
+def _request_key(ctx: CallContext) -> str:
+    """The digest of the idempotency key that came with a request: its caller made it up, so it may be anything."""
+    given = ctx.meta.get(IDEMPOTENCY_KEY)
+    return hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest() if isinstance(given, str) and given else ""
 
 
 def _profile(client: ClientProfile) -> JsonObject:

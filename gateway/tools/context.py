@@ -167,6 +167,13 @@ class DurablePort(Protocol):
         """The latest value kept under a name; `None` where there is none."""
         ...
 
+    async def goes_on(self) -> bool:
+        """For work that was cancelled just now: whether its task goes on in another process, or at the next start.
+
+        What runs elsewhere for it, and was kept, is left alone then: it will be followed on.
+        """
+        ...
+
 
 IDEMPOTENCY_KEY = "dev.moongate/idempotencyKey"
 """Request `_meta` of a call inside a durable task: the same text at every attempt at the same step."""

@@ -19,7 +19,18 @@ from typing import cast
 import anyio
 
 from gateway.config.policies import SourcePolicy, ToolOverride
-from gateway.errors import AskExpired, AskUnavailable, GatewayError, NotFound, PolicyDenied, ToolFailed, UpstreamRefused, only_cause
+from gateway.errors import (
+    AskExpired,
+    AskUnavailable,
+    GatewayError,
+    NotFound,
+    PolicyDenied,
+    StorageUnusable,
+    ToolFailed,
+    UpstreamRefused,
+    only_cause,
+    text_for_caller,
+)
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.approvals import RULE as APPROVAL_RULE
 from gateway.policy.approvals import judge_approval
@@ -320,7 +331,9 @@ class GuardedTool:
                 record.refuse(Reject(error.rule, str(error)))
                 return Complete({**Complete.text(str(error), is_error=True).result, "_meta": {RULE_META_KEY: error.rule}})
             if isinstance(error, GatewayError):
-                return Complete.text(str(error), is_error=True)
+                if isinstance(error, StorageUnusable):
+                    logger.warning("Tool %s of source %s failed: %s", self.exposed_name, self.source, error)
+                return Complete.text(text_for_caller(error), is_error=True)
             logger.exception("Tool %s of source %s failed", self.exposed_name, self.source)
             return Complete.text(
                 f"Tool {self.exposed_name!r} failed with an internal error; the operator finds the details in the gateway's log.",

@@ -171,7 +171,8 @@ class TaskFollower:
             await self._cancel(run.id, run.quiet)
             raise TaskError(f"Something timed out while the task of {tool!r} was followed: {error}") from None
         except anyio.get_cancelled_exc_class():
-            if options.cancel_remote_task_on_local_cancellation:
+            goes_on = ctx.durable is not None and await ctx.durable.goes_on()
+            if options.cancel_remote_task_on_local_cancellation and not goes_on:
                 await self._cancel(run.id, run.quiet)
             raise
         await self._cancel(run.id, run.quiet)

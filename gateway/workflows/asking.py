@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args, get_origin
 import anyio
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gateway.errors import GatewayError, ToolFailed, WorkflowFailed
+from gateway.errors import GatewayError, ToolFailed, WorkflowFailed, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.checking import SchemaCheck, measure
 from gateway.tools.context import CallContext
@@ -96,10 +96,10 @@ def _failure(error: Exception) -> WorkflowFailed:
     executor = failed_executor(error)
     if executor is None:
         return WorkflowFailed(
-            str(error) if isinstance(error, GatewayError) else f"The workflow failed ({type(error).__name__}).", executor=""
+            text_for_caller(error) if isinstance(error, GatewayError) else f"The workflow failed ({type(error).__name__}).", executor=""
         )
     if isinstance(error, GatewayError):
-        return WorkflowFailed(f"Executor {executor!r} failed: {error}", executor=executor)
+        return WorkflowFailed(f"Executor {executor!r} failed: {text_for_caller(error)}", executor=executor)
     # What an unexpected exception says may hold what nobody outside should read.
     return WorkflowFailed(f"Executor {executor!r} failed unexpectedly ({type(error).__name__}).", executor=executor)
 

@@ -22,7 +22,6 @@ FAULTS: dict[int, Row] = {
     1: Row(
         "`kill -9` between recording a task and telling its id",
         "a repeated request with the same idempotency key starts nothing twice",
-        "open: requests carry no idempotency key of the client's yet; ids that were told resolve after a restart (row 3)",
     ),
     2: Row("`kill -9` at every step of a ten-step run", "the result is right, no finished step runs twice, one in flight at most twice"),
     3: Row("`kill -9` while a task waits for a person, who answers while no process runs", "the answer is found and used once"),

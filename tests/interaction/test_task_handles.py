@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Generator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ def slow(name: str) -> str:
     while not (HERE / f"go-{name}").exists():
         time.sleep(0.02)
     return f"done {name}"
+
+def fails(name: str) -> str:
+    raise RuntimeError("no")
 """
 
 FLOW = """\
@@ -51,8 +55,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def front(folder: Path) -> Generator[str]:
     """A gateway that lets clients wait for half a second."""
     (folder / "handle_functions.py").write_text(FUNCTIONS)
-    for name, support in (("flow", "optional"), ("must", "required")):
-        (folder / f"{name}.workflow.yaml").write_text(FLOW.replace("NAME", name).replace("SUPPORT", support))
+    for name, support in (("flow", "optional"), ("must", "required"), ("plain", "never"), ("broken", "optional")):
+        text = FLOW.replace("NAME", name).replace("SUPPORT", support)
+        (folder / f"{name}.workflow.yaml").write_text(text.replace(":slow", ":fails") if name == "broken" else text)
     form: dict[str, Any] = {"type": "object", "properties": {}}
     asks: dict[str, Any] = {"method": "elicitation/create", "params": {"message": "Sure?", "requestedSchema": form}}
     script: dict[str, Any] = {
@@ -128,6 +133,61 @@ async def test_a_tool_that_only_runs_as_a_task_gives_each_client_what_it_can_tak
         handle = structured(await old.send("tools/call", name="workflow__must", arguments={"name": "must"}))
         done = await old.send("tools/call", name="task_result", arguments={"task_id": handle["taskId"]})
         assert done["result"]["content"] == [{"type": "text", "text": "done must"}]
+
+
+KINDS: list[tuple[str, Era, bool, str]] = [
+    ("modern", "modern", True, "2026-07-28"),
+    ("modern without tasks", "modern", False, "2026-07-28"),
+    ("legacy", "legacy", False, "2025-11-25"),
+    ("older", "legacy", False, OLD),
+]
+
+
+@pytest.mark.requirement(91, 92)
+async def test_a_tool_that_never_runs_as_a_task_is_a_plain_call_for_every_client_however_long_it_takes(front: str, folder: Path) -> None:
+    kinds: dict[str, Any] = {}
+    listed: dict[str, Any] = {}
+
+    async def ask(kind: str, wire: Wire, **task: Any) -> None:
+        kinds[kind] = await wire.send("tools/call", name="workflow__plain", arguments={"name": "plain"}, **task)
+
+    async with AsyncExitStack() as stack, anyio.create_task_group() as calls:
+        for kind, era, tasks, version in KINDS:
+            wire = await stack.enter_async_context(over_http(front, era, tasks=tasks, version=version))
+            calls.start_soon(ask, kind, wire)
+        legacy = await stack.enter_async_context(over_http(front, "legacy"))
+        await ask("legacy with task", legacy, task={})
+        listed |= {tool["name"]: tool.get("execution") for tool in (await legacy.send("tools/list"))["result"]["tools"]}
+        await anyio.sleep(0.8)  # longer than clients of other tools would wait
+        assert set(kinds) == {"legacy with task"}
+        (folder / "go-plain").touch()
+        with anyio.fail_after(15):
+            while len(kinds) < 5:
+                await anyio.sleep(0.02)
+    assert kinds.pop("legacy with task")["error"]["code"] == -32601
+    assert {kind: answer["result"]["content"][0]["text"] for kind, answer in kinds.items()} == {kind: "done plain" for kind, *_ in KINDS}
+    support = [listed[f"workflow__{name}"] for name in ("plain", "flow", "must")]
+    assert support == [None, {"taskSupport": "optional"}, {"taskSupport": "required"}]
+
+
+@pytest.mark.requirement(91, 92)
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(("tool", "is_error"), [("flow", False), ("must", False), ("broken", True)])
+async def test_clients_with_tasks_get_one_and_a_failed_workflow_is_told_in_the_words_of_each_era(
+    front: str, folder: Path, era: Era, tool: str, is_error: bool
+) -> None:
+    (folder / "go-quick").touch()
+    task: dict[str, Any] = {"task": {}} if era == "legacy" else {}
+    async with over_http(front, era) as wire:
+        made = (await wire.send("tools/call", name=f"workflow__{tool}", arguments={"name": "quick"}, **task))["result"]
+        task_id = made["task"]["taskId"] if era == "legacy" else made["taskId"]
+        with anyio.fail_after(15):
+            while (state := (await wire.send("tasks/get", taskId=task_id))["result"])["status"] == "working":
+                await anyio.sleep(0.02)
+        result = state["result"] if era == "modern" else (await wire.send("tasks/result", taskId=task_id))["result"]
+    assert state["status"] == ("failed" if is_error and era == "legacy" else "completed")
+    assert bool(result.get("isError")) == is_error
+    assert ("'fails' failed" if is_error else "done quick") in result["content"][0]["text"]
 
 
 async def test_a_client_that_waits_hears_that_the_work_goes_on(front: str, folder: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from gateway.auth.keys import KeyStore
 from tests.fakes.openai_server import openai_server
 from tests.fakes.running import ROOT, child, free_port, gateway_http, upstream_http, upstream_stdio, wait_until_ready, write_config
 from tests.interaction.ways import MODERN, Way, connected
-from tests.interaction.wire import Era, Wire, modern_params, over_http, over_stdio
+from tests.interaction.wire import Era, HttpWire, Wire, modern_params, over_http, over_stdio
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 
@@ -347,6 +347,60 @@ async def test_a_client_without_tasks_that_cancels_its_call_within_its_wait_ends
                 while await count(wire, "cancelled") < 1:
                     await anyio.sleep(0.02)
             assert await count(wire, "calls") == 1
+
+
+@pytest.mark.requirement(96)
+async def test_over_http_a_2026_client_cancels_by_closing_its_stream_and_a_2025_one_by_saying_so_but_not_by_leaving(tmp_path: Path) -> None:
+    """All within the time that their calls may take before they become tasks (protocol.md 1.2, 1.6)."""
+    with upstream_http() as url:
+        config: dict[str, Any] = {"mcpServers": {"up": {"type": "http", "url": url}}, "policies": PROMOTED, "tasks": {"inlineSeconds": 3}}
+        with gateway_http(tmp_path, config) as front:
+            async with over_http(front, "legacy", tasks=False) as legacy, over_http(front, "modern", tasks=False) as modern:
+                async with hanging(modern):
+                    await until_counted(legacy, "calls", 1)
+                    assert await count(legacy, "cancelled") == 0
+                await until_counted(legacy, "cancelled", 1)
+                async with hanging(legacy):
+                    await until_counted(legacy, "calls", 2)
+                    cancelled = {"requestId": "hangs", "reason": "enough"}
+                    note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}
+                    accept = {"Accept": "application/json, text/event-stream", **legacy.headers}
+                    await legacy.http.post(legacy.url, headers=accept, json=note)
+                    await until_counted(legacy, "cancelled", 2)
+                assert (await legacy.send("tasks/list"))["result"]["tasks"] == []
+                async with hanging(legacy):
+                    await until_counted(legacy, "calls", 3)
+                with anyio.fail_after(20):  # it goes on, and becomes a task like any other
+                    while not (tasks := (await legacy.send("tasks/list"))["result"]["tasks"]):
+                        await anyio.sleep(0.05)
+                assert ([task["status"] for task in tasks], await count(legacy, "cancelled")) == (["working"], 2)
+                await legacy.send("tasks/cancel", taskId=tasks[0]["taskId"])
+                await until_counted(legacy, "cancelled", 3)
+
+
+@asynccontextmanager
+async def hanging(wire: HttpWire) -> AsyncGenerator[None]:
+    """A call that does not end, by a client that closes its connection at the end."""
+    params: dict[str, Any] = {"name": "up__hang", "arguments": {}}
+    headers = {"Accept": "application/json, text/event-stream", **wire.headers}
+    if wire.era == "modern":
+        params = modern_params(params, tasks=False, capabilities={})
+        headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "up__hang"}
+    body = {"jsonrpc": "2.0", "id": "hangs", "method": "tools/call", "params": params}
+    async with httpx2.AsyncClient() as http, anyio.create_task_group() as group:
+
+        async def ask() -> None:
+            await http.post(wire.url, headers=headers, json=body, timeout=None)
+
+        group.start_soon(ask)
+        yield
+        group.cancel_scope.cancel()
+
+
+async def until_counted(wire: Wire, what: str, number: int) -> None:
+    with anyio.fail_after(20):
+        while await count(wire, what) < number:
+            await anyio.sleep(0.02)
 
 
 @pytest.mark.requirement(94)

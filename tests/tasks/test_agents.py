@@ -216,6 +216,23 @@ async def test_what_a_remote_agent_works_on_is_followed_on_after_a_kill_and_canc
             assert [message["text"] for message in (await log())["messages"]] == ["hold the line", "hold for ever"]
 
 
+@pytest.mark.requirement(96, 97)
+async def test_what_a_remote_agent_works_on_is_left_alone_when_the_gateway_stops_and_followed_on_at_the_next_start(tmp_path: Path) -> None:
+    with upstream_http(module="tests.fakes.a2a_agent") as url:
+        remote(tmp_path, f"a2a: '{url}'")
+        async with agents(tmp_path, url, look=seen) as runner:
+            await runner.start("far", {"task": "hold the line"}, ASKABLE)
+            with anyio.fail_after(15):
+                while not rows(tmp_path, "SELECT 1 FROM task_steps WHERE key LIKE 'kept:%'"):
+                    await anyio.sleep(0.02)
+        async with agents(tmp_path, url, look=seen) as runner, httpx2.AsyncClient() as http:
+            await http.post(f"{url}/release")
+            task = await reached(runner, (await runner.all_of("local"))[0], "completed", "failed", "input_required")
+            assert texts(task) == ["the line"]
+            log = (await http.get(f"{url}/log")).json()
+            assert ([message["text"] for message in log["messages"]], log["cancelled"]) == (["hold the line"], [])
+
+
 @pytest.mark.requirement(97)
 async def test_what_a_remote_agent_asks_inside_a_task_is_answered_there(tmp_path: Path) -> None:
     with upstream_http(module="tests.fakes.a2a_agent") as url:

@@ -267,7 +267,8 @@ async def test_a_process_that_lost_a_task_stops_working_on_it_and_does_not_hang(
         async def work(key: str) -> JsonValue:
             journal.write("first")
             with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:
-                database.execute("UPDATE tasks SET owner = 'another', lease_until = lease_until + 3600")
+                database.execute("UPDATE tasks SET owner = 'another'")
+                database.execute("INSERT INTO task_owners VALUES ('another', 1e12)")
                 database.commit()
             stolen.set()
             return None
@@ -477,6 +478,37 @@ async def test_a_finished_task_is_readable_for_its_time_and_then_unknown(tmp_pat
                 await anyio.sleep(0.05)
         with pytest.raises(NotFound):
             await runner.find(task.id, "local")
+
+
+@pytest.mark.requirement(93)
+async def test_a_running_task_outlives_its_time_which_counts_from_its_end(tmp_path: Path) -> None:
+    gate = Gate()
+    async with running(tmp_path, gate.call) as runner:
+        task = await runner.start("tool", {"name": "long"}, CTX, ttl_seconds=0.2)
+        await anyio.sleep(0.4)
+        assert [found.status for found in await runner.all_of("local")] == ["working"]  # which forgets what is past its time
+        gate.open()
+        task = await ended(runner, task)
+        assert (await runner.find(task.id, "local")).status == "completed"
+
+
+@pytest.mark.requirement(95)
+async def test_a_task_changes_what_it_says_at_most_twice_a_second(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        for number in range(30):
+            await ctx.progress(number, None, f"round {number}")
+            await anyio.sleep(0.04)
+        return Complete.text("done")
+
+    said: list[str] = []
+    async with running(tmp_path, call) as runner:
+        began = anyio.current_time()
+        task = await runner.start("tool", {}, CTX)
+        while not task.is_over:
+            task = await runner.moved(task)
+            said += [task.message] if task.message not in said[-1:] else []
+    assert said[0] == "round 0"
+    assert 2 <= len(said) <= 2 * (anyio.current_time() - began) + 1
 
 
 async def test_one_caller_cannot_have_too_many_unfinished_tasks(tmp_path: Path) -> None:

@@ -185,15 +185,34 @@ REMOTE: dict[str, tuple[list[str], dict[str, Any]]] = {
 async def test_a_remote_servers_own_task_is_followed_on_after_a_kill_and_not_called_again(
     server: Literal["legacy", "modern"], tmp_path: Path
 ) -> None:
+    await hand_over(server, tmp_path, signal.SIGKILL)
+
+
+@pytest.mark.requirement(65, 96, 97)
+@pytest.mark.parametrize("server", ["legacy", pytest.param("modern", marks=pytest.mark.faults)])
+async def test_a_remote_servers_own_task_is_followed_on_by_another_gateway_when_its_own_is_told_to_stop(
+    server: Literal["legacy", "modern"], tmp_path: Path
+) -> None:
+    await hand_over(server, tmp_path, signal.SIGTERM)
+
+
+def requests(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+async def hand_over(server: Literal["legacy", "modern"], tmp_path: Path, how: signal.Signals) -> None:
+    """A gateway ends while it follows a server's task; what the server is sent tells whether the other one goes on with it."""
     options, script = REMOTE[server]
     log = tmp_path / "requests.jsonl"
 
     def saying(state: dict[str, Any]) -> dict[str, Any]:
         told = json.dumps({**script, "tasks/get": [{"result": state}]})
         args = ["-m", "tests.fakes.task_script", *options, "--log", str(log), told]
-        return {"mcpServers": {"up": {"command": sys.executable, "args": args, "cwd": str(ROOT)}}}
+        return {"mcpServers": {"up": {"command": sys.executable, "args": args, "cwd": str(ROOT)}}, "storage": {"dir": str(tmp_path)}}
 
-    first, url = start_gateway(tmp_path, "gateway", saying(WORKING))
+    done = saying({"taskId": "t1", "status": "completed", "result": DONE})
+    first, url = start_gateway(tmp_path, "first", saying(WORKING))
+    peer = start_gateway(tmp_path, "second", done) if how == signal.SIGTERM else None
     client: Era = "modern" if server == "legacy" else "legacy"  # so that the task is the gateway's own, and follows the server's
     try:
         async with over_http(url, client) as wire:
@@ -203,9 +222,14 @@ async def test_a_remote_servers_own_task_is_followed_on_after_a_kill_and_not_cal
             with anyio.fail_after(20):
                 while not log.exists() or "tasks/get" not in log.read_text():
                     await anyio.sleep(0.05)
-    finally:
+        first.send_signal(how)
+        assert await anyio.to_thread.run_sync(first.wait, 15) in (0, -signal.SIGKILL)
+    except BaseException:
         stop(first)
-    second, url = start_gateway(tmp_path, "gateway", saying({"taskId": "t1", "status": "completed", "result": DONE}))
+        if peer is not None:
+            stop(peer[0])
+        raise
+    second, url = peer or start_gateway(tmp_path, "second", done)
     try:
         async with over_http(url, "modern") as wire:
             state = await until(wire, task_id, "completed", "failed", "input_required")
@@ -213,6 +237,54 @@ async def test_a_remote_servers_own_task_is_followed_on_after_a_kill_and_not_cal
         stop(second)
     assert state["status"] == "completed", state
     assert state["result"]["content"] == DONE["content"]
-    asked = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [entry["method"] for entry in asked].count("tools/call") == 1
-    assert {entry["params"]["taskId"] for entry in asked if entry["method"].startswith("tasks/")} == {"t1"}
+    methods = [entry["method"] for entry in requests(log)]
+    assert (methods.count("tools/call"), methods.count("tasks/cancel")) == (1, 0)
+    assert {entry["params"]["taskId"] for entry in requests(log) if entry["method"].startswith("tasks/")} == {"t1"}
+
+
+@pytest.mark.requirement(97)
+@pytest.mark.fault(1)
+@pytest.mark.parametrize("server", ["legacy", pytest.param("modern", marks=pytest.mark.faults)])
+async def test_a_call_in_flight_at_a_kill_reaches_its_server_twice_under_one_idempotency_key(
+    server: Literal["legacy", "modern"], tmp_path: Path
+) -> None:
+    log = tmp_path / "requests.jsonl"
+    args = ["-m", "tests.fakes.task_script", *(["--modern"] if server == "modern" else []), "--log", str(log)]
+    told = json.dumps({"tools/call": ["hang", {"result": DONE}]})
+    config: dict[str, Any] = {
+        "mcpServers": {"up": {"command": sys.executable, "args": [*args, told], "cwd": str(ROOT)}},
+        "policies": {"up": {"idempotent": ["job"], "tasks": {"promote": ["*"]}}},
+    }
+    client: Era = "modern" if server == "legacy" else "legacy"  # so that the task is the gateway's own
+
+    async def ask(wire: Wire, of: str) -> dict[str, Any]:
+        meta = {"dev.moongate/idempotencyKey": "mine", "example.com/kept": "yes"}
+        task: dict[str, Any] = {"task": {}} if client == "legacy" else {}
+        return await wire.send("tools/call", name="up__job", arguments={"of": of}, _meta=meta, **task)
+
+    def told_id(answer: dict[str, Any]) -> str:
+        return (answer["result"]["task"] if client == "legacy" else answer["result"])["taskId"]
+
+    first, url = start_gateway(tmp_path, "gateway", config)
+    try:
+        async with over_http(url, client) as wire:
+            task_id = told_id(await ask(wire, "x"))
+            with anyio.fail_after(20):
+                while not log.exists():
+                    await anyio.sleep(0.02)
+    finally:
+        stop(first)
+    second, url = start_gateway(tmp_path, "gateway", config)
+    try:
+        async with over_http(url, client) as wire, over_http(url, "modern") as polling:
+            assert told_id(await ask(wire, "x")) == task_id
+            assert "idempotency key" in (await ask(wire, "y"))["error"]["message"]
+            assert (await until(polling, task_id, "completed", "failed", "input_required"))["status"] == "completed"
+    finally:
+        stop(second)
+    metas = [entry["params"]["_meta"] for entry in requests(log)]
+    keys = [meta["dev.moongate/idempotencyKey"] for meta in metas]
+    assert len(keys) == 2
+    assert keys[0] == keys[1]
+    assert keys[0].startswith(f"{task_id}:")  # the task and the step; the caller's own is between it and us
+    assert [meta["example.com/kept"] for meta in metas] == ["yes", "yes"]

@@ -1,4 +1,4 @@
-"""A tool that was in flight at a kill: whose word counts that it may run again."""
+"""What happens a second time: a tool that was in flight at a kill, and a request whose answer was lost."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 import anyio
 import pytest
 
+from gateway.auth.principal import Principal
 from gateway.config.policies import SourcePolicy
+from gateway.errors import TaskError
 from gateway.json_types import JsonObject
 from gateway.tasks.runner import CallTool
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, ToolDefinition
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, ClientProfile
 from gateway.tools.guard import GuardedTool, ToolGate
 from tests.tasks.dying import Journal, die, in_a_process, running
 
@@ -85,3 +87,42 @@ def test_after_a_kill_a_tool_runs_again_on_its_own_hint_only_where_the_operator_
     assert in_a_process(start) == signal.SIGKILL
     assert anyio.run(resume) == {name: "completed" if again else "input_required" for name, (*_, again) in ROWS.items()}
     assert sorted(journal.lines()) == sorted([*ROWS, *(name for name, (*_, again) in ROWS.items() if again)])
+
+
+def known_by(key: object, principal: str = "local") -> CallContext:
+    return CallContext(principal=Principal(principal), meta={IDEMPOTENCY_KEY: key})
+
+
+@pytest.mark.requirement(97)
+@pytest.mark.fault(1)
+def test_a_request_that_is_sent_again_after_a_kill_under_its_key_is_the_task_that_was_kept_and_nobody_heard_of(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+
+    async def note(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        journal.write(str(arguments["x"]))
+        return Complete.text("noted")
+
+    async def start_and_die() -> None:
+        async with running(tmp_path, note) as runner:
+            await runner.start("tool", {"x": 1}, known_by("order 7"))
+            die()
+
+    async def again() -> None:
+        async with running(tmp_path, note) as runner:
+            (kept,) = await runner.all_of("local")
+            tasks = [await runner.start("tool", {"x": 1}, known_by("order 7")) for _ in range(2)]
+            assert [task.id for task in tasks] == [kept.id, kept.id]
+            with anyio.fail_after(15):
+                task = await runner.find(kept.id, "local")
+                while not task.is_over:
+                    task = await runner.moved(task)
+            assert (await runner.start("tool", {"x": 1}, known_by("order 7"))).result == Complete.text("noted").result
+            for tool, arguments in (("tool", {"x": 2}), ("other", {"x": 1})):
+                with pytest.raises(TaskError, match="used for another call"):
+                    await runner.start(tool, arguments, known_by("order 7"))
+            others = [known_by("order 8"), known_by("order 7", "ann"), known_by(7), known_by("")]
+            assert len({(await runner.start("tool", {"x": 3}, ctx)).id for ctx in others} | {kept.id}) == 5
+
+    assert in_a_process(start_and_die) == signal.SIGKILL
+    anyio.run(again)
+    assert journal.lines().count("1") == 1

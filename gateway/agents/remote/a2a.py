@@ -161,14 +161,18 @@ class A2AAgent:
         messages: Sequence[Message],
         session: AgentSession,
         note: Callable[[ContinuationToken], Awaitable[None]],
+        goes_on: Callable[[], Awaitable[bool]],
         *,
         continuation_token: ContinuationToken | None = None,
     ) -> AgentStream:
         """`run`, for whoever must be able to go on with it after a crash: `note` is told the token once there is a task.
 
+        When it is cancelled `goes_on` says whether somebody will go on with it; the task over there is left alone then.
+
         Raises as `run`.
         """
-        return ResponseStream(self._updates(messages, session, continuation_token, background=False, note=note), self._finish)
+        updates = self._updates(messages, session, continuation_token, background=False, note=note, goes_on=goes_on)
+        return ResponseStream(updates, self._finish)
 
     async def poll_task(self, continuation_token: ContinuationToken) -> AgentResponse:
         """One look at a task: its answer, or a response with the token again while it works.
@@ -259,6 +263,7 @@ class A2AAgent:
         token: ContinuationToken | None,
         background: bool,
         note: Callable[[ContinuationToken], Awaitable[None]] | None = None,
+        goes_on: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
         known: JsonObject = session.state.setdefault(STATE_KEY, {})
         async with self._reached():
@@ -272,8 +277,9 @@ class A2AAgent:
                 async for update in self._follow(client, task, background):
                     yield update
             except anyio.get_cancelled_exc_class():
-                with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS):
-                    await self._cancel(client, task)
+                if goes_on is None or not await goes_on():
+                    with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS):
+                        await self._cancel(client, task)
                 raise
             known["context_id"] = task.context_id
             known.pop("task_id", None)

@@ -67,7 +67,8 @@ async def _turn(agent: A2AAgent, messages: Sequence[Message], ctx: CallContext, 
         async def note(token: ContinuationToken) -> None:
             await durable.keep(name, dict(token))
 
-        response = await followed(agent.run_noted(messages, session, note, continuation_token=opened(key)), ctx)
+        stream = agent.run_noted(messages, session, note, durable.goes_on, continuation_token=opened(key))
+        response = await followed(stream, ctx)
         return {"response": response.to_dict(), "state": dict(session.state)}
 
     done = cast("JsonObject", await durable.step("remote agent", work, repeatable=lambda key: opened(key) is not None))

@@ -1,0 +1,230 @@
+"""New tasks and their turns: what is counted over all processes, under one lock.
+
+The lock is held by one process at a time, so what waits for it in a process goes together: fifty new tasks are one transaction,
+and its time does not grow with what else the process does. The choice itself is `policy.turns`', handed in. Used by `tasks` only.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import sqlalchemy as sa
+
+from gateway.errors import StorageError, StorageUnusable, TaskError
+from gateway.json_types import JsonObject
+from gateway.storage.engine import Database
+from gateway.storage.entries import Choose, Steps, TaskRow, WaitingTask
+from gateway.storage.tables import locks, task_starts, task_steps, tasks
+
+RATE_SECONDS = 60.0
+"""How long a beginning counts."""
+
+MAX_WAITING = 2_000
+"""Waiting tasks looked at together, the oldest first."""
+
+MAX_AT_ONCE = 100
+"""New tasks stored together."""
+
+IDLE_MS = 10_000
+"""How long whoever holds the lock may do nothing: a gateway that was stopped in the middle must not stop the others for long."""
+
+JSON_COLUMNS = ("call", "outcome", "asked", "limits")
+
+
+class NewTask:
+    """A task on its way into the database. Raises `TypeError` or `ValueError` where it cannot be written as JSON."""
+
+    def __init__(self, row: TaskRow, steps: Steps, choose: Choose | None, *, max_open: int, max_kept: int) -> None:
+        """See `TaskRows.add`."""
+        self.row = row
+        self.choose = choose
+        self.max_open = max_open
+        self.max_kept = max_kept
+        self.values = to_row(row)
+        self.steps: list[JsonObject] = [
+            {"task": row.id, "key": key, "is_done": int(is_done), "value": json.dumps(value)} for key, (is_done, value) in steps.items()
+        ]
+        self.is_done = False
+        self.existing = ""
+        """Id of the task that the same request made before."""
+        self.error: TaskError | StorageError | None = None
+
+
+class NewTasks:
+    """Stores them, many at a time."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._waiting: list[NewTask] = []
+        self._turn = anyio.Lock()
+
+    async def add(self, new: NewTask) -> None:
+        """Return when it is committed, or raise why it is not. Not cancelled meanwhile: whoever asks must know which."""
+        self._waiting.append(new)
+        with anyio.CancelScope(shield=True):  # each transaction has its own end
+            async with self._turn:
+                while not new.is_done:
+                    batch, self._waiting = self._waiting[:MAX_AT_ONCE], self._waiting[MAX_AT_ONCE:]
+                    await self._store(batch)
+        if new.error is not None:
+            raise new.error
+
+    async def _store(self, batch: Sequence[NewTask]) -> None:
+        failed: StorageError | None = StorageError("The task could not be stored.")
+        try:
+            async with self._database.begin() as connection:
+                await lock(connection)
+                await self._insert(connection, await self._judged(connection, batch))
+            failed = None
+        except StorageError as error:
+            failed = error
+            batch, self._waiting = [*batch, *self._waiting], []  # those that came meanwhile would only meet the same, one after the other
+        finally:
+            for new in batch:
+                new.is_done = True
+                if failed is not None:
+                    new.error = _copy(failed)
+
+    async def _judged(self, connection: Any, batch: Sequence[NewTask]) -> list[NewTask]:
+        """Those that are new, and whose callers may have one more."""
+        batch = await self._unknown(connection, batch)
+        callers = sorted({new.row.principal for new in batch})
+        is_open = sa.func.count().filter(tasks.c.gone_at == 0)
+        counts = sa.select(tasks.c.principal, sa.func.count(), is_open).where(tasks.c.principal.in_(callers)).group_by(tasks.c.principal)
+        kept, opened = Counter[str](), Counter[str]()
+        for principal, stored, unfinished in await connection.execute(counts):
+            kept[principal], opened[principal] = stored - unfinished, unfinished
+        taken: list[NewTask] = []
+        for new in batch:
+            principal = new.row.principal
+            if opened[principal] >= new.max_open:
+                text = "There are already {} unfinished tasks of yours, running or waiting; wait for one to end, or cancel one."
+                new.error = TaskError(text.format(new.max_open))
+                continue
+            opened[principal] += 1
+            taken.append(new)
+        for principal in {new.row.principal for new in taken if kept[new.row.principal] >= new.max_kept}:
+            most = min(new.max_kept for new in taken if new.row.principal == principal)
+            await sweep(connection)
+            over = sa.select(tasks.c.id).where((tasks.c.principal == principal) & (tasks.c.gone_at > 0))
+            over = over.order_by(tasks.c.gone_at.desc()).offset(most - 1)
+            await delete(connection, [found for (found,) in await connection.execute(over)])
+        return taken
+
+    async def _unknown(self, connection: Any, batch: Sequence[NewTask]) -> list[NewTask]:
+        """Those that no request with the same key made before; where one did, the others get its id."""
+        keys = sorted({new.row.request_key for new in batch if new.row.request_key})
+        made: dict[tuple[str, str], str] = {}
+        if keys:
+            there = tasks.c.request_key.in_(keys) & ((tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time()))
+            stored = sa.select(tasks.c.principal, tasks.c.request_key, tasks.c.id).where(there).order_by(tasks.c.created_at.desc())
+            made = {(principal, key): id_ for principal, key, id_ in await connection.execute(stored)}
+        unknown: list[NewTask] = []
+        for new in batch:
+            if new.row.request_key:
+                first = made.setdefault((new.row.principal, new.row.request_key), new.row.id)
+                new.existing = first if first != new.row.id else ""
+            if not new.existing:
+                unknown.append(new)
+        return unknown
+
+    async def _insert(self, connection: Any, batch: Sequence[NewTask]) -> None:
+        if not batch:
+            return
+        now = time.time()
+        asking = [new for new in batch if new.choose is not None]
+        chosen: set[str] = set()
+        if asking and asking[0].choose is not None:
+            begun = [_waiting(new) for new in batch if new.choose is None]
+            chosen = set(await admit(connection, asking[0].choose, [_waiting(new) for new in asking], begun))
+        for new in batch:
+            may_begin = new.choose is None or new.row.id in chosen
+            new.row.admitted_at = now if may_begin else 0.0
+            new.values |= {"admitted_at": new.row.admitted_at, "message": "" if may_begin else new.row.message}
+        await connection.execute(sa.insert(tasks), [new.values for new in batch])
+        if steps := [step for new in batch for step in new.steps]:
+            await connection.execute(sa.insert(task_steps), steps)
+
+
+async def lock(connection: Any) -> None:
+    """Be the only one who counts, until the end of the transaction."""
+    query = sa.select(locks.c.name).where(locks.c.name == "tasks").with_for_update()
+    if connection.dialect.name == "postgresql":
+        query = query.add_columns(sa.func.set_config("idle_in_transaction_session_timeout", str(IDLE_MS), True))
+    await connection.execute(query)
+
+
+async def admit(
+    connection: Any, choose: Choose, new: Sequence[WaitingTask] = (), begun: Sequence[WaitingTask] = ()
+) -> list[str]:
+    """Give turns, also to those that are not stored yet; `begun` are not stored yet and run."""
+    waiting: list[WaitingTask] = []
+    running = list(begun)
+    columns = sa.select(tasks.c.id, tasks.c.principal, tasks.c.limits, tasks.c.admitted_at)
+    counted = (tasks.c.gone_at == 0) & (tasks.c.status == "working") & ((tasks.c.admitted_at > 0) | (tasks.c.is_cancelled == 0))
+    found = await connection.execute(columns.where(counted).order_by(tasks.c.created_at, tasks.c.id))
+    for id_, principal, limits, admitted_at in found:
+        (running if admitted_at else waiting).append(WaitingTask(id_, principal, json.loads(limits)))
+    waiting = [*waiting[:MAX_WAITING], *new]
+    if not waiting:
+        return []
+    paced = {str(limit["scope"]) for claim in waiting for limit in claim.limits if limit.get("perMinute") is not None}
+    started: dict[str, int] = {}
+    now = time.time()
+    if paced:
+        # A clock that was set back would otherwise keep what lies in the future for ever.
+        outside = (task_starts.c.at <= now - RATE_SECONDS) | (task_starts.c.at > now + RATE_SECONDS)
+        await connection.execute(sa.delete(task_starts).where(outside))
+        counts = sa.select(task_starts.c.scope, sa.func.count()).group_by(task_starts.c.scope)
+        started = {str(scope): int(count) for scope, count in await connection.execute(counts)}
+    chosen = choose(waiting, running, started)
+    fresh = {claim.id for claim in new}
+    if stored := [id_ for id_ in chosen if id_ not in fresh]:
+        # Rows are taken in one order by whoever takes several, so that no two wait for each other.
+        ordered = sa.select(tasks.c.id).where(tasks.c.id.in_(stored)).order_by(tasks.c.id).with_for_update()
+        await connection.execute(ordered)
+        values: JsonObject = {"admitted_at": now, "message": "", "updated_at": now}
+        await connection.execute(sa.update(tasks).where(tasks.c.id.in_(stored)).values(values))
+    picked = set(chosen)
+    beginnings: list[JsonObject] = [
+        {"scope": limit["scope"], "at": now} for claim in waiting if claim.id in picked for limit in claim.limits if limit["scope"] in paced
+    ]
+    if beginnings:
+        await connection.execute(sa.insert(task_starts), beginnings)
+    return chosen
+
+
+async def sweep(connection: Any) -> None:
+    """Forget what is past its time."""
+    gone = sa.select(tasks.c.id).where((tasks.c.gone_at > 0) & (tasks.c.gone_at <= time.time())).limit(500)
+    old = [found for (found,) in await connection.execute(gone)]
+    if old:
+        await delete(connection, old)
+
+
+async def delete(connection: Any, ids: Sequence[str]) -> None:
+    """Forget tasks and what they did."""
+    if ids:
+        await connection.execute(sa.delete(task_steps).where(task_steps.c.task.in_(ids)))
+        await connection.execute(sa.delete(tasks).where(tasks.c.id.in_(ids)))
+
+
+def to_row(row: TaskRow) -> JsonObject:
+    """The columns of a task."""
+    values: JsonObject = {name: getattr(row, name) for name in TaskRow.__dataclass_fields__}
+    values.update((name, json.dumps(values[name])) for name in JSON_COLUMNS)
+    return {**values, "is_cancelled": int(row.is_cancelled)}
+
+
+def _waiting(new: NewTask) -> WaitingTask:
+    return WaitingTask(new.row.id, new.row.principal, new.row.limits)
+
+
+def _copy(error: StorageError) -> StorageError:
+    """The same error for each of those who wait: one that several raise would gather the traces of all."""
+    return StorageUnusable(str(error), passes=error.passes) if isinstance(error, StorageUnusable) else StorageError(str(error))
