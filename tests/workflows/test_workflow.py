@@ -355,6 +355,11 @@ async def test_a_run_tells_its_events_in_order() -> None:
         ("superstep_completed", 1),
         ("status", WorkflowRunState.IDLE),
     ]
+    assert [repr(event) for event in events[:3]] == [
+        "WorkflowEvent(type='started')",
+        "WorkflowEvent(type='status', state=IN_PROGRESS)",
+        "WorkflowEvent(type='executor_invoked', executor_id='s', data='x')",
+    ]
     invoked = next(event for event in events if event.type == "executor_invoked")
     completed = next(event for event in events if event.type == "executor_completed")
     assert invoked.data == "x"

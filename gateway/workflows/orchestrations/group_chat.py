@@ -425,4 +425,5 @@ class GroupChatBuilder(ParticipantBuilder):
             return chooser
         if not is_agent(chooser):
             raise TypeError(f"Orchestrator factory must return Agent or BaseGroupChatOrchestrator instance, not {type(chooser).__name__}.")
-        return AgentBasedGroupChatOrchestrator(chooser, max_rounds=self._max_rounds, termination_condition=self._condition)
+        agent = cast("SupportsAgentRun", chooser)
+        return AgentBasedGroupChatOrchestrator(agent, max_rounds=self._max_rounds, termination_condition=self._condition)
