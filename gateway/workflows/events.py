@@ -82,7 +82,7 @@ class WorkflowErrorDetails:
         return cls(type(exc).__name__, str(exc), "".join(traceback.format_exception(exc)), executor_id, extra)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class WorkflowEvent(Generic[DataT]):
     """One thing that happened in a run. Which fields are set depends on `type`."""
 
@@ -100,6 +100,14 @@ class WorkflowEvent(Generic[DataT]):
     origin: WorkflowEventSource = WorkflowEventSource.EXECUTOR
     asked: RequestFacts | None = None
     """Of `request_info`; read it through the properties."""
+
+    def __repr__(self) -> str:
+        """The type, and what this event has."""
+        request_id = self.asked.request_id if self.asked is not None else None
+        found = {"executor_id": self.executor_id, "iteration": self.iteration, "request_id": request_id, "data": self.data}
+        parts = [f"{name}={value!r}" for name, value in found.items() if value is not None]
+        state = [f"state={self.state.value}"] if self.state is not None else []
+        return f"WorkflowEvent({', '.join([f'type={self.type!r}', *state, *parts])})"
 
     @classmethod
     def started(cls, data: DataT = None) -> WorkflowEvent[DataT]:

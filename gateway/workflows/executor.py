@@ -162,7 +162,9 @@ class Executor:
             spec = cast("HandlerSpec | None", getattr(method, _RESPONSE_HANDLER, None))
             if spec is not None:
                 if spec.message_type in self._response_handlers:
-                    raise ValueError(f"Duplicate response handler for {spec.message_type} in {type(self).__name__}.")
+                    request, response = spec.message_type
+                    text = f"Duplicate response handler for request type {request} and response type {response}"
+                    raise ValueError(f"{text} in {type(self).__name__}.")
                 self._response_handlers[spec.message_type] = getattr(self, name)
                 self._response_specs.append(spec)
 
@@ -275,11 +277,11 @@ def context_types(annotation: Any, who: str) -> tuple[list[Any], list[Any]]:
     if origin is Any:
         return [], []
     if not (isinstance(origin, type) and issubclass(origin, WorkflowContext)):
-        raise ValueError(f"{who} must take its context as WorkflowContext, not {name_of(annotation)}.")
+        raise ValueError(f"The context of {who} must be annotated as WorkflowContext, not as {name_of(annotation)}.")
     args = get_args(annotation)
     for kind in (part for arg in args for part in members(arg)):
         if not (kind is Any or isinstance(kind, type | TypeVar | ForwardRef) or get_origin(kind) is not None):
-            raise ValueError(f"{who} has {kind!r} in its WorkflowContext annotation, which is no type.")
+            raise ValueError(f"{who} has the invalid type entry {kind!r} in its WorkflowContext annotation.")
     return (members(args[0]) if args else []), (members(args[1]) if len(args) > 1 else [])
 
 

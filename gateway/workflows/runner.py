@@ -111,10 +111,10 @@ class Runner:
         """Hand the run's message to the start executor, before the first round."""
         self._state.iteration = 0
         self._state.traversals.clear()
-        first = WorkflowMessage(message, START_SOURCE)
+        first = WorkflowMessage(message.data if isinstance(message, WorkflowMessage) else message, START_SOURCE)
         executor = self._workflow.get_start_executor()
         if executor.joins:
-            first = WorkflowMessage([message], START_SOURCE)
+            first = WorkflowMessage([first.data], START_SOURCE)
         await self._lanes([(executor, [Delivery(first, [START_SOURCE])])])
         self._state.shared.commit()
         if self._state.messages:

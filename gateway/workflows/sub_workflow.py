@@ -85,8 +85,8 @@ class WorkflowExecutor(Executor):
 
     @property
     def workflow_output_types(self) -> list[Any]:
-        """What is yielded directly."""
-        return list(self.workflow.output_types) if self.allow_direct_output else []
+        """What is yielded directly; without `allow_direct_output` nothing is, but it may be selected all the same."""
+        return list(self.workflow.output_types) if self.allow_direct_output else [Any]
 
     def can_handle(self, message: WorkflowMessage) -> bool:
         """Whether the inner workflow takes it, or it answers one of its requests."""

@@ -19,7 +19,8 @@ from gateway.workflows.definition import WorkflowFile
 from gateway.workflows.orchestrations.concurrent import ConcurrentBuilder
 from gateway.workflows.orchestrations.group_chat import GroupChatBuilder, GroupChatState
 from gateway.workflows.orchestrations.handoff import HandoffBuilder
-from gateway.workflows.orchestrations.magentic import MagenticBuilder, StandardMagenticManager
+from gateway.workflows.orchestrations.magentic import MagenticBuilder
+from gateway.workflows.orchestrations.magentic_manager import StandardMagenticManager
 from gateway.workflows.orchestrations.sequential import SequentialBuilder
 from gateway.workflows.shapes import as_selection
 from gateway.workflows.team_checks import team_key

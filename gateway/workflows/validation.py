@@ -115,13 +115,13 @@ def check_outputs(
         return []
     problems: list[str] = []
     if not outputs and not intermediates:
-        problems.append("output_from is empty, so nothing would be output; leave it out to output everything.")
+        problems.append("output_from is empty: select at least one output or intermediate executor, or leave it out to output everything.")
     for word, names in (("output_from", outputs or []), ("intermediate_output_from", intermediates or [])):
         unknown = [name for name in dict.fromkeys(names) if name not in executors]
         problems += [f"{word}: {unknown_id(name, executors)}" for name in unknown]
         problems += [f"{word} names {name!r} twice (duplicate)." for name in dict.fromkeys(names) if names.count(name) > 1]
     both = [name for name in dict.fromkeys(outputs or []) if name in (intermediates or [])]
-    problems += [f"{name!r} cannot be both in output_from and in intermediate_output_from." for name in both]
+    problems += [f"{name!r} is selected as both output and intermediate; name it in one of the two." for name in both]
     return [WorkflowValidationError(text, ValidationTypeEnum.OUTPUT_VALIDATION) for text in problems]
 
 

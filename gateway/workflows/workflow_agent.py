@@ -54,7 +54,7 @@ class WorkflowAgent:
         """
         if not any(is_compatible(list[Message], kind) for kind in workflow.input_types):
             raise ValueError(
-                f"Workflow's start executor {workflow.start_executor_id!r} cannot handle list[Message], so it cannot be an agent."
+                f"Workflow's start executor cannot handle list[Message], so it cannot be an agent; it is {workflow.start_executor_id!r}."
             )
         self.id = id or f"WorkflowAgent_{uuid.uuid4().hex[:8]}"
         self.name = name

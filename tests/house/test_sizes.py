@@ -13,6 +13,7 @@ MAX_PARAMETERS = 8
 MOVED_OVER = {
     "gateway/workflows/orchestrations/group_chat.py GroupChatBuilder.__init__",
     "gateway/workflows/orchestrations/magentic.py MagenticBuilder.__init__",
+    "gateway/workflows/orchestrations/magentic_manager.py StandardMagenticManager.__init__",
     "gateway/chat/base.py BaseChatClient.as_agent",
     "gateway/chat/embeddings.py OpenAIEmbeddingClient.__init__",
     "gateway/chat/foundry.py FoundryChatClient.__init__",

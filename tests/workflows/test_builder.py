@@ -149,9 +149,9 @@ def test_an_unknown_id_is_refused_with_a_suggestion() -> None:
     [
         ({"output_from": ["b"]}, "output_from: No executor has the id 'b'"),
         ({"output_from": ["a", "a"]}, "output_from names 'a' twice"),
-        ({"output_from": []}, "output_from is empty"),
+        ({"output_from": []}, "select at least one output or intermediate executor"),
         ({"output_from": [], "intermediate_output_from": []}, "output_from is empty"),
-        ({"output_from": ["a"], "intermediate_output_from": ["a"]}, "'a' cannot be both"),
+        ({"output_from": ["a"], "intermediate_output_from": ["a"]}, "'a' is selected as both output and intermediate"),
         ({"intermediate_output_from": ["b"]}, "intermediate_output_from: No executor has the id 'b'"),
         ({"output_from": ["mute"]}, "Executor 'mute' is selected for its outputs, and no handler of it yields any"),
         ({"intermediate_output_from": ["mute"]}, "Executor 'mute' is selected for its outputs"),
@@ -224,9 +224,9 @@ def test_handlers_of_the_wrong_shape_are_refused_where_they_are_written() -> Non
         (few, "Got 2 parameters"),
         (untyped, "must have a type annotation"),
         (open_type, "unresolved TypeVar"),
-        (other_context, "as WorkflowContext, not int"),
+        (other_context, "as WorkflowContext, not as int"),
         (no_context, "must have a WorkflowContext annotation"),
-        (no_type, "has 7 in its WorkflowContext annotation"),
+        (no_type, "invalid type entry 7"),
         (plain, "async def"),
     ]
     for method, text in wrong:

@@ -7,6 +7,7 @@ from typing import Any, Never
 
 import pytest
 
+import gateway
 from gateway.agents.agent import Agent
 from gateway.chat.scripted import Reply, ScriptedChatClient
 from gateway.errors import WorkflowError
@@ -21,13 +22,15 @@ from gateway.workflows.executor import Executor, handler
 from gateway.workflows.orchestrations.concurrent import ConcurrentBuilder
 from gateway.workflows.orchestrations.group_chat import (
     GroupChatBuilder,
+    GroupChatOrchestrator,
     GroupChatParticipantMessage,
     GroupChatRequestMessage,
     GroupChatResponseMessage,
     GroupChatState,
 )
 from gateway.workflows.orchestrations.handoff import HandoffAgentUserRequest, HandoffBuilder
-from gateway.workflows.orchestrations.magentic import MagenticBuilder, MagenticPlanReviewRequest, StandardMagenticManager
+from gateway.workflows.orchestrations.magentic import MagenticBuilder, MagenticPlanReviewRequest
+from gateway.workflows.orchestrations.magentic_manager import StandardMagenticManager
 from gateway.workflows.orchestrations.participants import AgentRequestInfoResponse
 from gateway.workflows.orchestrations.sequential import SequentialBuilder
 
@@ -76,12 +79,21 @@ async def test_participants_that_cannot_be_meant_are_refused() -> None:
     wrong: Any = 7
     with pytest.raises(ValueError, match="cannot be empty"):
         SequentialBuilder(participants=[])
-    with pytest.raises(ValueError, match="Duplicate participant 'one'"):
+    with pytest.raises(ValueError, match="Duplicate participant name 'one'"):
         ConcurrentBuilder(participants=[one, agent("one")])
     with pytest.raises(TypeError, match="Got int"):
         SequentialBuilder(participants=[wrong])
-    with pytest.raises(ValueError, match="Unknown participant 'two'"):
-        SequentialBuilder(participants=[one], output_from=["two"]).build()
+    selections: list[tuple[dict[str, Any], str]] = [
+        ({"output_from": ["two"]}, "Unknown output participant 'two'"),
+        ({"output_from": ["one", "one"]}, "Duplicate output participant 'one'"),
+        ({"output_from": ["one"], "intermediate_output_from": ["one"]}, "cannot be both output and intermediate"),
+        ({"output_from": "all_other"}, "output_from='all_other' is no selection"),
+        ({"intermediate_output_from": "some"}, "intermediate_output_from='some' is no selection"),
+        ({"output_from": [], "intermediate_output_from": []}, "cannot both be empty"),
+    ]
+    for selection, text in selections:
+        with pytest.raises(ValueError, match=text):
+            SequentialBuilder(participants=[one], **selection).build()
     with pytest.raises(ValueError, match="no agents of this"):
         SequentialBuilder(participants=[one]).with_request_info(agents=["two"])
 
@@ -193,8 +205,60 @@ async def test_an_agent_may_choose_who_speaks_and_is_told_when_its_answer_is_no_
     stubborn = agent("chair", "no", "no", "no")
     with pytest.raises(WorkflowError, match="'chair' chose nobody: there is no JSON object in it"):
         await GroupChatBuilder(participants=[agent("one")], orchestrator_agent=stubborn).build().run("topic")
+    with pytest.raises(ValueError, match="No orchestrator has been configured"):
+        GroupChatBuilder(participants=[two]).build()
     with pytest.raises(ValueError, match="Exactly one"):
-        GroupChatBuilder(participants=[two])
+        GroupChatBuilder(participants=[two], orchestrator_agent=stubborn, selection_func=first_of)
+    with pytest.raises(RuntimeError, match="chose the unknown participant 'nobody'"):
+        await GroupChatBuilder(participants=[two], selection_func=nobody).build().run("topic")
+
+
+@pytest.mark.requirement("WF13")
+async def test_whoever_leads_may_be_made_anew_for_each_workflow() -> None:
+    made: list[Any] = []
+
+    def chair() -> Agent:
+        made.append(agent("chair", '{"terminate": true, "final_message": "done"}'))
+        return made[-1]
+
+    def leader() -> GroupChatOrchestrator:
+        made.append(GroupChatOrchestrator("leader", first_of, max_rounds=1))
+        return made[-1]
+
+    def boss() -> Agent:
+        made.append(agent("boss", "facts", "plan", ledger("one", done=True), "done"))
+        return made[-1]
+
+    def manager() -> StandardMagenticManager:
+        return StandardMagenticManager(boss(), task_ledger_facts_prompt="Facts on {task}?", final_answer_prompt="Answer {task}!")
+
+    one = agent("one", *["spoken"] * 8)
+    builders: list[Any] = [
+        GroupChatBuilder(participants=[one], orchestrator_agent=chair),
+        GroupChatBuilder(participants=[one], orchestrator=leader),
+        MagenticBuilder(participants=[one], manager_agent_factory=boss),
+        MagenticBuilder(participants=[one], manager_factory=manager),
+    ]
+    for builder in builders:
+        made.clear()
+        for _ in range(2):
+            assert len((await builder.build().run("tea")).get_outputs()) == 1
+        assert len(made) == 2
+    assert (heard(made[0], 0)[-1], heard(made[0], 3)[-1]) == ("Facts on tea?", "Answer tea!")
+    with pytest.raises(TypeError, match="must return Agent or BaseGroupChatOrchestrator"):
+        GroupChatBuilder(participants=[one], orchestrator=lambda: "x").build()  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="No manager configured"):
+        MagenticBuilder(participants=[one]).build()
+    with pytest.raises(ValueError, match="Exactly one"):
+        MagenticBuilder(participants=[one], manager_agent=boss(), manager_factory=manager)
+
+
+def first_of(state: GroupChatState) -> str:
+    return next(iter(state.participants))
+
+
+def nobody(state: GroupChatState) -> str:
+    return "nobody"
 
 
 @pytest.mark.requirement("WF12")
@@ -266,7 +330,11 @@ def test_a_handoff_that_cannot_work_is_refused() -> None:
     with pytest.raises(TypeError, match="must be Agent instances"):
         HandoffBuilder(participants=[node])  # pyright: ignore[reportArgumentType]  # the point of the test
     with pytest.raises(ValueError, match="with_start_agent"):
-        HandoffBuilder(participants=[one]).build()
+        HandoffBuilder().participants([one]).build()
+    with pytest.raises(ValueError, match="given already"):
+        HandoffBuilder(participants=[one]).participants([one])
+    with pytest.raises(ValueError, match="No participants"):
+        HandoffBuilder().build()
     with pytest.raises(ValueError, match="not in the participants"):
         HandoffBuilder(participants=[one]).with_start_agent(agent("two"))
 
@@ -324,3 +392,17 @@ async def test_a_person_may_send_a_plan_back() -> None:
     assert "plan 2" in again.data.plan.text
     assert "cheaper" in heard(boss, 2)
     assert texts((await workflow.run(responses={again.request_id: plan.approve()})).get_outputs()) == ["the answer"]
+
+
+@pytest.mark.requirement("C29")
+@pytest.mark.parametrize("name", ["Sequential", "Concurrent", "GroupChat", "Handoff", "Magentic"])
+def test_the_orchestrations_are_builders_of_workflows_under_the_framework_names(name: str) -> None:
+    one, two = (Agent(ScriptedChatClient([]), name=item) for item in ("one", "two"))
+    extra: dict[str, dict[str, Any]] = {
+        "GroupChat": {"selection_func": lambda state: "one"},  # pyright: ignore[reportUnknownLambdaType]
+        "Magentic": {"manager_agent": Agent(ScriptedChatClient([]), name="boss")},
+    }
+    builder = getattr(gateway, f"{name}Builder")(participants=[one, two], **extra.get(name, {}))
+    if name == "Handoff":
+        builder.with_start_agent(one)
+    assert isinstance(builder.build(), gateway.Workflow)

@@ -13,7 +13,7 @@ from gateway.tools.context import CallContext
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.context import WorkflowContext
 from gateway.workflows.edges import Case, Default
-from gateway.workflows.events import WorkflowEvent, WorkflowRunResult, WorkflowRunState
+from gateway.workflows.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunResult, WorkflowRunState
 from gateway.workflows.executor import Executor, handler
 from gateway.workflows.function_executor import FunctionExecutor, executor
 from gateway.workflows.workflow import Workflow
@@ -276,6 +276,8 @@ async def test_a_failing_executor_ends_the_run_with_events_and_its_own_exception
     assert details is not None
     assert (details.error_type, details.message, details.executor_id) == ("ToolFailed", "the disk is full", "boom")
     assert "raise cause" in (details.traceback or "")
+    told = WorkflowErrorDetails.from_exception(cause, executor_id="boom", extra={"disk": "c"})
+    assert (told.extra, details.extra) == ({"disk": "c"}, None)
 
 
 async def test_a_failure_cancels_the_others_of_its_round_and_is_raised_as_it_is() -> None:
@@ -329,8 +331,11 @@ async def test_cancelling_the_caller_stops_the_run() -> None:
 
 @pytest.mark.requirement("WF6")
 async def test_a_run_tells_its_events_in_order() -> None:
+    problem = ToolFailed("not the end")
+
     async def note(message: Any, ctx: WorkflowContext[Any, Any]) -> None:
         await ctx.add_event(WorkflowEvent.warning("careful"))
+        await ctx.add_event(WorkflowEvent.error(problem))
         await ctx.add_event(WorkflowEvent("started"))
 
     workflow = WorkflowBuilder(start_executor=Relay("s")).add_edge("s", FunctionExecutor(note)).build()
@@ -344,10 +349,16 @@ async def test_a_run_tells_its_events_in_order() -> None:
         ("superstep_started", 1),
         ("executor_invoked", "note"),
         ("warning", "careful"),
+        ("error", problem),
         ("warning", "Executor 'note' reported 'started' itself, which is the engine's to report; it was ignored."),
         ("executor_completed", "note"),
         ("superstep_completed", 1),
         ("status", WorkflowRunState.IDLE),
+    ]
+    assert [repr(event) for event in events[:3]] == [
+        "WorkflowEvent(type='started')",
+        "WorkflowEvent(type='status', state=IN_PROGRESS)",
+        "WorkflowEvent(type='executor_invoked', executor_id='s', data='x')",
     ]
     invoked = next(event for event in events if event.type == "executor_invoked")
     completed = next(event for event in events if event.type == "executor_completed")

@@ -18,7 +18,14 @@ from gateway.errors import WorkflowError
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse
-from gateway.workflows.agent_executor import AgentExecutor, AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id, serve_call
+from gateway.workflows.agent_executor import (
+    AgentExecutor,
+    AgentExecutorRequest,
+    AgentExecutorResponse,
+    is_agent,
+    resolve_agent_id,
+    serve_call,
+)
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.context import WorkflowContext
@@ -93,6 +100,10 @@ class GroupChatState:
 
 GroupChatSelectionFunction = Callable[[GroupChatState], Awaitable[str] | str]
 """The name of who speaks next."""
+
+
+class UnknownParticipantError(WorkflowError, RuntimeError):
+    """Somebody was chosen who does not take part. Also a `RuntimeError`, which is what agent-framework raises."""
 
 
 class BaseGroupChatOrchestrator(Executor):
@@ -196,7 +207,8 @@ class BaseGroupChatOrchestrator(Executor):
         if speaker is None:
             return
         if speaker not in self.participants:
-            raise WorkflowError(f"The orchestrator chose the unknown participant {speaker!r}; they are {', '.join(self.participants)}.")
+            known = ", ".join(self.participants)
+            raise UnknownParticipantError(f"The orchestrator chose the unknown participant {speaker!r}; they are {known}.")
         await self.broadcast(messages, ctx, but=who)
         await self.request(speaker, ctx)
 
@@ -324,8 +336,8 @@ class GroupChatBuilder(ParticipantBuilder):
         self,
         *,
         participants: Sequence[Participant],
-        orchestrator_agent: SupportsAgentRun | None = None,
-        orchestrator: BaseGroupChatOrchestrator | None = None,
+        orchestrator_agent: SupportsAgentRun | Callable[[], SupportsAgentRun] | None = None,
+        orchestrator: BaseGroupChatOrchestrator | Callable[[], BaseGroupChatOrchestrator] | None = None,
         selection_func: GroupChatSelectionFunction | None = None,
         orchestrator_name: str | None = None,
         termination_condition: TerminationCondition | None = None,
@@ -335,16 +347,17 @@ class GroupChatBuilder(ParticipantBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """Exactly one of `orchestrator_agent`, `orchestrator` and `selection_func` chooses who speaks.
+        """Exactly one of `orchestrator_agent`, `orchestrator` and `selection_func` chooses who speaks; the first two may be functions
+        that make one for each workflow that is built.
 
         Raises:
-            ValueError: None or several of them are given.
+            ValueError: Several of them are given.
         """
         super().__init__(participants, output_from, intermediate_output_from)
         given = [item for item in (orchestrator_agent, orchestrator, selection_func) if item is not None]
-        if len(given) != 1:
+        if len(given) > 1:
             raise ValueError("Exactly one of orchestrator_agent, orchestrator, or selection_func must be provided.")
-        self._chooser: Any = given[0]
+        self._chooser: Any = given[0] if given else None
         self._is_function = selection_func is not None
         self._orchestrator_name = orchestrator_name
         self._condition = termination_condition
@@ -373,7 +386,12 @@ class GroupChatBuilder(ParticipantBuilder):
         return self
 
     def build(self) -> Workflow:
-        """The workflow."""
+        """The workflow.
+
+        Raises:
+            ValueError: Nobody chooses who speaks.
+            TypeError: A function that should make who chooses gave something else.
+        """
         orchestrator = self._orchestrator()
         executors = self._executors()
         orchestrator.meet(executors)
@@ -390,8 +408,8 @@ class GroupChatBuilder(ParticipantBuilder):
         return builder.build()
 
     def _orchestrator(self) -> BaseGroupChatOrchestrator:
-        if isinstance(self._chooser, BaseGroupChatOrchestrator):
-            return self._chooser
+        if self._chooser is None:
+            raise ValueError("No orchestrator has been configured: give one of orchestrator_agent, orchestrator and selection_func.")
         if self._is_function:
             return GroupChatOrchestrator(
                 self.DEFAULT_ORCHESTRATOR_ID,
@@ -400,4 +418,12 @@ class GroupChatBuilder(ParticipantBuilder):
                 max_rounds=self._max_rounds,
                 termination_condition=self._condition,
             )
-        return AgentBasedGroupChatOrchestrator(self._chooser, max_rounds=self._max_rounds, termination_condition=self._condition)
+        chooser = self._chooser
+        if not isinstance(chooser, BaseGroupChatOrchestrator) and not is_agent(chooser) and callable(chooser):
+            chooser = chooser()
+        if isinstance(chooser, BaseGroupChatOrchestrator):
+            return chooser
+        if not is_agent(chooser):
+            raise TypeError(f"Orchestrator factory must return Agent or BaseGroupChatOrchestrator instance, not {type(chooser).__name__}.")
+        agent = cast("SupportsAgentRun", chooser)
+        return AgentBasedGroupChatOrchestrator(agent, max_rounds=self._max_rounds, termination_condition=self._condition)

@@ -221,7 +221,7 @@ class HandoffBuilder(ParticipantBuilder):
     def __init__(
         self,
         *,
-        participants: Sequence[Agent],
+        participants: Sequence[Agent] | None = None,
         name: str | None = None,
         description: str | None = None,
         checkpoint_storage: CheckpointStorage | None = None,
@@ -229,15 +229,11 @@ class HandoffBuilder(ParticipantBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """
-        Raises:
-            TypeError: A participant is no `Agent`: handing off needs tools of its own.
-        """
-        for item in participants:
-            if not isinstance(item, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers are not checked
-                raise TypeError(f"Participants of a handoff must be Agent instances. Got {type(item).__name__}.")
-        super().__init__(participants, output_from, intermediate_output_from)
-        self._agents = dict(zip(self._given, participants, strict=True))
+        """`participants` may also be given later, with the method of that name."""
+        super().__init__(None, output_from, intermediate_output_from)
+        self._agents: dict[str, Agent] = {}
+        if participants is not None:
+            self.participants(participants)
         self._name = name or "Handoff"
         self._description = description
         self._storage = checkpoint_storage
@@ -246,6 +242,22 @@ class HandoffBuilder(ParticipantBuilder):
         self._handoffs: dict[str, dict[str, HandoffConfiguration]] = {}
         self._returns = True
         self._autonomous: dict[str, tuple[int, str | None]] = {}
+
+    def participants(self, participants: Sequence[Agent]) -> Self:
+        """Who takes part; once.
+
+        Raises:
+            ValueError: There are none, one twice, or they were given before.
+            TypeError: One is no `Agent`: handing off needs tools of its own.
+        """
+        if self._agents:
+            raise ValueError("The participants have been given already.")
+        for item in participants:
+            if not isinstance(item, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers are not checked
+                raise TypeError(f"Participants must be Agent instances in a handoff. Got {type(item).__name__}.")
+        self._take(participants)
+        self._agents = dict(zip(self._given, participants, strict=True))
+        return self
 
     def add_handoff(self, source: Agent | str, targets: Sequence[Agent | str], *, description: str | None = None) -> Self:
         """Let `source` hand to `targets`; `description` tells the model when.
@@ -295,8 +307,10 @@ class HandoffBuilder(ParticipantBuilder):
         """The workflow.
 
         Raises:
-            ValueError: There is no start agent.
+            ValueError: There are no participants, or there is no start agent.
         """
+        if not self._agents:
+            raise ValueError("No participants: give HandoffBuilder some.")
         if self._start is None:
             raise ValueError("Must call with_start_agent(...) before building the workflow.")
         executors: dict[str, Any] = {}

@@ -1,13 +1,13 @@
 """`MagenticBuilder`: a manager plans, tells participants what to do, follows the progress, and plans again when it stalls.
 
-The manager is any `MagenticManagerBase`; `StandardMagenticManager` asks an agent. Pattern: Magentic-One
+The manager is any `MagenticManagerBase` (`magentic_manager`). Pattern: Magentic-One
 (https://arxiv.org/abs/2411.04468).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
@@ -20,251 +20,16 @@ from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.context import WorkflowContext
 from gateway.workflows.events import WorkflowEvent
 from gateway.workflows.executor import handler, response_handler
-from gateway.workflows.orchestrations.group_chat import BaseGroupChatOrchestrator, ChatContext
+from gateway.workflows.orchestrations.group_chat import BaseGroupChatOrchestrator, ChatContext, UnknownParticipantError
+from gateway.workflows.orchestrations.magentic_manager import (
+    MAGENTIC_MANAGER_NAME,
+    MagenticContext,
+    MagenticManagerBase,
+    MagenticProgressLedger,
+    StandardMagenticManager,
+)
 from gateway.workflows.orchestrations.participants import IntermediateFrom, OutputFrom, Participant, ParticipantBuilder, finish, spoken
-from gateway.workflows.steps import find_object
 from gateway.workflows.workflow import Workflow
-
-MAGENTIC_MANAGER_NAME = "magentic_manager"
-
-FACTS_PROMPT = """\
-A team will work on this request:
-
-{task}
-
-Before it starts, say what is known: the facts that the request gives, the facts that have to be looked up and where, what
-has to be worked out, and what you would guess. Do not plan yet."""
-
-PLAN_PROMPT = """\
-The team:
-{team}
-
-From what is known and what is not, write a short plan as a list: who does what. Not everybody has to take part."""
-
-FULL_PROMPT = """\
-We work on this request:
-
-{task}
-
-The team:
-{team}
-
-What is known:
-{facts}
-
-The plan:
-{plan}"""
-
-FACTS_UPDATE_PROMPT = """\
-We work on this request and do not get on as we should:
-
-{task}
-
-Write down again what is known, with what was learned since, and correct what turned out to be wrong. This is what we
-thought:
-
-{old_facts}"""
-
-PLAN_UPDATE_PROMPT = """\
-Say in a few words what went wrong, then write a new plan that avoids it. The team:
-{team}"""
-
-PROGRESS_PROMPT = """\
-We work on this request:
-
-{task}
-
-The team:
-{team}
-
-Judge where we are. Answer with one JSON object and nothing else, every entry with a "reason" and an "answer":
-{{"is_request_satisfied": {{"reason": "", "answer": true or false}},
- "is_in_loop": {{"reason": "", "answer": true or false}},
- "is_progress_being_made": {{"reason": "", "answer": true or false}},
- "next_speaker": {{"reason": "", "answer": "one of: {names}"}},
- "instruction_or_question": {{"reason": "", "answer": "what to tell them"}}}}"""
-
-FINAL_PROMPT = """\
-We worked on this request, and it is done:
-
-{task}
-
-Write the answer for whoever made the request, from what was said above."""
-
-
-@dataclass
-class MagenticProgressLedgerItem:
-    """One judgement."""
-
-    reason: str
-    answer: str | bool
-
-
-@dataclass
-class MagenticProgressLedger:
-    """Where the work stands."""
-
-    is_request_satisfied: MagenticProgressLedgerItem
-    is_in_loop: MagenticProgressLedgerItem
-    is_progress_being_made: MagenticProgressLedgerItem
-    next_speaker: MagenticProgressLedgerItem
-    instruction_or_question: MagenticProgressLedgerItem
-
-    @classmethod
-    def of(cls, data: dict[str, Any]) -> MagenticProgressLedger:
-        """From a manager's JSON.
-
-        Raises:
-            ValueError: An entry is missing.
-        """
-        items: dict[str, MagenticProgressLedgerItem] = {}
-        for name in cls.__dataclass_fields__:
-            item = data.get(name)
-            if not isinstance(item, dict) or "answer" not in item:
-                raise ValueError(f"{name!r} with an 'answer' is missing")
-            items[name] = MagenticProgressLedgerItem(str(item.get("reason") or ""), item["answer"])  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-        return cls(**items)
-
-
-@dataclass
-class MagenticContext:
-    """What a manager sees."""
-
-    task: str
-    chat_history: list[Message] = field(default_factory=list[Message])
-    participant_descriptions: dict[str, str] = field(default_factory=dict[str, str])
-    round_count: int = 0
-    stall_count: int = 0
-    reset_count: int = 0
-
-    @property
-    def team(self) -> str:
-        """The participants, one a line."""
-        return "\n".join(f"- {name}: {text}" for name, text in self.participant_descriptions.items())
-
-    def reset(self) -> None:
-        """Begin again with the same task."""
-        self.chat_history.clear()
-        self.stall_count = 0
-        self.reset_count += 1
-
-
-class MagenticManagerBase:
-    """Plans and judges."""
-
-    def __init__(self, *, max_stall_count: int = 3, max_reset_count: int | None = None, max_round_count: int | None = None) -> None:
-        """After more than `max_stall_count` rounds without progress it plans again; the other two end the work."""
-        self.max_stall_count = max_stall_count
-        self.max_reset_count = max_reset_count
-        self.max_round_count = max_round_count
-
-    async def plan(self, magentic_context: MagenticContext) -> Message:
-        """The first plan."""
-        raise NotImplementedError
-
-    async def replan(self, magentic_context: MagenticContext) -> Message:
-        """Another plan, after a stall or a person's remarks."""
-        raise NotImplementedError
-
-    async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
-        """Where the work stands."""
-        raise NotImplementedError
-
-    async def prepare_final_answer(self, magentic_context: MagenticContext) -> Message:
-        """The answer."""
-        raise NotImplementedError
-
-    def on_checkpoint_save(self) -> dict[str, Any]:
-        """What it keeps."""
-        return {}
-
-    def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take it back."""
-
-
-class StandardMagenticManager(MagenticManagerBase):
-    """Asks an agent, each time in a conversation of its own."""
-
-    def __init__(
-        self,
-        agent: SupportsAgentRun,
-        *,
-        max_stall_count: int = 3,
-        max_reset_count: int | None = None,
-        max_round_count: int | None = None,
-        progress_ledger_retry_count: int = 3,
-        final_answer_prompt: str | None = None,
-    ) -> None:
-        """`progress_ledger_retry_count`: attempts at a judgement that can be read."""
-        super().__init__(max_stall_count=max_stall_count, max_reset_count=max_reset_count, max_round_count=max_round_count)
-        self._agent = agent
-        self._attempts = max(1, progress_ledger_retry_count)
-        self._final_prompt = final_answer_prompt or FINAL_PROMPT
-        self._facts = ""
-
-    async def plan(self, magentic_context: MagenticContext) -> Message:
-        """Facts, then the plan."""
-        return await self._plan(magentic_context, FACTS_PROMPT.format(task=magentic_context.task), PLAN_PROMPT)
-
-    async def replan(self, magentic_context: MagenticContext) -> Message:
-        """Corrected facts, then another plan."""
-        facts = FACTS_UPDATE_PROMPT.format(task=magentic_context.task, old_facts=self._facts)
-        return await self._plan(magentic_context, facts, PLAN_UPDATE_PROMPT)
-
-    async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
-        """Ask until it can be read.
-
-        Raises:
-            WorkflowError: It never could.
-        """
-        context = magentic_context
-        names = list(context.participant_descriptions)
-        prompt = PROGRESS_PROMPT.format(task=context.task, team=context.team, names=", ".join(names))
-        question, problem = prompt, ""
-        for _ in range(self._attempts):
-            text = (await self._ask(context, [Message("user", [question])])).text
-            try:
-                found = find_object(text)
-                if found is None:
-                    raise ValueError("there is no JSON object in it")
-                ledger = MagenticProgressLedger.of(found)
-                if ledger.is_request_satisfied.answer is not True and ledger.next_speaker.answer not in names:
-                    raise ValueError(f"next_speaker is {ledger.next_speaker.answer!r}, not one of {', '.join(names)}")
-            except ValueError as error:
-                problem = str(error)
-                question = f"{prompt}\n\nYour last answer cannot be used: {problem}."
-                continue
-            return ledger
-        raise WorkflowError(f"The manager's judgement could not be read after {self._attempts} attempts: {problem}.")
-
-    async def prepare_final_answer(self, magentic_context: MagenticContext) -> Message:
-        """Ask for it."""
-        prompt = Message("user", [self._final_prompt.format(task=magentic_context.task)])
-        answer = await self._ask(magentic_context, [prompt])
-        return Message("assistant", [answer.text], author_name=answer.author_name or MAGENTIC_MANAGER_NAME)
-
-    def on_checkpoint_save(self) -> dict[str, Any]:
-        """The facts."""
-        return {"facts": self._facts}
-
-    def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._facts = state["facts"]
-
-    async def _plan(self, context: MagenticContext, facts_prompt: str, plan_prompt: str) -> Message:
-        question = Message("user", [facts_prompt])
-        facts = await self._ask(context, [question])
-        plan = await self._ask(context, [question, facts, Message("user", [plan_prompt.format(team=context.team)])])
-        self._facts = facts.text
-        text = FULL_PROMPT.format(task=context.task, team=context.team, facts=facts.text, plan=plan.text)
-        return Message("assistant", [text], author_name=MAGENTIC_MANAGER_NAME)
-
-    async def _ask(self, context: MagenticContext, messages: list[Message]) -> Message:
-        response = await self._agent.run([*context.chat_history, *messages])
-        answers = [message for message in response.messages if message.role == "assistant" and message.text]
-        if not answers:
-            raise WorkflowError("The manager's agent answered nothing.")
-        return answers[-1]
 
 
 class MagenticOrchestratorEventType(StrEnum):
@@ -431,7 +196,8 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
             return
         speaker, instruction = str(ledger.next_speaker.answer), str(ledger.instruction_or_question.answer)
         if speaker not in self.participants:
-            raise WorkflowError(f"The manager chose the unknown participant {speaker!r}; they are {', '.join(self.participants)}.")
+            known = ", ".join(self.participants)
+            raise UnknownParticipantError(f"The manager chose the unknown participant {speaker!r}; they are {known}.")
         context.chat_history.append(Message("assistant", [instruction], author_name=MAGENTIC_MANAGER_NAME))
         await self.request(speaker, ctx, instruction)
 
@@ -454,7 +220,16 @@ class MagenticBuilder(ParticipantBuilder):
         *,
         participants: Sequence[Participant],
         manager: MagenticManagerBase | None = None,
+        manager_factory: Callable[[], MagenticManagerBase] | None = None,
         manager_agent: SupportsAgentRun | None = None,
+        manager_agent_factory: Callable[[], SupportsAgentRun] | None = None,
+        task_ledger_facts_prompt: str | None = None,
+        task_ledger_plan_prompt: str | None = None,
+        task_ledger_full_prompt: str | None = None,
+        task_ledger_facts_update_prompt: str | None = None,
+        task_ledger_plan_update_prompt: str | None = None,
+        progress_ledger_prompt: str | None = None,
+        final_answer_prompt: str | None = None,
         max_stall_count: int = 3,
         max_reset_count: int | None = None,
         max_round_count: int | None = None,
@@ -464,20 +239,39 @@ class MagenticBuilder(ParticipantBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """Either a `manager`, or a `manager_agent` that a `StandardMagenticManager` with these limits asks.
+        """A `manager`, or a `manager_agent` that a `StandardMagenticManager` with these prompts and limits asks; or a function that
+        makes one of them for each workflow that is built.
 
         Raises:
-            ValueError: None or both are given.
+            ValueError: Several of them are given.
         """
         super().__init__(participants, output_from, intermediate_output_from)
-        if (manager is None) == (manager_agent is None):
-            raise ValueError("Exactly one of manager or manager_agent must be provided.")
-        self._manager = manager or StandardMagenticManager(
-            manager_agent,  # pyright: ignore[reportArgumentType]  # one of the two is there
-            max_stall_count=max_stall_count,
-            max_reset_count=max_reset_count,
-            max_round_count=max_round_count,
-        )
+        given = [item for item in (manager, manager_factory, manager_agent, manager_agent_factory) if item is not None]
+        if len(given) > 1:
+            raise ValueError("Exactly one of manager, manager_factory, manager_agent, or manager_agent_factory must be provided.")
+
+        def standard(agent: SupportsAgentRun) -> StandardMagenticManager:
+            return StandardMagenticManager(
+                agent,
+                max_stall_count=max_stall_count,
+                max_reset_count=max_reset_count,
+                max_round_count=max_round_count,
+                task_ledger_facts_prompt=task_ledger_facts_prompt,
+                task_ledger_plan_prompt=task_ledger_plan_prompt,
+                task_ledger_full_prompt=task_ledger_full_prompt,
+                task_ledger_facts_update_prompt=task_ledger_facts_update_prompt,
+                task_ledger_plan_update_prompt=task_ledger_plan_update_prompt,
+                progress_ledger_prompt=progress_ledger_prompt,
+                final_answer_prompt=final_answer_prompt,
+            )
+
+        self._make: Callable[[], MagenticManagerBase] | None = manager_factory
+        if manager is not None:
+            self._make = lambda: manager
+        elif manager_agent is not None:
+            self._make = lambda: standard(manager_agent)
+        elif manager_agent_factory is not None:
+            self._make = lambda: standard(manager_agent_factory())
         self._signoff = enable_plan_review
         self._name = name or "Magentic"
         self._storage = checkpoint_storage
@@ -493,8 +287,14 @@ class MagenticBuilder(ParticipantBuilder):
         return self
 
     def build(self) -> Workflow:
-        """The workflow."""
-        orchestrator = MagenticOrchestrator(self._manager, require_plan_signoff=self._signoff)
+        """The workflow.
+
+        Raises:
+            ValueError: There is no manager.
+        """
+        if self._make is None:
+            raise ValueError("No manager configured: give one of manager, manager_factory, manager_agent and manager_agent_factory.")
+        orchestrator = MagenticOrchestrator(self._make(), require_plan_signoff=self._signoff)
         executors = self._executors(MagenticAgentExecutor)
         orchestrator.meet(executors)
         outputs, intermediates = self._outputs(executors, default=(), always=[orchestrator.id])

@@ -64,24 +64,29 @@ class ParticipantBuilder:
     """Base of the builders: participants by id, each once, and output selection over them."""
 
     def __init__(
-        self, participants: Sequence[Participant], output_from: OutputFrom | None, intermediate_output_from: IntermediateFrom | None
+        self, participants: Sequence[Participant] | None, output_from: OutputFrom | None, intermediate_output_from: IntermediateFrom | None
     ) -> None:
-        """
+        """`participants`: `None` where they come later.
+
         Raises:
             ValueError: There are none, or one twice.
             TypeError: One is neither agent nor executor.
         """
-        if not participants:
-            raise ValueError("participants cannot be empty")
         self._given: dict[str, Participant] = {}
-        for item in participants:
-            name = participant_id(item)
-            if name in self._given:
-                raise ValueError(f"Duplicate participant {name!r}: participants need different names.")
-            self._given[name] = item
+        if participants is not None:
+            self._take(participants)
         self._output_from = output_from
         self._intermediate_output_from = intermediate_output_from
         self._reviewed: set[str] | None = None
+
+    def _take(self, participants: Sequence[Participant]) -> None:
+        if not participants:
+            raise ValueError("participants cannot be empty")
+        for item in participants:
+            name = participant_id(item)
+            if name in self._given:
+                raise ValueError(f"Duplicate participant name {name!r}: participants need different names.")
+            self._given[name] = item
 
     def _review(self, agents: Sequence[str | SupportsAgentRun] | None) -> None:
         names = {item if isinstance(item, str) else resolve_agent_id(item) for item in agents or ()}
@@ -111,12 +116,18 @@ class ParticipantBuilder:
     ) -> tuple[list[str], list[str]]:
         """Ids whose outputs count and whose are reported on the way. `default` counts where nothing was chosen."""
         chosen, other = self._output_from, self._intermediate_output_from
+        if isinstance(chosen, str) and chosen != "all":
+            raise ValueError(f"output_from={chosen!r} is no selection: give a list of participants, or 'all'.")
+        if isinstance(other, str) and other not in ("all", "all_other"):
+            raise ValueError(f"intermediate_output_from={other!r} is no selection: give a list of participants, 'all' or 'all_other'.")
+        if chosen is not None and other is not None and not chosen and not other:
+            raise ValueError("output_from and intermediate_output_from cannot both be empty: nothing would be seen.")
         names = list(executors)
-        intermediate = self._ids(other, names) if other is not None and not isinstance(other, str) else []
+        intermediate = self._ids(other, names, "intermediate") if other is not None and not isinstance(other, str) else []
         if chosen == "all":
             outputs = names
         elif chosen is not None:
-            outputs = self._ids(chosen, names)
+            outputs = self._ids(chosen, names, "output")
         else:
             outputs = [] if isinstance(other, str) else [name for name in default if name not in intermediate]
         if other == "all":
@@ -128,13 +139,13 @@ class ParticipantBuilder:
             raise ValueError(f"Participants cannot be both output and intermediate designated: {both}")
         return [*always, *outputs], intermediate
 
-    def _ids(self, chosen: Sequence[Named] | str, names: list[str]) -> list[str]:
+    def _ids(self, chosen: Sequence[Named], names: list[str], word: str) -> list[str]:
         ids = [item if isinstance(item, str) else participant_id(item) for item in chosen]
         for name in ids:
             if name not in names:
-                raise ValueError(f"Unknown participant {name!r}. Known participants: {sorted(names)}")
+                raise ValueError(f"Unknown {word} participant {name!r}. Known participants: {sorted(names)}")
             if ids.count(name) > 1:
-                raise ValueError(f"Duplicate participant {name!r} in a selection of outputs.")
+                raise ValueError(f"Duplicate {word} participant {name!r}: name each once.")
         return ids
 
 
