@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import replace
 from inspect import isawaitable
-from typing import Any, Generic, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
 from gateway.agents.call_history import CallHistory
 from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, inside
@@ -40,6 +40,11 @@ from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 from gateway.types.structured import TypedFormat, response_format
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+
+    from gateway.agents.mcp_server import Lifespan
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 
@@ -249,6 +254,7 @@ class Agent(Generic[OptionsT]):
             ValueError: Neither the agent nor `name` has a name.
         """
         chosen = _NOT_IN_NAMES.sub("_", name or self.name or "").strip("_")
+        chosen = f"_{chosen}" if chosen[:1].isdigit() else chosen  # some models take no name that begins with a digit
         if not chosen:
             raise ValueError("Agent tool name cannot be None: give the agent a name, or pass name=.")
         argument: JsonObject = {"type": "string", "description": arg_description or f"Task for {chosen}"}
@@ -272,6 +278,20 @@ class Agent(Generic[OptionsT]):
 
         return FunctionTool(
             run_agent, name=chosen, description=description or self.description or "", schema=schema, approval_mode=approval_mode
+        )
+
+
+    def as_mcp_server(
+        self, *, server_name: str = "Agent", version: str | None = None, instructions: str | None = None, lifespan: Lifespan | None = None
+    ) -> Server[Any]:
+        """This agent as an MCP server of the SDK with one tool, which takes `task`; each call is a conversation of its own.
+
+        The caller runs it on a transport. `moongate run` serves agents with all that this leaves out.
+        """
+        from gateway.agents.mcp_server import to_mcp_server  # the SDK takes long to import, and few programs need it
+
+        return to_mcp_server(
+            cast("Agent", self), name=server_name, version=version or "", instructions=instructions, lifespan=lifespan
         )
 
 

@@ -17,7 +17,7 @@ from gateway.errors import StorageError, StorageUnusable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.sessions.history import HistoryProvider, included
 from gateway.storage.lines import LineFile
-from gateway.storage.names import file_stem
+from gateway.storage.names import file_stem, id_of_stem
 from gateway.types.messages import Message
 
 
@@ -27,6 +27,8 @@ class FileHistoryProvider(HistoryProvider):
     DEFAULT_SOURCE_ID: ClassVar[str] = "file_history"
     DEFAULT_SESSION_FILE_STEM: ClassVar[str] = "default"
     FILE_EXTENSION: ClassVar[str] = ".jsonl"
+    SESSION_PREFIX: ClassVar[str] = "~session-"
+    """Before a session's id where that is encoded in its file's name."""
 
     def __init__(
         self,
@@ -84,6 +86,12 @@ class FileHistoryProvider(HistoryProvider):
         await anyio.to_thread.run_sync(self._make_folder)
         await LineFile(path).append(lines)
 
+    @classmethod
+    def session_of(cls, file_name: str) -> str | None:
+        """The session whose file has this name; of a very long id only its digest is known."""
+        stem = file_name.removesuffix(cls.FILE_EXTENSION)
+        return None if stem == cls.DEFAULT_SESSION_FILE_STEM else id_of_stem(stem, prefix=cls.SESSION_PREFIX)
+
     def _make_folder(self) -> None:
         try:
             self.storage_path.mkdir(parents=True, exist_ok=True)
@@ -111,7 +119,7 @@ class FileHistoryProvider(HistoryProvider):
 
     def _path_of(self, session_id: str | None) -> Path:
         root = self.storage_path.resolve()
-        path = root / f"{file_stem(session_id or self.DEFAULT_SESSION_FILE_STEM, prefix='~session-')}{self.FILE_EXTENSION}"
+        path = root / f"{file_stem(session_id or self.DEFAULT_SESSION_FILE_STEM, prefix=self.SESSION_PREFIX)}{self.FILE_EXTENSION}"
         if path.parent != root:
             raise ValueError(f"the session id {session_id!r} leads out of the history folder")
         return path

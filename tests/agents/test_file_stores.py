@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 
 import anyio
@@ -101,6 +102,7 @@ async def test_a_path_that_is_not_plainly_relative_is_refused_by_every_operation
 @pytest.mark.parametrize("make", [InMemoryAgentFileStore, FileSystemAgentFileStore])
 async def test_a_pattern_that_backtracks_forever_is_stopped(make: Callable[..., AgentFileStore], tmp_path: Path) -> None:
     root = [tmp_path] if make is FileSystemAgentFileStore else []
+    assert signature(make).parameters["search_timeout_seconds"].default == 10
     store = make(*root, search_timeout_seconds=0.7)
     await store.write_file("trap.txt", "a" * 60 + "!")
     ticks = 0

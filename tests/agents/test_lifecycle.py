@@ -12,12 +12,15 @@ import pytest
 from gateway import (
     Agent,
     AgentResponse,
+    AgentSession,
     ChatResponse,
     ChatResponseUpdate,
     Content,
+    ContextProvider,
     LifecycleHooks,
     Message,
     ScriptedChatClient,
+    SessionContext,
     lifecycle_middleware,
     tool,
 )
@@ -247,6 +250,35 @@ async def test_a_function_may_be_blocked_changed_or_answered_from_elsewhere() ->
     client = ScriptedChatClient([[call("add", "1", a=1, b=2), call("add", "2", a=1, b=2)], "done"])
     await agent_of(client, Guard()).run("go")
     assert [str(c.result) for c in client.requests[-1][0][-1].contents] == ["blocked", "102"]
+
+
+@pytest.mark.requirement("HK9", "HK11")
+async def test_a_function_hook_knows_whose_tool_it_is_and_after_it_what_came_of_the_call() -> None:
+    seen: list[tuple[str, str | None, Any, str | None]] = []
+
+    class Adding(ContextProvider):
+        async def before_run(self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]) -> None:
+            context.extend_tools(self.source_id, [tool(name="look")(lambda: "seen"), tool(name="skip")(lambda: "never")])
+
+    class Watch(LifecycleHooks):
+        async def before_function(self, context: contexts.FunctionContext) -> None:
+            context.block_execution = context.function_name == "skip"
+
+        async def after_function(self, context: contexts.FunctionContext) -> None:
+            error = None if context.error is None else str(context.error)
+            seen.append((context.function_name, context.toolkit, context.result, error))
+
+    calls = [call(name, str(n), **arguments) for n, (name, arguments) in enumerate(
+        {"add": {"a": 1, "b": 2}, "look": {}, "skip": {}, "fail": {}}.items()
+    )]  # fmt: skip
+    agent = agent_of(ScriptedChatClient([calls, "done"]), Watch())
+    agent.context_providers.append(Adding("files"))
+    await agent.run("go")
+    told = {name: (toolkit, result, error) for name, toolkit, result, error in seen}
+    assert {name: value[0] for name, value in told.items()} == {"add": None, "look": "files", "skip": "files", "fail": None}
+    assert (told["skip"][1:], told["fail"][1:]) == ((None, None), (None, "broken"))
+    assert (str(told["add"][1]), str(told["look"][1])) == ("3", "seen")
+
 
 
 @pytest.mark.requirement("HK3", "HK11", "HK12", "HK13")

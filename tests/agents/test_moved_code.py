@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251  # what code that moves over does with a run
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import pytest
+from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, Field, ValidationError
 
 from gateway import (
@@ -25,6 +27,7 @@ from gateway import (
     SupportsAgentRun,
     tool,
 )
+from gateway.errors import ModelError
 from tests.agents.building import agent_of, both_ways, call, kinds_of, results_of, run
 
 
@@ -353,10 +356,10 @@ async def test_an_agent_that_is_entered_opens_and_closes_its_client_and_its_sour
         async def __aexit__(self, *exc: object) -> None:
             log.append("out")
 
-    class Client(ScriptedChatClient):
+    class EnteredClient(ScriptedChatClient):
         """A client that is one too."""
 
-        async def __aenter__(self) -> Client:
+        async def __aenter__(self) -> Self:
             log.append("client in")
             return self
 
@@ -364,7 +367,27 @@ async def test_an_agent_that_is_entered_opens_and_closes_its_client_and_its_sour
             log.append("client out")
 
     with pytest.raises(KeyError):
-        async with Agent(Client(["hi"]), tools=Entered()) as agent:
+        async with Agent(EnteredClient(["hi"]), tools=Entered()) as agent:
             assert (await agent.run("x")).text == "hi"
             raise KeyError
     assert log == ["client in", "in", "out", "client out"]
+
+
+async def test_an_agent_is_an_mcp_server_with_one_tool() -> None:
+    agent = Agent(ScriptedChatClient(["Hello.", ModelError("no credit")]), name="Greeter 2", description="Greets.")
+    async with Client(agent.as_mcp_server(server_name="greeting", version="3")) as client:
+        [listed] = (await client.list_tools()).tools
+        assert (listed.name, listed.description) == ("Greeter_2", "Greets.")
+        assert (listed.input_schema["required"], listed.input_schema["additionalProperties"]) == (["task"], False)
+        said: Any = await client.call_tool("Greeter_2", {"task": "Greet."})
+        assert (said.content[0].text, said.is_error) == ("Hello.", False)
+        for arguments, problem in (({"task": "Again."}, "no credit"), ({"job": "x"}, "task")):
+            failed: Any = await client.call_tool("Greeter_2", arguments)
+            assert failed.is_error and problem in failed.content[0].text
+        with pytest.raises(MCPError, match="Unknown tool: other"):
+            await client.call_tool("other", {})
+
+
+def test_the_name_of_an_agents_tool_has_letters_digits_and_underscores_and_begins_with_no_digit() -> None:
+    names = {"My Agent": "My_Agent", "a--b!": "a_b", "123 go": "_123_go", "ägent": "gent"}
+    assert {name: Agent(ScriptedChatClient([]), name=name).as_tool().name for name in names} == names

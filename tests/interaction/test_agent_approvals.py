@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
@@ -15,11 +14,9 @@ import anyio.to_thread
 import mcp_types as t
 import pytest
 from mcp.client.client import Client
-from mcp.client.stdio import StdioServerParameters
 
-from tests.cli.processes import moongate
-from tests.fakes.openai_server import ScriptedServer, openai_server
-from tests.fakes.running import ROOT, gateway_command, gateway_http, upstream_stdio
+from tests.fakes.running import upstream_stdio
+from tests.interaction.place import Place, place_of
 from tests.interaction.ways import MODERN, Era
 from tests.interaction.wire import over_http
 from tests.storage.test_records import records
@@ -37,28 +34,9 @@ def calling(*texts: str) -> dict[str, Any]:
     return {"when": {"last_role": "user"}, "tool_calls": calls, "repeat": True}
 
 
-@dataclass(frozen=True)
-class Place:
-    """A gateway over HTTP, what starts one over stdio, and their model."""
-
-    url: str
-    path: Path
-    model: ScriptedServer
-    env: dict[str, str]
-
-    def target(self, front: str) -> Any:
-        if front == "http":
-            return self.url
-        command, args = gateway_command(self.path)
-        return StdioServerParameters(command=command, args=args, cwd=ROOT, env={**os.environ, **self.env})
-
-    def cli(self, *arguments: str) -> Any:
-        return moongate("approvals", *arguments, "--json", "--config", str(self.path), cwd=self.path.parent).data
-
-    async def ended(self) -> list[dict[str, Any]]:
-        """The results that the model was told last."""
-        messages = (await self.model.requests())[-1]["body"]["messages"]
-        return [message for message in messages if message["role"] == "tool"]
+async def ended(place: Place) -> list[dict[str, Any]]:
+    """The results that the model was told last."""
+    return [message for message in await place.messages() if message["role"] == "tool"]
 
 
 def config(folder: Path) -> dict[str, Any]:
@@ -71,10 +49,8 @@ def config(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[Place]:
     folder = tmp_path_factory.mktemp("approvals")
-    with openai_server() as model:
-        env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}
-        with gateway_http(folder, config(folder), env=env) as url:
-            yield Place(url, folder / "gateway.json", model, env)
+    with place_of(folder, config(folder)) as made:
+        yield made
 
 
 @dataclass
@@ -113,7 +89,7 @@ async def test_a_person_who_is_asked_in_the_client_decides_on_each_call_of_an_ag
         result = await ask(client)
     assert not result.is_error
     assert sorted("text: yes" in text for text in person.asked) == [False, True]
-    said = {message["tool_call_id"].split()[0]: message["content"] for message in await place.ended()}
+    said = {message["tool_call_id"].split()[0]: message["content"] for message in await ended(place)}
     asked_first = "c-yes" if "text: yes" in person.asked[0] else "c-no"
     assert {key: "did not approve" in text for key, text in said.items()} == {key: key != asked_first for key in ("c-yes", "c-no")}
     assert f"{front} {era}" in said[asked_first], "the model reads what the other gave, and goes on"
@@ -160,7 +136,7 @@ async def test_of_calls_made_together_those_that_need_nobody_run_once_and_the_ot
         done = (await wire.send("tools/call", **arguments, **rest))["result"]
         after = (await wire.send("tools/call", name="guarded__stats", arguments={}))["result"]["structuredContent"]["calls"]
     assert done["resultType"] == "complete"
-    said = {message["tool_call_id"]: message["content"] for message in await place.ended()}
+    said = {message["tool_call_id"]: message["content"] for message in await ended(place)}
     assert (said["c-add"], said["c-one"]) == ("5", "one") and "did not approve" in said["c-two"]
     assert [after.get(name, 0) - before.get(name, 0) for name in ("add", "echo")] == [1, 1]
 
@@ -177,10 +153,10 @@ async def test_an_approval_for_good_holds_for_the_same_arguments_is_shown_and_ca
         await place.model.play(calling("other"), ECHO)
         person.decisions = ["decline"]
         assert "did not approve" in (await ask(client)).content[0].text
-        [rule] = (place.cli("rules"))["rules"]
+        [rule] = (place.cli("approvals", "rules"))["rules"]
         assert (rule["source"], rule["name"], rule["arguments"]) == ("guarded", "echo", "these")
         assert "text: same" in rule["shown"]
-        assert place.cli("revoke", rule["id"][:6]) == {"revoked": rule["id"]}
+        assert place.cli("approvals", "revoke", rule["id"][:6]) == {"revoked": rule["id"]}
         await place.model.play(calling("same"), ECHO)
         assert "did not approve" in (await ask(client)).content[0].text
         assert len(person.asked) == 3
@@ -205,7 +181,7 @@ async def test_without_forms_the_agent_waits_for_another_process_longer_than_its
                     while not (waiting := await asks.list(only_open=True)):
                         await anyio.sleep(0.05)  # another process asks
                 await anyio.sleep(waiting[0].created_at + WORK_SECONDS - time.time())
-                decided.append(await anyio.to_thread.run_sync(place.cli, "approve", waiting[0].id, "--always"))
+                decided.append(await anyio.to_thread.run_sync(place.cli, "approvals", "approve", waiting[0].id, "--always"))
 
             tasks.start_soon(decide)
             results.append(await ask(client))
@@ -213,6 +189,6 @@ async def test_without_forms_the_agent_waits_for_another_process_longer_than_its
         results.append(await ask(client))
     assert decided[0]["taken"] and decided[0]["decision"] == "approved_always"
     assert [result.content[0].text for result in results] == ["The tool said: over stdio", "The tool said: anything"]
-    [rule] = place.cli("rules")["rules"]
+    [rule] = place.cli("approvals", "rules")["rules"]
     assert rule["arguments"] == "any"
-    place.cli("revoke", rule["id"])
+    place.cli("approvals", "revoke", rule["id"])

@@ -8,7 +8,6 @@ import signal
 import subprocess
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,14 @@ import anyio
 import httpx2
 import pytest
 from mcp.client.client import Client
-from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from tests.fakes.nursery import sooner
 from tests.fakes.openai_server import ScriptedServer, openai_server
-from tests.fakes.running import ROOT, child, free_port, gateway_command, gateway_http, wait_until_ready, write_config
-from tests.interaction.ways import MODERN, Front, Way, connected
+from tests.fakes.running import ROOT, child, free_port, gateway_http, wait_until_ready, write_config
+from tests.interaction.place import Place, place_of
+from tests.interaction.ways import MODERN, Way, connected
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -46,30 +45,11 @@ def config(folder: Path, **settings: Any) -> dict[str, Any]:
     return {"expose": {"agents": ["agents"]}, **settings}
 
 
-@dataclass(frozen=True)
-class Place:
-    """A gateway over HTTP with a model that is scripted, and the configuration for more of them."""
-
-    url: str
-    path: Path
-    model: ScriptedServer
-    env: dict[str, str]
-
-    def target(self, front: Front) -> Any:
-        if front == "http":
-            return self.url
-        command, args = gateway_command(self.path)
-        return StdioServerParameters(command=command, args=args, cwd=ROOT, env={**os.environ, **self.env})
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[Place]:
     folder = tmp_path_factory.mktemp("sessions")
-    with openai_server() as model:
-        env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}
-        settings = config(folder, sessions={"waitSeconds": 0.3})
-        with gateway_http(folder, settings, env=env) as url:
-            yield Place(url, folder / "gateway.json", model, env)
+    with place_of(folder, config(folder, sessions={"waitSeconds": 0.3})) as made:
+        yield made
 
 
 async def say(client: Client, task: str, session_id: str | None = None, agent: str = "helper") -> Any:

@@ -327,3 +327,21 @@ async def test_inside_a_run_each_call_sees_less_and_the_conversation_stays_as_it
     assert all(message.additional_properties == {} and message.message_id is None for message in messages)
     assert len(counted) == len(set(counted))
     assert brief(await compaction.project(messages[:1])) == ["go"]
+
+
+@pytest.mark.requirement("CP1", "SE22")
+@pytest.mark.parametrize("kept_by", ["us", "service"])
+async def test_a_run_is_compacted_only_where_its_conversation_is_ours(kept_by: str) -> None:
+    client = ScriptedChatClient([Content.from_function_call(str(n), "look", {}) for n in range(3)] + ["done"])
+
+    async def look() -> str:
+        return "seen"
+
+    agent = Agent(client, tools=look, compaction_strategy=ToolResultCompactionStrategy(keep_last_tool_call_groups=1))
+    session = agent.create_session() if kept_by == "us" else agent.get_session("thread-1")
+    await agent.run("go", session=session)
+
+    collapsed = [text for text in brief(client.requests[3][0]) if text.startswith("[Tool results")]
+    assert len(collapsed) == (2 if kept_by == "us" else 0)
+    if kept_by == "us":
+        assert brief(session.state["in_memory"]["messages"]) == ["go", *["look()", "=seen"] * 3, "done"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,17 +13,26 @@ from pydantic import BaseModel
 
 from gateway import (
     Agent,
+    AgentModeProvider,
     AgentSession,
     ChatOptions,
     Content,
     ContextProvider,
+    FileAccessProvider,
+    FileHistoryProvider,
     HistoryProvider,
+    InlineSkill,
+    InMemoryAgentFileStore,
     InMemoryHistoryProvider,
     Message,
     MiddlewareException,
     ScriptedChatClient,
     SessionContext,
+    SkillFrontmatter,
+    SkillsProvider,
     SupportsAgentRun,
+    TodoProvider,
+    ToolApprovalMiddleware,
     agent_middleware,
     chat_middleware,
     register_state_type,
@@ -236,11 +247,46 @@ async def test_a_history_that_does_not_load_is_not_asked_and_still_stores() -> N
 
 
 @pytest.mark.requirement("SE8")
-def test_a_source_id_has_to_be_given_and_built_in_ones_have_one_that_can_be_replaced() -> None:
+def test_a_source_id_has_to_be_given_and_built_in_ones_have_one_that_can_be_replaced(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         ContextProvider()  # pyright: ignore[reportCallIssue]  # what a caller may do wrong
-    assert InMemoryHistoryProvider().source_id == InMemoryHistoryProvider.DEFAULT_SOURCE_ID == "in_memory"
-    assert InMemoryHistoryProvider("mine").source_id == "mine"
+    assert InMemoryHistoryProvider.DEFAULT_SOURCE_ID == "in_memory"
+    greet = InlineSkill(frontmatter=SkillFrontmatter(name="greet", description="Greets."), instructions="Say hello.")
+    made: list[tuple[str, Callable[..., Any]]] = [
+        ("in_memory", InMemoryHistoryProvider),
+        ("file_history", partial(FileHistoryProvider, tmp_path)),
+        ("file_access", partial(FileAccessProvider, store=InMemoryAgentFileStore())),
+        ("agent_skills", partial(SkillsProvider, [greet])),
+        ("tool_approval", ToolApprovalMiddleware),
+        ("todo", TodoProvider),
+        ("agent_mode", AgentModeProvider),
+    ]
+    assert [make().source_id for _, make in made] == [source_id for source_id, _ in made]
+    assert {make(source_id="mine").source_id for _, make in made} == {"mine"}
+
+
+@pytest.mark.requirement("SE9")
+async def test_each_run_has_a_context_of_its_own_that_ends_with_the_response() -> None:
+    seen: list[SessionContext] = []
+
+    class First(ContextProvider):
+        async def before_run(self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]) -> None:
+            seen.append(context)
+            assert context.response is None and context.session_id == session.session_id
+            context.metadata["noted"] = texts(context.input_messages)
+            context.extend_instructions(self.source_id, "Be brief.")
+
+    class Second(ContextProvider):
+        async def before_run(self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]) -> None:
+            assert (context.metadata["noted"], context.instructions) == (texts(context.input_messages), ["Be brief."])
+            assert context.options.get("temperature") == 0.5
+
+    agent = Agent(ScriptedChatClient(["one", "two"]), context_providers=[First("first"), Second("second")])
+    session = agent.create_session()
+    for text in ("a", "b"):
+        await agent.run(text, session=session, options={"temperature": 0.5})
+    assert [texts(context.input_messages) for context in seen] == [["a"], ["b"]]
+    assert [context.response.text for context in seen if context.response] == ["one", "two"]
 
 
 @pytest.mark.requirement("SE9", "SE10", "SE11")
@@ -376,7 +422,7 @@ async def test_a_provider_service_keeps_its_own_history() -> None:
     session = agent.get_session("thread-9")
     await agent.run("x", session=session)
     assert session.state == {}
-    assert session.to_dict()["service_session_id"] == "thread-9"
+    assert AgentSession.from_dict(session.to_dict()).service_session_id == "thread-9"
 
 
 async def test_a_history_of_ones_own_needs_two_methods() -> None:

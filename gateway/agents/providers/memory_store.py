@@ -6,10 +6,8 @@ Methods block, as agent-framework's do; the provider calls them in worker thread
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
@@ -27,15 +25,11 @@ from gateway.sessions.session import AgentSession
 from gateway.storage import lines
 from gateway.storage.contained import ContainedFolder
 from gateway.storage.locks import locked_soon
-from gateway.storage.names import MAX_STEM_CHARS, file_stem
+from gateway.storage.names import file_stem, folder_name
 from gateway.types.messages import Message
 
 LOCK_SECONDS = 10.0
 """How long another process that changes the same memories is waited for; a change takes milliseconds."""
-
-SESSION_PREFIX = "~session-"
-"""What `FileHistoryProvider` puts before a session's encoded id."""
-
 
 class MemoryStore(ABC):
     """Where memories are kept. Methods may block; each raises `StorageError` where what is kept cannot be read or written."""
@@ -284,7 +278,7 @@ class MemoryFileStore(MemoryStore):
         if not wanted:
             raise ValueError("query must not be empty.")
         folder = f"{self._root(session, source_id)}/{self.transcripts_directory_name}"
-        only = None if session_id is None else f"{file_stem(session_id, prefix=SESSION_PREFIX)}.jsonl"
+        only = None if session_id is None else f"{file_stem(session_id, prefix=FileHistoryProvider.SESSION_PREFIX)}.jsonl"
         with _named(folder):
             names = [name for name in self._folder.children(folder)[0] if name.endswith(".jsonl") and only in (None, name)]
         found: list[JsonObject] = []
@@ -292,7 +286,7 @@ class MemoryFileStore(MemoryStore):
             for number, line in enumerate((self._bytes(f"{folder}/{name}", lines.MAX_FILE_BYTES) or b"").split(b"\n"), 1):
                 message = self._message(line)
                 if message is not None and wanted in message.text.casefold():
-                    whose = _session_of(name.removesuffix(".jsonl"))
+                    whose = FileHistoryProvider.session_of(name)
                     found.append({"session_id": whose, "line_number": number, "role": message.role, "text": message.text.strip()})
                     if len(found) >= limit:
                         return found
@@ -310,7 +304,7 @@ class MemoryFileStore(MemoryStore):
     # -- files -------------------------------------------------------------------------------------------------
 
     def _root(self, session: AgentSession, source_id: str) -> str:
-        return f"{_component(source_id)}/{_component(self.owner_prefix + self.get_owner_id(session))}/{self.kind}"
+        return f"{folder_name(source_id)}/{folder_name(self.owner_prefix + self.get_owner_id(session))}/{self.kind}"
 
     def _bytes(self, path: str, limit: int) -> bytes | None:
         with _named(path):
@@ -339,23 +333,3 @@ def _named(path: str) -> Generator[None, Any, None]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise StorageError(f"The memory file {path!r} cannot be used: {reason or error}.") from None
-
-
-def _component(value: str) -> str:
-    """A folder's name for any text."""
-    raw = value.encode("utf-8", "surrogatepass")
-    encoded = urlsafe_b64encode(raw).decode().rstrip("=") or "_"
-    return encoded if len(encoded) <= MAX_STEM_CHARS else f"sha256-{hashlib.sha256(raw).hexdigest()}"
-
-
-def _session_of(stem: str) -> str | None:
-    """The session that a conversation's file is of; a very long id is only known by its digest."""
-    if stem == FileHistoryProvider.DEFAULT_SESSION_FILE_STEM:
-        return None
-    encoded = stem.removeprefix(SESSION_PREFIX)
-    if encoded == stem or encoded.startswith("sha256-"):
-        return stem
-    try:
-        return urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
-    except ValueError:
-        return stem

@@ -1,0 +1,48 @@
+"""`Agent.as_mcp_server`: one agent of a program as an MCP server with one tool, in the manner of agent-framework.
+
+It gives text and nothing else; transport and access are the program's affair. What the gateway serves of an agent file (sessions,
+images, progress, approvals, tasks, keys) is `agents.tool` behind `server`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, Tool
+
+from gateway.errors import GatewayError
+from gateway.tools.base import Complete
+from gateway.tools.context import CallContext
+
+if TYPE_CHECKING:
+    from gateway.agents.agent import Agent
+
+Lifespan = Callable[[Server[Any]], AbstractAsyncContextManager[Any]]
+
+
+def to_mcp_server(agent: Agent, *, name: str, version: str, instructions: str | None, lifespan: Lifespan | None) -> Server[Any]:
+    """The server, without a transport. A failed run is a result that says so, so the calling model can act on it."""
+    tool = agent.as_tool(name=agent.name or "UnnamedAgent")
+    listed = Tool(name=tool.name, description=tool.description, input_schema=tool.definition.input_schema)
+
+    async def list_tools(ctx: ServerRequestContext[Any], params: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=[listed])
+
+    async def call_tool(ctx: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
+        if params.name != tool.name:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {params.name}")
+        try:
+            outcome = await tool.call(params.arguments or {}, CallContext())
+        except GatewayError as error:
+            outcome = Complete.text(str(error), is_error=True)
+        found = outcome if isinstance(outcome, Complete) else Complete.text("The agent waits for a person.", is_error=True)
+        return CallToolResult.model_validate(found.result)
+
+    make = Server[Any] if lifespan is None else partial(Server[Any], lifespan=lifespan)
+    return make(name, version=version, instructions=instructions, on_list_tools=list_tools, on_call_tool=call_tool)
