@@ -10,11 +10,12 @@ from gateway.telemetry.instrumentation import (
     get_meter,
     get_tracer,
 )
-from gateway.telemetry.providers import configure_otel_providers, create_resource
+from gateway.telemetry.providers import configure_otel_providers, create_metric_views, create_resource
 
 __all__ = [
     "OBSERVABILITY_SETTINGS",
     "configure_otel_providers",
+    "create_metric_views",
     "create_resource",
     "disable_instrumentation",
     "enable_instrumentation",

@@ -90,6 +90,9 @@ class Batch:
 
         if len(calls) == 1:
             await _in_own_context(one(0, calls[0]))
+        elif not self.options.allow_concurrent_invocation:
+            for index, call in enumerate(calls):
+                await _in_own_context(one(index, call))
         else:
             async with anyio.create_task_group() as tasks:
 

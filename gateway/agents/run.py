@@ -7,6 +7,7 @@ not executed (requirements TL3-TL6). Its behaviour in every corner is the matrix
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -125,6 +126,8 @@ class _Run(Generic[PartT]):
         self._handed_back = _names(plan.loop.additional_tools) if plan.loop.additional_tools else frozenset[str]()
         self._executed = 0
         self._errors = 0
+        self._started = 0.0
+        self._is_late = False
         self._told = 0
         self._may_be_replaced = plan.stream and bool(plan.chat_middleware or getattr(plan.client, "chat_middleware", None))
         self._ended = False
@@ -133,6 +136,7 @@ class _Run(Generic[PartT]):
 
     async def updates(self) -> AsyncGenerator[PartT, None]:
         plan = self._plan
+        self._started = time.monotonic()
         if approvals.answered(plan.messages):
             for update in await self._resumed():
                 self._told += 1
@@ -252,6 +256,8 @@ class _Run(Generic[PartT]):
         loop = self._plan.loop
         if loop.max_function_calls is not None and self._executed >= loop.max_function_calls:
             return f"at most {loop.max_function_calls} tool calls"
+        if self._is_late:
+            return f"at most {loop.max_duration_seconds:g} s of tool calls"
         if self._errors >= max(1, loop.max_consecutive_errors_per_request):
             return f"tools failed {self._errors} times in a row"
         return f"at most {loop.max_iterations} rounds of tool calls"
@@ -292,11 +298,13 @@ class _Run(Generic[PartT]):
     def _count(self, outcome: BatchOutcome) -> None:
         self._executed += outcome.executed
         self._errors = self._errors + 1 if outcome.failed else 0
+        limit = self._plan.loop.max_duration_seconds
+        self._is_late = limit is not None and time.monotonic() - self._started >= limit
 
     def _is_over(self) -> bool:
         loop = self._plan.loop
         over = loop.max_function_calls is not None and self._executed >= loop.max_function_calls
-        return over or (self._errors > 0 and self._errors >= loop.max_consecutive_errors_per_request)
+        return over or self._is_late or (self._errors > 0 and self._errors >= loop.max_consecutive_errors_per_request)
 
 
 def _names(tools: Sequence[Any]) -> frozenset[str]:

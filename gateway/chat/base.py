@@ -18,9 +18,10 @@ from gateway.chat.limits import loop_options, normalize_function_invocation_conf
 from gateway.chat.middleware import ChatContext, ChatStream, around_model, ask_client, whole_of
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import Middleware, listed, sort_middleware
+from gateway.tools.given import validate_chat_options
 from gateway.types.messages import Message, to_messages
 from gateway.types.options import ChatOptions
-from gateway.types.responses import ChatResponse, ChatResponseUpdate
+from gateway.types.responses import ChatResponse, ChatResponseUpdate, ResponseFormat
 from gateway.types.streams import ResponseStream
 
 if TYPE_CHECKING:
@@ -115,6 +116,24 @@ class BaseChatClient(ABC, Generic[OptionsT]):
     ) -> Awaitable[ChatResponse | AsyncIterable[ChatResponseUpdate]] | AsyncIterable[ChatResponseUpdate]:
         """The hook as agent-framework has it: the whole response, or with `stream` its parts. May take `client_kwargs` as keywords."""
         raise NotImplementedError(f"{type(self).__name__} implements neither _updates nor _inner_get_response.")
+
+    # -- what subclasses call, under agent-framework's names ----------------------------------------------------------
+
+    async def _validate_options(self, options: JsonMapping) -> JsonObject:
+        return await validate_chat_options(options)
+
+    def _finalize_response_updates(
+        self, updates: Sequence[ChatResponseUpdate], *, response_format: ResponseFormat | None = None
+    ) -> ChatResponse:
+        return ChatResponse.from_updates(updates, output_format_type=response_format)
+
+    def _build_response_stream(
+        self,
+        stream: AsyncIterable[ChatResponseUpdate] | Awaitable[AsyncIterable[ChatResponseUpdate]],
+        *,
+        response_format: ResponseFormat | None = None,
+    ) -> ChatStream:
+        return ResponseStream(stream, partial(self._finalize_response_updates, response_format=response_format))
 
     @overload
     def get_response(

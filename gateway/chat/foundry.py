@@ -7,11 +7,12 @@ or a credential of `azure-identity` (the extra `foundry` brings it; any function
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from gateway.chat.base import OptionsT
 from gateway.chat.embeddings import OpenAIEmbeddingClient
-from gateway.chat.openai_endpoint import FOUNDRY_SCOPE, Credential, Key, token_source
+from gateway.chat.openai_endpoint import FOUNDRY_SCOPE, Credential, Key, TokenCredential, token_source
 from gateway.chat.openai_options import OpenAIChatOptions as FoundryChatOptions
 from gateway.chat.responses import OpenAIChatClient
 from gateway.chat.retry import RetryPolicy
@@ -54,6 +55,8 @@ class FoundryChatClient(OpenAIChatClient[OptionsT]):
         instruction_role: str | None = None,
         middleware: Sequence[object] | None = None,
         function_invocation_configuration: JsonMapping | None = None,
+        compaction_strategy: object = None,
+        tokenizer: object = None,
         additional_properties: JsonObject | None = None,
         env_file_path: str | None = None,
         env_file_encoding: str | None = None,
@@ -65,15 +68,19 @@ class FoundryChatClient(OpenAIChatClient[OptionsT]):
             SettingNotFoundError: Endpoint, model or a way in are missing; the text says what to set.
         """
         settings = _settings(env_file_path, env_file_encoding)
+        model = model or _needed(settings.get("model"), "model", "a model", "FOUNDRY_MODEL")
+        project = None if async_client is not None else _Project.find(project_endpoint, credential or api_key, settings)
         super().__init__(
-            model or _needed(settings.get("model"), "model", "a model", "FOUNDRY_MODEL"),
-            api_key=None if async_client is not None else _way_in(credential, api_key, settings),
-            base_url=None if async_client is not None else _address(project_endpoint, settings),
+            model,
+            api_key=project and project.key,
+            base_url=project and project.address,
             default_headers=default_headers,
             async_client=async_client,
             instruction_role=instruction_role,
-            middleware=middleware or (),
+            middleware=middleware,
             function_invocation_configuration=function_invocation_configuration,
+            compaction_strategy=compaction_strategy,
+            tokenizer=tokenizer,
             additional_properties=additional_properties,
             retry=retry,
         )
@@ -100,10 +107,12 @@ class FoundryEmbeddingClient(OpenAIEmbeddingClient):
             SettingNotFoundError: Endpoint, model or a way in are missing; the text says what to set.
         """
         settings = _settings(env_file_path, env_file_encoding)
+        model = model or _needed(settings.get("embedding_model"), "model", "a model", "FOUNDRY_EMBEDDING_MODEL")
+        project = _Project.find(project_endpoint, credential or api_key, settings)
         super().__init__(
-            model or _needed(settings.get("embedding_model"), "model", "a model", "FOUNDRY_EMBEDDING_MODEL"),
-            api_key=_way_in(credential, api_key, settings),
-            base_url=_address(project_endpoint, settings),
+            model,
+            api_key=project.key,
+            base_url=project.address,
         )
 
 
@@ -117,20 +126,22 @@ def _needed(found: str | None, name: str, what: str, variable: str) -> str:
     return found
 
 
-def _way_in(credential: Credential | None, api_key: Key | None, settings: FoundrySettings) -> Key:
-    if credential is not None:
-        return token_source(credential, FOUNDRY_SCOPE)
-    found = api_key or settings.get("api_key")
-    if not found:
-        raise SettingNotFoundError(
-            "Foundry needs a way in: pass credential= (for example `DefaultAzureCredential()` of azure-identity, which "
-            "pip install 'moongate[foundry]' brings) or api_key=, or set FOUNDRY_API_KEY.",
-            path="credential",
-        )
-    return found
+@dataclass(frozen=True, slots=True)
+class _Project:
+    """Where a project serves the API, and the way in."""
 
+    address: str
+    key: Key
 
-def _address(project_endpoint: str | None, settings: FoundrySettings) -> str:
-    found = project_endpoint or settings.get("project_endpoint")
-    endpoint = _needed(found, "project_endpoint", "the project's endpoint", "FOUNDRY_PROJECT_ENDPOINT").rstrip("/")
-    return endpoint if endpoint.endswith(API_PATH) else endpoint + API_PATH
+    @classmethod
+    def find(cls, endpoint: str | None, way_in: Credential | Key | None, settings: FoundrySettings) -> _Project:
+        key = token_source(way_in, FOUNDRY_SCOPE) if isinstance(way_in, TokenCredential) else way_in or settings.get("api_key")
+        if not key:
+            raise SettingNotFoundError(
+                "Foundry needs a way in: pass credential= (for example `DefaultAzureCredential()` of azure-identity, which "
+                "pip install 'moongate[foundry]' brings) or api_key=, or set FOUNDRY_API_KEY.",
+                path="credential",
+            )
+        found = endpoint or settings.get("project_endpoint")
+        address = _needed(found, "project_endpoint", "the project's endpoint", "FOUNDRY_PROJECT_ENDPOINT").rstrip("/")
+        return cls(address if address.endswith(API_PATH) else address + API_PATH, key)

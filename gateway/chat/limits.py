@@ -16,7 +16,9 @@ class FunctionInvocationConfiguration(TypedDict, total=False):
     enabled: bool
     max_iterations: int
     max_function_calls: int | None
+    max_duration_seconds: float | None
     max_consecutive_errors_per_request: int
+    allow_concurrent_invocation: bool
     terminate_on_unknown_calls: bool
     additional_tools: Sequence[Any]
     include_detailed_errors: bool
@@ -33,8 +35,12 @@ class LoopOptions:
     """Model calls with tools of one run; then one more is made without them."""
     max_function_calls: int | None = None
     """Tool calls of one run, checked after each batch; `None` means no limit."""
+    max_duration_seconds: float | None = None
+    """How long a run may go on calling tools, checked after each batch; `None` means no limit. Waits for a person are not counted."""
     max_consecutive_errors_per_request: int = 3
     """Batches in a row with a failing call before tools are switched off."""
+    allow_concurrent_invocation: bool = True
+    """Run the calls of one answer at the same time; off, one after the other in the model's order."""
     terminate_on_unknown_calls: bool = False
     """End the run with an error when the model calls a tool that does not exist."""
     additional_tools: Sequence[Any] = ()
@@ -49,6 +55,8 @@ class LoopOptions:
             raise ValueError("max_iterations must be at least 1")
         if self.max_function_calls is not None and self.max_function_calls < 1:
             raise ValueError("max_function_calls must be at least 1 or None")
+        if self.max_duration_seconds is not None and self.max_duration_seconds <= 0:
+            raise ValueError("max_duration_seconds must be greater than 0 or None")
         if self.max_consecutive_errors_per_request < 0:
             raise ValueError("max_consecutive_errors_per_request must be 0 or more")
 
@@ -94,7 +102,9 @@ def normalize_function_invocation_configuration(config: Mapping[str, Any] | None
         "enabled": made.enabled,
         "max_iterations": made.max_iterations,
         "max_function_calls": made.max_function_calls,
+        "max_duration_seconds": made.max_duration_seconds,
         "max_consecutive_errors_per_request": made.max_consecutive_errors_per_request,
+        "allow_concurrent_invocation": made.allow_concurrent_invocation,
         "terminate_on_unknown_calls": made.terminate_on_unknown_calls,
         "additional_tools": list(made.additional_tools),
         "include_detailed_errors": made.include_detailed_errors,

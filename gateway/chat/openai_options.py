@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from types import NoneType
 from typing import Protocol, cast
 
 from gateway.errors import ChatClientInvalidRequestException
@@ -39,12 +38,6 @@ def passed_on(options: ChatOptions, renamed: Mapping[str, str], without: frozens
     """The options that need no more than another name."""
     names = {**RENAMED, **renamed}
     return {names.get(k, k): v for k, v in options.items() if v is not None and k not in OURS | _NEVER_SENT | without}
-
-
-def unsupported(options: type[object]) -> frozenset[str]:
-    """The common options that a provider's type says it does not have: it types them `None` (requirements TY9)."""
-    written = {name: getattr(kind, "__forward_arg__", kind) for name, kind in options.__annotations__.items()}
-    return frozenset(name for name, kind in written.items() if kind in ("None", NoneType))
 
 
 # -- tools -------------------------------------------------------------------------------------------------------
@@ -177,16 +170,8 @@ def is_strict(schema: JsonValue) -> bool:
 
 
 class OpenAIChatOptions(ChatOptions, total=False):
-    """Options of the Responses API beside the common ones. Others are handed on as well; these are known to type checkers.
+    """Options of the Responses API beside the common ones. Others are handed on as well; these are known to type checkers."""
 
-    Those typed `None` are common ones that the API does not have: they are left out.
-    """
-
-    frequency_penalty: None  # pyright: ignore[reportIncompatibleVariableOverride]  # narrower: no value is of use
-    logit_bias: None  # pyright: ignore[reportIncompatibleVariableOverride]
-    presence_penalty: None  # pyright: ignore[reportIncompatibleVariableOverride]
-    seed: None  # pyright: ignore[reportIncompatibleVariableOverride]
-    stop: None  # pyright: ignore[reportIncompatibleVariableOverride]
     include: list[str]
     max_tool_calls: int
     prompt: JsonMapping

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from gateway.chat.openai_options import OpenAIChatOptions, answer_format, offered, passed_on, tool_mode, unsupported
+from gateway.chat.openai_options import answer_format, offered, passed_on, tool_mode
 from gateway.errors import ChatClientInvalidRequestException
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import ToolDefinition
@@ -20,7 +20,7 @@ from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 
 RENAMED = {"max_tokens": "max_output_tokens"}
-UNSUPPORTED = unsupported(OpenAIChatOptions) | {"verbosity"}
+UNSUPPORTED = frozenset({"presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop", "verbosity"})
 """Options that the API does not have, or has elsewhere."""
 
 AUDIO_FORMATS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "mp3": "mp3", "mpeg": "mp3"}

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from gateway.env_file import read_env_file
 from gateway.errors import SettingNotFoundError
 
 SettingsT = TypeVar("SettingsT")
@@ -51,7 +51,7 @@ def load_settings(
         SettingNotFoundError: A required field has no value, or more than one of a tuple has.
         ValueError: A value is not of the field's type; the text names the field or variable.
     """
-    file = _read_env_file(Path(env_file_path), env_file_encoding or "utf-8") if env_file_path is not None else {}
+    file = read_env_file(env_file_path, env_file_encoding) if env_file_path is not None else {}
     hints = get_type_hints(settings_type)
     settings: dict[str, object] = {}
     for name, hint in hints.items():
@@ -66,14 +66,6 @@ def load_settings(
             settings[name] = None
     _check_required(required_fields or (), settings, env_prefix)
     return cast("SettingsT", settings)
-
-
-def _read_env_file(path: Path, encoding: str) -> dict[str, str]:
-    if not path.exists():
-        raise FileNotFoundError(str(path))
-    from dotenv import dotenv_values  # loaded only by who reads such a file
-
-    return {name: value for name, value in dotenv_values(path, encoding=encoding).items() if value is not None}
 
 
 def _kinds(hint: object) -> list[object]:

@@ -108,18 +108,25 @@ def is_traced() -> bool:
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
 
 
-def get_tracer(instrumenting_module_name: str = SCOPE, instrumenting_library_version: str | None = None) -> Tracer:
+def get_tracer(
+    instrumenting_module_name: str = SCOPE,
+    instrumenting_library_version: str | None = None,
+    schema_url: str | None = None,
+    attributes: Attributes | None = None,
+) -> Tracer:
     """A tracer of the process's provider."""
     from opentelemetry import trace
 
-    return trace.get_tracer(instrumenting_module_name, instrumenting_library_version)
+    return trace.get_tracer(instrumenting_module_name, instrumenting_library_version, schema_url=schema_url, attributes=attributes)
 
 
-def get_meter(name: str = SCOPE, version: str | None = None) -> Meter:
+def get_meter(
+    name: str = SCOPE, version: str | None = None, schema_url: str | None = None, attributes: Attributes | None = None
+) -> Meter:
     """A meter of the process's provider."""
     from opentelemetry import metrics
 
-    return metrics.get_meter(name, version or "")
+    return metrics.get_meter_provider().get_meter(name, version or "", schema_url, attributes)
 
 
 class Operation:

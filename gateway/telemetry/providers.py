@@ -6,14 +6,18 @@ The SDK and the OTLP exporter come with the extra `telemetry`. A program that ha
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gateway.env_file import read_env_file
 from gateway.lazy import import_extra
 from gateway.telemetry.instrumentation import SCOPE, enable_instrumentation, is_set
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor
+    from opentelemetry.sdk._logs.export import LogRecordExporter
     from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.metrics.view import View
     from opentelemetry.sdk.resources import Resource
@@ -28,14 +32,23 @@ def is_wanted() -> bool:
     return is_set("ENABLE_INSTRUMENTATION")
 
 
-def create_resource(service_name: str | None = None, service_version: str | None = None) -> Resource:
-    """What the telemetry is of; `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` go before what is given.
+def create_resource(
+    service_name: str | None = None,
+    service_version: str | None = None,
+    env_file_path: str | None = None,
+    env_file_encoding: str | None = None,
+    **attributes: str | int | float | bool,
+) -> Resource:
+    """What the telemetry is of, with more `attributes`; `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` go before what is given.
+
+    `env_file_path` as in `configure_otel_providers`.
 
     Raises:
         ModuleNotFoundError: The extra `telemetry` is not installed.
     """
     resources: Any = import_extra("opentelemetry.sdk.resources", extra="telemetry", purpose=_PURPOSE)
-    given = {"service.name": service_name or SCOPE, **({"service.version": service_version} if service_version else {})}
+    _read_variables(env_file_path, env_file_encoding)
+    given = {"service.name": service_name or SCOPE, **({"service.version": service_version} if service_version else {}), **attributes}
     named = os.environ.get("OTEL_SERVICE_NAME")
     return resources.Resource(given).merge(resources.OTELResourceDetector().detect()).merge(
         resources.Resource({"service.name": named} if named else {})
@@ -46,36 +59,90 @@ def configure_otel_providers(
     *,
     enable_sensitive_data: bool | None = None,
     enable_console_exporters: bool | None = None,
-    exporters: Sequence[SpanExporter | MetricExporter] | None = None,
+    exporters: Sequence[SpanExporter | MetricExporter | LogRecordExporter] | None = None,
     views: Sequence[View] | None = None,
+    env_file_path: str | None = None,
+    env_file_encoding: str | None = None,
 ) -> None:
     """Set up the process's providers and turn instrumentation on. Call it once, before anything is traced.
 
     Traces and metrics go to `exporters`, to the OTLP endpoints of the standard `OTEL_EXPORTER_OTLP_*` variables, and
-    with `enable_console_exporters` (or the variable `ENABLE_CONSOLE_EXPORTERS`) to stderr.
+    with `enable_console_exporters` (or the variable `ENABLE_CONSOLE_EXPORTERS`) to stderr. An exporter of log records gets
+    Moongate's. Variables of the file `env_file_path` that are not set are set first.
 
     Raises:
+        FileNotFoundError: There is no file `env_file_path`.
         ModuleNotFoundError: The extra `telemetry` is not installed.
     """
     from opentelemetry import metrics, trace
 
+    _read_variables(env_file_path, env_file_encoding)
     sdk_trace: Any = import_extra("opentelemetry.sdk.trace", extra="telemetry", purpose=_PURPOSE)
     sdk_metrics: Any = import_extra("opentelemetry.sdk.metrics", extra="telemetry", purpose=_PURPOSE)
     trace_export: Any = import_extra("opentelemetry.sdk.trace.export", extra="telemetry", purpose=_PURPOSE)
     metric_export: Any = import_extra("opentelemetry.sdk.metrics.export", extra="telemetry", purpose=_PURPOSE)
+    log_export: Any = import_extra("opentelemetry.sdk._logs.export", extra="telemetry", purpose=_PURPOSE)
     on_console = is_set("ENABLE_CONSOLE_EXPORTERS") if enable_console_exporters is None else enable_console_exporters
     chosen: list[Any] = [*(exporters or ()), *_otlp_exporters(), *(_console_exporters(trace_export, metric_export) if on_console else ())]
     resource = create_resource()
     provider = sdk_trace.TracerProvider(resource=resource)
     readers: list[Any] = []
-    for exporter in chosen:
+    log_exporters = [exporter for exporter in chosen if isinstance(exporter, log_export.LogRecordExporter)]
+    for exporter in (exporter for exporter in chosen if exporter not in log_exporters):
         if isinstance(exporter, metric_export.MetricExporter):
             readers.append(metric_export.PeriodicExportingMetricReader(exporter))
         else:
             provider.add_span_processor(trace_export.BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     metrics.set_meter_provider(sdk_metrics.MeterProvider(metric_readers=readers, resource=resource, views=list(views or ())))
+    if log_exporters:
+        _export_logs(resource, [log_export.BatchLogRecordProcessor(exporter) for exporter in log_exporters])
     enable_instrumentation(enable_sensitive_data=enable_sensitive_data)
+
+
+def create_metric_views() -> list[View]:
+    """Views for `configure_otel_providers` that keep the metrics of models, agents and MCP and drop everything else.
+
+    Raises:
+        ModuleNotFoundError: The extra `telemetry` is not installed.
+    """
+    view: Any = import_extra("opentelemetry.sdk.metrics.view", extra="telemetry", purpose=_PURPOSE)
+    kept = [view.View(instrument_name=name) for name in ("gen_ai*", "mcp*", f"{SCOPE}*")]
+    return [*kept, view.View(instrument_name="*", aggregation=view.DropAggregation())]
+
+
+def _read_variables(path: str | None, encoding: str | None) -> None:
+    for name, value in (read_env_file(path, encoding) if path is not None else {}).items():
+        os.environ.setdefault(name, value)
+
+
+class _ToProvider(logging.Handler):
+    """Log records as OpenTelemetry's; their text as it is logged, which is never what was said (house rules, logging)."""
+
+    def __init__(self, provider: LoggerProvider) -> None:
+        super().__init__()
+        self._provider = provider
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from opentelemetry._logs import SeverityNumber
+
+        self._provider.get_logger(record.name).emit(
+            timestamp=int(record.created * 1e9),
+            severity_number=SeverityNumber(min(24, max(1, record.levelno // 10 * 4 + 1))),
+            severity_text=record.levelname,
+            body=record.getMessage(),
+        )
+
+
+def _export_logs(resource: Resource, processors: Sequence[LogRecordProcessor]) -> None:
+    from opentelemetry._logs import set_logger_provider
+
+    sdk_logs: Any = import_extra("opentelemetry.sdk._logs", extra="telemetry", purpose=_PURPOSE)
+    provider = sdk_logs.LoggerProvider(resource=resource)
+    for processor in processors:
+        provider.add_log_record_processor(processor)
+    set_logger_provider(provider)
+    logging.getLogger("gateway").addHandler(_ToProvider(provider))
 
 
 def _otlp_exporters() -> list[Any]:

@@ -122,12 +122,15 @@ def read_function(func: Callable[..., Any], *, explicit: Explicit | None = None)
 
     Raises:
         TypeError: An annotation cannot be resolved or described, or there are `*args` or `**kwargs`.
+        ValueError: Two parameters take the context of the call.
     """
     hints = _hints(func)
     description, parameter_notes = parse_docstring(inspect.getdoc(func if inspect.isroutine(func) else type(func)) or "")
     signature = inspect.signature(func)
-    contexts = ((name, _context_of(hints.get(name))) for name in signature.parameters)
-    context, context_type = next(((name, found) for name, found in contexts if found is not None), (None, None))
+    contexts = [(name, found) for name in signature.parameters if (found := _context_of(hints.get(name))) is not None]
+    if len(contexts) > 1:
+        raise ValueError(f"{' and '.join(name for name, _ in contexts)} all take the context of the call; one parameter may.")
+    context, context_type = contexts[0] if contexts else (None, None)
     output_schema, returns = _read_return(func, hints.get("return"))
     if explicit is not None:
         model, parameters = _explicit_model(explicit)

@@ -29,6 +29,14 @@ def read_arguments(arguments: Arguments) -> JsonObject:
     return cast("JsonObject", decoded)
 
 
+def decoded(text: str) -> JsonValue:
+    """What a text says where it is JSON, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def join_arguments(first: Arguments, second: Arguments) -> Arguments:
     """Two neighbouring pieces as one.
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from gateway.errors import AdditionItemMismatch, ContentError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.annotations import Annotation, UsageDetails, add_usage
-from gateway.types.arguments import Arguments, join_arguments, read_arguments
+from gateway.types.arguments import Arguments, decoded, join_arguments, read_arguments
 from gateway.types.copying import sharing_raw
 
 Annotations = Sequence[Annotation] | None
@@ -471,7 +471,7 @@ class Content:
         try:
             return read_arguments(self.arguments)
         except ValueError:
-            return {"raw": self.arguments}
+            return {"raw": decoded(cast("str", self.arguments))}
 
     def __add__(self, other: Content) -> Content:
         """Two neighbouring parts of one text, call or usage as one content.
@@ -479,7 +479,10 @@ class Content:
         Raises:
             AdditionItemMismatch: The two are no parts of one thing.
         """
-        if self.type != other.type or (self.type == "function_call" and other.call_id and other.call_id != self.call_id):
+        if not isinstance(cast("object", other), Content):
+            return NotImplemented
+        own, others = (self.id, other.id) if self.type == "text_reasoning" else (self.call_id, other.call_id)
+        if self.type != other.type or (own and others and own != others):
             raise AdditionItemMismatch(f"a {self.type} and a {other.type} cannot be joined")
         joined = Content(self.type, **{**_values(self), **_values(other)})
         joined.additional_properties = {**self.additional_properties, **other.additional_properties}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
+from gateway.errors import ContentError
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -56,18 +57,18 @@ def tool_mode(choice: ToolMode | str | None) -> ToolMode | None:
     """A tool choice in its long form; `None` where nothing was chosen.
 
     Raises:
-        ValueError: It is none of `auto`, `required`, `none`, names a function without `required`, or allows what are no names.
+        ContentError: It is none of `auto`, `required`, `none`, names a function without `required`, or allows what are no names.
     """
     if choice is None:
         return None
     mode = cast("ToolMode", {"mode": choice}) if isinstance(choice, str) else choice
     if mode.get("mode") not in ("auto", "required", "none"):
-        raise ValueError(f"tool_choice must be 'auto', 'required' or 'none', not {mode.get('mode')!r}.")
+        raise ContentError(f"tool_choice must be 'auto', 'required' or 'none', not {mode.get('mode')!r}.")
     if mode.get("required_function_name") and mode.get("mode") != "required":
-        raise ValueError("required_function_name needs the mode 'required'.")
+        raise ContentError("required_function_name needs the mode 'required'.")
     allowed: object = mode.get("allowed_tools", [])
     if not isinstance(allowed, list | tuple) or not all(isinstance(name, str) for name in cast("Sequence[object]", allowed)):
-        raise ValueError(f"allowed_tools must be a list of names, not {allowed!r}.")
+        raise ContentError(f"allowed_tools must be a list of names, not {allowed!r}.")
     return mode
 
 

@@ -174,8 +174,13 @@ class _Response:
         """The value if it was given or read already."""
         return None if self._value is _UNPARSED else self._value
 
+    @property
+    def text(self) -> str:
+        """The text of all messages, whoever said it; `last_text` has the assistant's last word (requirements C22)."""
+        return "".join(message.text for message in self.messages)
+
     def __str__(self) -> str:
-        return "".join(message.text for message in self.messages if message.role == "assistant")
+        return self.text
 
 
 class ChatResponse(_Response):
@@ -313,11 +318,6 @@ class AgentResponse(_Response):
         self.continuation_token = continuation_token
         self.additional_properties: JsonObject = additional_properties or {}
         self.raw_representation = raw_representation
-
-    @property
-    def text(self) -> str:
-        """What the assistant said, all of it (requirements C22); `last_text` has its last word."""
-        return str(self)
 
     @property
     def user_input_requests(self) -> list[Content]:

@@ -103,7 +103,7 @@ async def test_only_tools_that_may_run_twice_are_called_again() -> None:
         async def act() -> str:
             counts[name] += 1
             if counts[name] < 3:
-                raise ToolFailed("not now")
+                raise ToolFailed("not now") if counts[name] == 1 else ConnectionError("lost")
             return "ok"
 
         return tool(name=name, annotations=hints)(act)

@@ -27,6 +27,7 @@ from gateway import (
     SupportsAgentRun,
     tool,
 )
+from gateway.agents.answers import to_complete
 from gateway.errors import ModelError
 from tests.agents.building import agent_of, both_ways, call, kinds_of, results_of, run
 
@@ -333,9 +334,11 @@ async def test_a_forced_call_may_end_the_run_with_its_result(stream: bool) -> No
 
 
 @pytest.mark.requirement("TY6", "C22")
-def test_the_text_of_a_response_is_what_the_assistant_said() -> None:
-    response = AgentResponse(messages=[Message("user", "q"), Message("assistant", "a"), Message("tool", "t"), Message("assistant", "b")])
-    assert response.text == "ab"
+def test_the_text_of_a_response_is_all_of_it_and_a_client_gets_the_assistants_last_word() -> None:
+    said = [Message("user", "q"), Message("assistant", "a"), Message("tool", "t"), Message("assistant", "b"), Message("user", "?")]
+    response = AgentResponse(messages=said)
+    assert (response.text, str(response)) == ("qatb?", "qatb?")
+    assert to_complete(response, model=None, output=None).as_text() == "b"
 
 
 async def test_an_agent_that_is_entered_opens_and_closes_its_client_and_its_sources_of_tools() -> None:

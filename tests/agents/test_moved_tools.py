@@ -13,8 +13,10 @@ from gateway import (
     SKIP_PARSING,
     ChatResponseUpdate,
     Content,
+    ContextProvider,
     FunctionInvocationContext,
     FunctionTool,
+    SessionContext,
     ToolException,
     function_middleware,
     map_chat_to_agent_update,
@@ -162,3 +164,30 @@ async def test_options_are_checked_by_the_functions_that_clients_of_ones_own_cal
     wrong_mode: Any = {"mode": "auto", "allowed_tools": "look"}
     with pytest.raises(ValueError, match="allowed_tools"):
         validate_tool_mode(wrong_mode)
+
+
+@both_ways
+@pytest.mark.requirement("AG4")
+async def test_the_tools_of_a_run_are_the_agents_its_own_a_sources_and_a_providers_each_name_once(stream: bool) -> None:
+    class Source:
+        id = "notes"
+
+        async def tools(self) -> list[Any]:
+            return [FunctionTool(lambda: "noted", name="note")]
+
+        def subscribe(self, on_change: Any) -> None:
+            """Its tools never change."""
+
+    class Provider(ContextProvider):
+        async def before_run(self, *, agent: Any, session: Any, context: SessionContext, state: Any) -> None:
+            context.extend_tools(self.source_id, [FunctionTool(lambda: "found", name=names.pop())])
+
+    names = ["join", "find"]
+    calls = [call("note", id="c1"), call("find", id="c2"), call("join", {"first": "a"}, "c3"), call("mine", id="c4")]
+    agent, client = agent_of([calls, "ok"], [join, Source()], context_providers=[Provider("p")])
+    own = FunctionTool(lambda: "own", name="mine")
+    response = await run(agent, stream, tools=[own], options={"temperature": 0.5})
+    assert results_of(response) == ["noted", "found", "a?", "own"]
+    assert sorted(offered.name for offered in client.requests[0][1].get("tools") or ()) == ["find", "join", "mine", "note"]
+    with pytest.raises(ValueError, match="'join'"):
+        await run(agent, stream)

@@ -189,7 +189,10 @@ async def test_a_forced_tool_choice_holds_for_the_first_call_only() -> None:
     assert [options.get("tool_choice") for _, options in client.requests] == ["required", None]
 
 
-@pytest.mark.parametrize("bad", [{"max_iterations": 0}, {"max_function_calls": 0}, {"max_consecutive_errors_per_request": -1}])
+@pytest.mark.parametrize(
+    "bad",
+    [{"max_iterations": 0}, {"max_function_calls": 0}, {"max_duration_seconds": 0}, {"max_consecutive_errors_per_request": -1}],
+)
 @pytest.mark.requirement("TL2")
 def test_limits_out_of_range_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
@@ -410,6 +413,35 @@ async def test_a_conversation_that_the_provider_keeps_is_only_told_what_is_new(s
     assert told == [["user"], ["tool"], ["user"]]
     assert [options.get("conversation_id") for _, options in client.requests] == [None, "conversation-1", "conversation-2"]
     assert session.service_session_id == "conversation-3"
+
+
+@pytest.mark.requirement("TL12")
+async def test_calls_run_one_after_the_other_where_that_is_asked_for() -> None:
+    log: list[str] = []
+
+    async def first() -> None:
+        log.append("first begins")
+        await anyio.lowlevel.checkpoint()
+        log.append("first ends")
+
+    def second() -> None:
+        log.append("second")
+
+    batch = [call("first", id="c1"), call("second", id="c2")]
+    agent, _ = agent_of([batch, "ok"], [first, second], loop={"allow_concurrent_invocation": False})
+    assert len(results_of(await run(agent, False))) == 2
+    assert log == ["first begins", "first ends", "second"]
+
+
+@both_ways
+@pytest.mark.requirement("TL2")
+async def test_a_run_that_took_its_time_gets_no_more_tools(stream: bool) -> None:
+    agent, client = agent_of([call("add", {"a": 1, "b": 1})] * 3, loop={"max_duration_seconds": 1e-9})
+    response = await run(agent, stream)
+    assert (results_of(response), response.text, len(client.requests)) == (["2"], NO_ANSWER, 2)
+    assert "at most 1e-09 s" in response.additional_properties["stopped"]
+    agent, client = agent_of([call("add", {"a": 1, "b": 1}), "done"], loop={"max_duration_seconds": 60})
+    assert (results_of(await run(agent, stream)), len(client.requests)) == (["2"], 2)
 
 
 @pytest.mark.requirement("TL12")

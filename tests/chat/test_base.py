@@ -116,6 +116,24 @@ async def test_chat_middleware_runs_around_each_model_call_inside_the_tool_loop(
     assert order == ["before 1", "after", "tool", "before 3", "after"]
 
 
+@pytest.mark.requirement("CL2")
+async def test_a_client_of_ones_own_may_use_what_the_base_offers_for_its_hook() -> None:
+    class Checked(BaseChatClient):
+        def _inner_get_response(self, *, messages: Sequence[Message], stream: bool, options: ChatOptions, **kwargs: Any) -> Any:
+            async def parts() -> AsyncIterator[ChatResponseUpdate]:
+                checked = await self._validate_options(options)
+                yield ChatResponseUpdate([Content.from_text(f'{{"heat": {checked["temperature"]}}}')], "assistant")
+
+            answer = self._build_response_stream(parts(), response_format=options.get("response_format"))
+            return answer if stream else answer.get_final_response()
+
+    options: Any = {"temperature": 1, "response_format": {"type": "object"}}
+    assert (await Checked().get_response("hi", options=options)).value == {"heat": 1.0}
+    assert (await Checked().get_response("hi", stream=True, options=options).get_final_response()).text == '{"heat": 1.0}'
+    with pytest.raises(ValueError, match="temperature must be between"):
+        await Checked().get_response("hi", options={"temperature": 9})
+
+
 @pytest.mark.requirement("CL5")
 async def test_a_client_becomes_an_agent() -> None:
     agent = Echo().as_agent(name="parrot", instructions="Repeat.", default_options={"temperature": 0.1})

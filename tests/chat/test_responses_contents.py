@@ -214,7 +214,7 @@ async def test_hosted_tools_are_sent_as_they_are_beside_functions(responses: Ope
         return place
 
     hosted = [
-        responses.get_web_search_tool(user_location={"city": "Kiel"}, search_context_size="low"),
+        OpenAIChatClient.get_web_search_tool(user_location={"city": "Kiel"}, search_context_size="low"),
         responses.get_code_interpreter_tool(file_ids=["f1"]),
         responses.get_file_search_tool(vector_store_ids=["v1"], max_num_results=5),
         responses.get_image_generation_tool(size="auto"),

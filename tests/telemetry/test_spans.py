@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from gateway import (
     Agent,
@@ -21,7 +26,7 @@ from gateway import (
     enable_instrumentation,
 )
 from gateway.errors import ModelError
-from gateway.observability import OBSERVABILITY_SETTINGS
+from gateway.observability import OBSERVABILITY_SETTINGS, create_metric_views
 from gateway.telemetry import providers as setup
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.telemetry.conftest import Recorded
@@ -157,6 +162,54 @@ async def test_off_is_the_default_and_off_for_good_needs_force(recorded: Recorde
     assert recorded.exporter.get_finished_spans() == ()
     enable_instrumentation(force=True)
     assert OBSERVABILITY_SETTINGS.enable_instrumentation
+
+
+PROVIDERS = """
+import asyncio, logging, sys
+from gateway import Agent, ScriptedChatClient
+from gateway.observability import configure_otel_providers, create_metric_views, create_resource, get_meter, get_tracer
+from opentelemetry import metrics, trace
+from opentelemetry._logs import get_logger_provider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+spans, logs = InMemorySpanExporter(), InMemoryLogRecordExporter()
+configure_otel_providers(exporters=[spans, logs], views=create_metric_views(), env_file_path=sys.argv[1])
+logging.getLogger("gateway.agents").warning("a %s", "warning")
+logging.getLogger("elsewhere").warning("not ours")
+asyncio.run(Agent(ScriptedChatClient(["hi"]), name="scout").run("go"))
+with get_tracer("mine", "1", attributes={"a": 1}).start_as_current_span("my span"):
+    get_meter("mine", "1", attributes={"a": 1}).create_counter("my.count").add(1)
+trace.get_tracer_provider().force_flush()
+get_logger_provider().force_flush()
+print(sorted(span.name for span in spans.get_finished_spans()))
+print(spans.get_finished_spans()[0].resource.attributes["service.name"])
+print([(one.log_record.severity_text, one.log_record.body) for one in logs.get_finished_logs()])
+print(create_resource(service_version="7", team="moon").attributes["team"])
+"""
+
+
+def test_providers_are_set_up_from_a_file_of_variables_and_export_spans_and_our_logs(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text("OTEL_SERVICE_NAME=from-file\n", encoding="utf-8")
+    command = [sys.executable, "-W", "error", "-c", PROVIDERS, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        ["['chat scripted', 'invoke_agent scout', 'my span']", "from-file", "[('WARNING', 'a warning')]", "moon"],
+    ), done.stderr
+
+
+def test_metric_views_keep_ours_and_drop_the_rest() -> None:
+    reader = InMemoryMetricReader()
+    meter = MeterProvider([reader], views=create_metric_views()).get_meter("any")
+    for name in ("gen_ai.client.token.usage", "mcp.server.operation.duration", "their.count"):
+        meter.create_counter(name).add(1)
+    data = reader.get_metrics_data()
+    assert data is not None
+    names = {metric.name for found in data.resource_metrics for scope in found.scope_metrics for metric in scope.metrics}
+    assert names == {"gen_ai.client.token.usage", "mcp.server.operation.duration"}
 
 
 @pytest.mark.requirement("AG10")

@@ -421,6 +421,15 @@ def test_a_name_that_is_no_tool_name_is_refused() -> None:
 
 
 @pytest.mark.requirement("TL13")
+def test_two_parameters_cannot_both_take_the_context() -> None:
+    def ask(first: CallContext, second: CallContext) -> str:
+        return ""
+
+    with pytest.raises(ValueError, match="first and second"):
+        _ = FunctionTool(ask).definition
+
+
+@pytest.mark.requirement("TL13")
 def test_two_different_tools_of_one_name_are_a_value_error_and_the_same_one_twice_is_not() -> None:
     @tool(name="x")
     def one() -> str:

@@ -106,7 +106,12 @@ def test_an_annotation_that_comes_after_its_text_is_kept_with_it() -> None:
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [(Content.from_text("a"), CALL), (CALL, Content.from_function_call("other", "f", "")), (EVERY_KIND[4], EVERY_KIND[4])],
+    [
+        (Content.from_text("a"), CALL),
+        (CALL, Content.from_function_call("other", "f", "")),
+        (Content.from_text_reasoning("a", id="r1"), Content.from_text_reasoning("b", id="r2")),
+        (EVERY_KIND[4], EVERY_KIND[4]),
+    ],
 )
 def test_contents_that_are_no_parts_of_one_thing_do_not_join(first: Content, second: Content) -> None:
     with pytest.raises(AdditionItemMismatch):

@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator, Sequence
 import anyio
 
 from gateway.chat.middleware import ChatContext, ChatMiddleware
-from gateway.errors import GatewayError, ModelError, PolicyDenied
+from gateway.errors import MiddlewareException, ModelError, PolicyDenied, UserInputRequired
 from gateway.middleware import CallNext
 from gateway.policy.repeats import is_repeatable
 from gateway.tools.base import Tool
 from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
+from gateway.tools.schema import ArgumentsRefused
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream
 
@@ -92,6 +93,10 @@ class ModelRetryMiddleware(ChatMiddleware):
         await self._backoff.pause(attempt, wanted if isinstance(wanted, float) else None)
 
 
+_FINAL = (PolicyDenied, ArgumentsRefused, UserInputRequired, MiddlewareException)
+"""Calling again would change nothing about these."""
+
+
 class ToolRetryMiddleware(FunctionMiddleware):
     """Repeats tool calls that raised an error, for tools that may run more than once.
 
@@ -122,8 +127,10 @@ class ToolRetryMiddleware(FunctionMiddleware):
             try:
                 await call_next()
                 return
-            except GatewayError as error:
-                if isinstance(error, PolicyDenied) or not may_repeat or attempt >= self._backoff.attempts:
+            except _FINAL:
+                raise
+            except Exception:  # whatever the function raised: nothing is swallowed, the last one goes on from here
+                if not may_repeat or attempt >= self._backoff.attempts:
                     raise
             await self._backoff.pause(attempt)
 
