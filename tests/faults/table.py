@@ -113,6 +113,6 @@ ATTACKS: dict[int, Row] = {
     31: Row("forged tokens", "-", "no inbound OAuth: API keys are compared by hash"),
     32: Row("malformed input that kills", "the gateway answers the next honest request; no traceback"),
     33: Row("state that runs code when it is loaded", "JSON only; unknown classes are never made"),
-    34: Row("packages that change under one name", "-", "open: `doctor` does not yet warn of a server started from `…@latest`"),
+    34: Row("packages that change under one name", "`doctor` and `lock` name a server started from `…@latest` or no version"),
     35: Row("calls that go in circles", "refused by depth and by where they have been"),
 }
