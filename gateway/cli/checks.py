@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Literal
 from gateway import __version__
 from gateway.errors import ConfigError, StorageError
 from gateway.json_types import JsonObject
+from gateway.policy.packages import floating_packages
 
 if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
     from gateway.config.models import StdioServer
 
 Status = Literal["ok", "warn", "fail"]
+
+PIN_FIX = "Write the version that you looked at, as in `some-server@1.2.3`; who publishes the next one then runs nothing here."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ def _programs(loaded: LoadedConfig) -> list[Check]:
                 checks.append(Check("fail", subject, f"not found, but mcpServers.{name} starts it", fix))
             else:
                 checks.append(Check("ok", subject, found, ""))
+            checks += [Check("warn", f"package of server {name}", text, PIN_FIX) for text in floating_packages(entry.command, entry.args)]
     return checks
 
 

@@ -69,6 +69,8 @@ def lock(servers: tuple[str, ...], check: bool, diff: bool, accepted: tuple[str,
     wanted = sorted({name.partition("/")[0] for name in accepted}) if accepted else list(servers)
     if not wanted:
         wanted = [name for name in loaded.config.mcp_servers if name in pins.servers] if comparing else list(loaded.config.mcp_servers)
+    for text in _floating(loaded, wanted):
+        say(text)
     listed = run_async(lambda: _listed(loaded, wanted)) if wanted else {}
     if check or diff:
         unpinned = [name for name in loaded.config.mcp_servers if name not in pins.servers]
@@ -77,6 +79,20 @@ def lock(servers: tuple[str, ...], check: bool, diff: bool, accepted: tuple[str,
         _compare(pins, listed, must_match=check, as_json=as_json)
         return
     _write(path, pins, listed, accepted, full=not servers and not accepted, as_json=as_json)
+
+
+def _floating(loaded: LoadedConfig, wanted: Sequence[str]) -> list[str]:
+    """What pins of definitions do not hold: the program behind them, where its version is left to a registry."""
+    from gateway.config.models import StdioServer
+    from gateway.policy.packages import floating_packages
+
+    entries = [(name, loaded.config.mcp_servers.get(name)) for name in wanted]
+    return [
+        f"warning: server {name!r}: {text}; its definitions are pinned, its program is not"
+        for name, entry in entries
+        if isinstance(entry, StdioServer)
+        for text in floating_packages(entry.command, entry.args)
+    ]
 
 
 def _pins_to_change(path: Path, *, full: bool) -> Pins:

@@ -90,6 +90,9 @@ def load_yaml(text: str, *, path: str = "") -> JsonValue:
         raise DocumentError(f"Line {line}: {error.problem}", code="yaml-syntax", line=line, path=path) from None
     except yaml.YAMLError as error:
         raise DocumentError(f"Not YAML: {error}", code="yaml-syntax", path=path) from None
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        raise DocumentError(f"Line {line}: half a character (a lone surrogate).", code="yaml-syntax", line=line, path=path) from None
 
 
 def load_mapping(text: str, *, path: str = "") -> JsonObject:

@@ -31,10 +31,16 @@ class TaskCheckpoints:
         self._events = events
 
     @property
+    def _kept(self) -> JsonObject | None:
+        """What was kept last: `checkpoint` and `outputs`. Earlier versions kept the checkpoint alone."""
+        kept = cast("JsonObject | None", self._durable.kept(_NAME))
+        return kept if kept is None or "checkpoint" in kept else {"checkpoint": kept, "outputs": []}
+
+    @property
     def latest_id(self) -> CheckpointID | None:
         """The checkpoint to go on from; `None` at the first attempt."""
-        kept = self._durable.kept(_NAME)
-        return str(cast("JsonObject", kept)["checkpoint"]["checkpoint_id"]) if kept is not None else None
+        kept = self._kept
+        return str(kept["checkpoint"]["checkpoint_id"]) if kept is not None else None
 
     def outputs(self, book: TypeBook) -> list[WorkflowEvent[Any]]:
         """What the run had given by the latest checkpoint.
@@ -42,7 +48,7 @@ class TaskCheckpoints:
         Raises:
             WorkflowCheckpointException: `book` does not know a class of it.
         """
-        kept = cast("JsonObject", self._durable.kept(_NAME) or {"outputs": []})
+        kept = self._kept or {"outputs": []}
         given: list[tuple[str, Any]] = [(str(item["from"]), settle(decode(item["data"], TypeBook()), book)) for item in kept["outputs"]]
         return [WorkflowEvent("output", data, executor) for executor, data in given]
 
@@ -59,7 +65,7 @@ class TaskCheckpoints:
 
     async def load(self, checkpoint_id: CheckpointID) -> WorkflowCheckpoint:
         """The latest."""
-        kept = cast("JsonObject", self._durable.kept(_NAME))
+        kept = cast("JsonObject", self._kept)
         return from_json(json.dumps(kept["checkpoint"]), TypeBook())
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:

@@ -13,6 +13,7 @@ from mcp.client.stdio import stdio_client
 
 from gateway.upstream.pins import Pins, forms_of, write_pins
 from tests.cli.processes import environment, moongate
+from tests.fakes.inside import command
 from tests.fakes.running import gateway_command, raw_stdio
 
 SEARCH = {"name": "search", "description": "Finds.", "inputSchema": {"type": "object", "properties": {"q": {"type": "string"}}}}
@@ -111,6 +112,22 @@ def test_doctor_names_servers_that_the_lock_file_leaves_out(tmp_path: Path) -> N
 
 
 @pytest.mark.attack(12)
+@pytest.mark.attack(34)
+def test_doctor_and_lock_warn_of_a_server_whose_package_is_another_one_tomorrow(tmp_path: Path) -> None:
+    starter = tmp_path / "npx"
+    starter.write_text("#!/bin/sh\nexit 1\n")
+    starter.chmod(0o755)
+    entry = {"command": str(starter), "args": ["-y", "some-server@latest"]}
+    (tmp_path / "gateway.json").write_text(json.dumps({"mcpServers": {"far": entry}, "storage": {"dir": str(tmp_path / "state")}}))
+    checks = command("doctor", "--json", "--config", str(tmp_path / "gateway.json")).data["checks"]
+    (warned,) = [check for check in checks if check["status"] == "warn" and check["subject"] == "package of server far"]
+    assert "some-server@latest" in warned["text"]
+    assert "@1.2.3" in warned["fix"]
+    locked = command("lock", "--config", str(tmp_path / "gateway.json"))
+    assert locked.code == 4
+    assert "'some-server@latest' is another version" in locked.err
+
+
 def test_an_edited_lock_file_is_refused(tmp_path: Path) -> None:
     configure(tmp_path, [SEARCH])
     assert moongate("lock", cwd=tmp_path).code == 0

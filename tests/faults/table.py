@@ -39,11 +39,7 @@ FAULTS: dict[int, Row] = {
     12: Row("the disk of the state is full", "calls go on; what needs state says why; all is well when there is room, without a restart"),
     13: Row("the database file is locked by another process", "bounded waiting, a clear warning, nothing recorded is lost"),
     14: Row("the clock moves by days", "waits and times to live hold, nothing expires in bulk"),
-    15: Row(
-        "an upgrade with unfinished tasks",
-        "they finish under the new version",
-        "open: no release is out yet whose histories could be kept",
-    ),
+    15: Row("an upgrade with unfinished tasks, on databases kept of earlier versions", "they finish under the new version"),
     16: Row(
         "a server refuses connections, is a black hole, fails TLS",
         "an error within the connect timeout; one probe at a time afterwards",
@@ -112,6 +108,6 @@ ATTACKS: dict[int, Row] = {
     31: Row("forged tokens", "-", "no inbound OAuth: API keys are compared by hash"),
     32: Row("malformed input that kills", "the gateway answers the next honest request; no traceback"),
     33: Row("state that runs code when it is loaded", "JSON only; unknown classes are never made"),
-    34: Row("packages that change under one name", "-", "open: `doctor` does not yet warn of a server started from `…@latest`"),
+    34: Row("packages that change under one name", "`doctor` and `lock` name a server started from `…@latest` or no version"),
     35: Row("calls that go in circles", "refused by depth and by where they have been"),
 }

@@ -1,0 +1,126 @@
+"""Which packages a start command takes from a registry without saying which version.
+
+`npx -y some-server@latest` runs whatever its registry serves on the day of the start: the same configuration is another program
+after somebody publishes one. Pure; `doctor` and `lock` tell it, nothing refuses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
+
+Registry = Literal["npm", "PyPI"]
+
+_NPM = re.compile(r"(?P<name>(@[\w.~-]+/)?[\w.~-]+)(@(?P<version>.*))?")
+_PYPI = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(\[[^\]]*\])?\s*(@|==)?\s*(?P<version>.*)")
+_EXACT = re.compile(r"v?\d+(\.\d+)*([-.+]?[\w.+-]+)?")
+"""A version and no range, tag or wildcard."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Starter:
+    """A program that fetches packages and runs one. Options are those that take a value."""
+
+    registry: Registry
+    verbs: tuple[str, ...] = ()
+    """Words before its arguments that make it one, such as `dlx`; without any it always is."""
+    packages: frozenset[str] = frozenset()
+    """Options whose value is a package to fetch."""
+    instead: frozenset[str] = frozenset()
+    """Those after which the first word is a command of that package, and no package."""
+    others: frozenset[str] = frozenset()
+    """Other options with a value."""
+    asks: bool = False
+    """Whether a name without a version may also mean what is installed already, unless `-y` is given."""
+
+
+_NPX = _Starter(
+    "npm",
+    packages=frozenset({"-p", "--package"}),
+    instead=frozenset({"-p", "--package", "-c", "--call"}),
+    others=frozenset({"-c", "--call", "-w", "--workspace", "--registry", "--cache", "--prefix", "--userconfig", "--loglevel"}),
+    asks=True,
+)
+_UVX = _Starter(
+    "PyPI",
+    packages=frozenset({"--from", "--with", "-w"}),
+    instead=frozenset({"--from"}),
+    others=frozenset({
+        "-p", "--python", "-i", "--index-url", "--index", "--default-index", "--extra-index-url", "-f", "--find-links", "--with-editable",
+        "--with-requirements", "-c", "--constraints", "--overrides", "--directory", "--project", "--cache-dir", "--config-file",
+        "--env-file", "--refresh-package", "--reinstall-package",
+        "-P", "--upgrade-package", "--prerelease", "--resolution", "--exclude-newer", "--color",
+    }),
+)  # fmt: skip
+_PIPX = _Starter("PyPI", ("run",), frozenset({"--spec"}), frozenset({"--spec"}), frozenset({"--python", "--pip-args", "-i", "--index-url"}))
+_STARTERS: Mapping[str, tuple[_Starter, ...]] = {
+    "npx": (_NPX,),
+    "bunx": (_NPX,),
+    "pnpx": (_NPX,),
+    "npm": (_Starter("npm", ("exec",), _NPX.packages, _NPX.instead, _NPX.others, asks=True),
+            _Starter("npm", ("x",), _NPX.packages, _NPX.instead, _NPX.others, asks=True)),
+    "pnpm": (_Starter("npm", ("dlx",), frozenset({"--package"}), frozenset({"--package"})),),
+    "yarn": (_Starter("npm", ("dlx",), _NPX.packages, frozenset()),),
+    "bun": (_Starter("npm", ("x",), _NPX.packages, _NPX.instead),),
+    "uvx": (_UVX,),
+    "uv": (_Starter("PyPI", ("tool", "run"), _UVX.packages, _UVX.instead, _UVX.others),),
+    "pipx": (_PIPX,),
+}  # fmt: skip
+
+
+def floating_packages(command: str, args: Sequence[str]) -> list[str]:
+    """The packages of a start command whose version is left to the registry, each with the reason: what is told a person."""
+    words = [command, *args]
+    name = _program(words)
+    if name == "cmd":  # `cmd /c npx …`, the usual way on Windows
+        while words and (words[0].startswith("/") or _program(words) == "cmd"):
+            words = words[1:]
+        name = _program(words)
+    found: list[str] = []
+    for starter in _STARTERS.get(name, ()):
+        rest = words[1:]
+        if tuple(rest[: len(starter.verbs)]) == starter.verbs:
+            rest = rest[len(starter.verbs) :]
+            is_sure = not starter.asks or bool({"-y", "--yes"} & set(rest))
+            found += [told for spec in _specs(starter, rest) if (told := _judge(starter.registry, spec, is_sure))]
+    return found
+
+
+def _program(words: Sequence[str]) -> str:
+    name = PurePath(words[0].replace("\\", "/")).name.lower() if words else ""
+    return re.sub(r"\.(cmd|exe|bat|ps1)$", "", name)
+
+
+def _specs(starter: _Starter, words: Sequence[str]) -> Iterator[str]:
+    """The packages that are named, up to the command's own arguments."""
+    names_command = False
+    rest = iter(words)
+    for word in rest:
+        option, is_joined, value = word.partition("=")
+        if word == "--":
+            continue
+        if word.startswith("-"):
+            names_command |= option in starter.instead
+            if option in starter.packages | starter.others and not is_joined:
+                value = next(rest, "")
+            if option in starter.packages:
+                yield from value.split(",") if starter.registry == "PyPI" else (value,)
+            continue
+        if not names_command:
+            yield word
+        return
+
+
+def _judge(registry: Registry, spec: str, is_sure: bool) -> str | None:
+    """Why a package is not the same tomorrow, or `None`: it is, or it is no package of the registry (a path, a repository)."""
+    spec = spec.strip()
+    match = (_NPM if registry == "npm" else _PYPI).fullmatch(spec)
+    if match is None or spec.startswith((".", "/")) or "://" in spec:
+        return None
+    version = (match["version"] or "").strip()
+    if not version:
+        return f"{spec[:200]!r} names no version" if is_sure else None
+    return None if _EXACT.fullmatch(version) else f"{spec[:200]!r} is another version whenever {registry} has one"

@@ -1,0 +1,143 @@
+"""Databases with unfinished tasks as earlier versions left them, kept as text in `golden/`, for the test that an upgrade finishes them.
+
+    python -m tests.faults.golden NAME [FOLDER]
+
+adds one, of the code in FOLDER (a checkout of a release; this one's by default): do it with every release. What is kept of
+a state folder is its database; times in it move along to the day of the test,
+but for the leases, which are over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from gateway.storage.names import DATABASE_FILE
+from tests.fakes.running import ROOT, free_port, wait_until_ready
+from tests.interaction.wire import Wire, over_http
+from tests.tasks.test_gateways import FLOW, FUNCTIONS, until
+
+FOLDER = Path(__file__).with_name("golden")
+TASKS = ("done", "asks", "again", "runs")
+"""What the tasks of a golden database are: finished; in doubt, its question not answered; begun again after an answer; begun."""
+
+
+def lay_out(folder: Path) -> dict[str, Any]:
+    """The workflow and its functions; returns the configuration that serves it."""
+    (folder / "durable_functions.py").write_text(FUNCTIONS)
+    (folder / "flow.workflow.yaml").write_text(FLOW)
+    return {"expose": {"agents": ["."]}, "storage": {"dir": str(folder / "state")}}
+
+
+def write(name: str, state: Path, tasks: dict[str, str]) -> None:
+    """Keep the database of a state folder whose process is dead; `tasks` are ids by `TASKS`."""
+    with closing(sqlite3.connect(state / DATABASE_FILE)) as database:
+        lines = list(database.iterdump())
+    head = f"-- {json.dumps({'at': time.time(), 'tasks': tasks})}"
+    (FOLDER / f"{name}.sql").write_text("\n".join([head, *lines, ""]), encoding="utf-8")
+
+
+def restore(name: str, state: Path) -> dict[str, str]:
+    """Make a state folder of a golden database; returns the ids of its tasks by `TASKS`."""
+    text = (FOLDER / f"{name}.sql").read_text(encoding="utf-8")
+    head = json.loads(text.partition("\n")[0].removeprefix("-- "))
+    state.mkdir(mode=0o700)
+    with closing(sqlite3.connect(state / DATABASE_FILE)) as database:
+        database.executescript(text)
+        since = time.time() - head["at"]
+        for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            for column in database.execute(f"PRAGMA table_info({table})").fetchall():
+                if column[2].startswith(("FLOAT", "REAL", "DOUBLE")) and column[1] != "lease_until":
+                    database.execute(f"UPDATE {table} SET {column[1]} = {column[1]} + ? WHERE {column[1]} > 1e9", (since,))
+        database.commit()
+    (state / DATABASE_FILE).chmod(0o600)
+    return head["tasks"]
+
+
+class _Old:
+    """A gateway of some checkout."""
+
+    def __init__(self, code: Path, folder: Path, config: dict[str, Any]) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        path, log = folder / "gateway.json", folder / f"{port}.log"
+        path.write_text(json.dumps(config))  # and nothing that an earlier version does not know
+        command = [sys.executable, "-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path)]
+        environ = {**os.environ, "PYTHONPATH": str(code)}
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(command, cwd=code, stdout=out, stderr=out, start_new_session=True, env=environ)
+        wait_until_ready(self._process, f"{self.url}/ready", log)
+
+    def __enter__(self) -> _Old:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+async def begin(wire: Wire, journal: Path, x: str) -> str:
+    """Start a task and wait until it is in its second step."""
+    there = seconds(journal)
+    started = await wire.send("tools/call", name="workflow__flow", arguments={"x": x})
+    await until_more(journal, there)
+    return started["result"]["taskId"]
+
+
+def seconds(journal: Path) -> int:
+    """How often a second step began."""
+    return journal.read_text().splitlines().count("second") if journal.exists() else 0
+
+
+async def until_more(journal: Path, there: int) -> None:
+    """Until another second step began."""
+    with anyio.fail_after(30):
+        while seconds(journal) <= there:
+            await anyio.sleep(0.05)
+
+
+async def answer(wire: Wire, task_id: str) -> None:
+    """Have the step in doubt run again."""
+    state = await until(wire, task_id, "input_required")
+    answers = {key: {"action": "accept", "content": {"outcome": "retry"}} for key in state["inputRequests"]}
+    await wire.send("tasks/update", taskId=task_id, inputResponses=answers)
+
+
+async def make(name: str, code: Path) -> None:
+    """Run the gateway of a checkout, leave its tasks unfinished, and keep what it leaves."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        config = lay_out(folder)
+        journal, go = folder / "journal", folder / "go"
+        tasks: dict[str, str] = {}
+        with _Old(code, folder, config) as old:
+            async with over_http(f"{old.url}/mcp", "modern") as wire:
+                go.touch()
+                tasks["done"] = await begin(wire, journal, "done")
+                await until(wire, tasks["done"], "completed")
+                go.unlink()
+                for kind in ("asks", "again"):
+                    tasks[kind] = await begin(wire, journal, kind)
+        with _Old(code, folder, config) as old:
+            async with over_http(f"{old.url}/mcp", "modern") as wire:
+                await until(wire, tasks["asks"], "input_required")
+                there = seconds(journal)
+                await answer(wire, tasks["again"])
+                await until_more(journal, there)
+                tasks["runs"] = await begin(wire, journal, "runs")
+        write(name, folder / "state", tasks)
+
+
+if __name__ == "__main__":
+    anyio.run(make, sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else ROOT).resolve())

@@ -1,0 +1,33 @@
+"""An upgrade: what an earlier version left unfinished, this one finishes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.inside import gateway_inside
+from tests.faults import golden
+from tests.interaction.wire import over_http
+from tests.tasks.test_gateways import until
+
+pytestmark = [pytest.mark.timeout(60)]
+
+
+@pytest.mark.fault(15)
+@pytest.mark.parametrize("name", sorted(path.stem for path in golden.FOLDER.glob("*.sql")))
+async def test_tasks_of_an_earlier_version_are_finished_by_this_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "durable_functions", raising=False)  # of another folder
+    config = golden.lay_out(tmp_path)
+    tasks = golden.restore(name, tmp_path / "state")
+    (tmp_path / "go").touch()
+    with gateway_inside(tmp_path, config) as gateway:
+        async with over_http(gateway.url, "modern") as wire:
+            for kind in ("asks", "runs"):
+                await golden.answer(wire, tasks[kind])
+            for kind in golden.TASKS:
+                state = await until(wire, tasks[kind], "completed")
+                assert state["result"]["content"] == [{"type": "text", "text": f"{kind}12"}]
+    steps = (tmp_path / "journal").read_text().splitlines()
+    assert steps == ["second"] * 3  # what was finished before did not run again
