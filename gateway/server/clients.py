@@ -93,8 +93,9 @@ class Clients:
     def seen_session(self, wire_id: str, principal: Principal) -> LegacySession | None:
         """The session with this `Mcp-Session-Id`, if it is this principal's and the SDK served it of late."""
         known = self._by_wire_id.get(wire_id)
-        is_theirs = known is not None and known.opened_by == principal.id
-        return known if is_theirs and time.monotonic() - known.seen < SEEN_SECONDS else None
+        if known is None or known.opened_by != principal.id or time.monotonic() - known.seen >= SEEN_SECONDS:
+            return None
+        return known
 
     def part_with(self, wire_id: str) -> None:
         """The session is about to end: only the SDK says whether it is still there."""

@@ -432,8 +432,8 @@ def old_request(arguments: Any = None, *, name: str = "echo", number: Any = 1, *
 
 async def open_session(house: House, version: str = SESSION) -> str:
     """A session that the SDK has served a request of."""
-    hello = {"protocolVersion": version, "capabilities": {"elicitation": {}}, "clientInfo": {"name": "old", "version": "1"}}
-    opening = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
+    hello: dict[str, Any] = {"protocolVersion": version, "capabilities": {"elicitation": {}}, "clientInfo": {"name": "old", "version": "1"}}
+    opening: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
     session = (await post(house.longer, list(old_heads().items()), json.dumps(opening).encode())).session
     for message in ({"method": "notifications/initialized"}, {"id": "l", "method": "tools/list"}):
         await post(house.longer, list(old_heads(session).items()), json.dumps({"jsonrpc": "2.0", **message}).encode())
@@ -457,9 +457,10 @@ async def test_whatever_is_sent_in_a_session_is_told_done_and_recorded_the_same_
         given = old_heads(session)
         made = [json.loads(body) for body in bodies(chance) if body.startswith(b'{"jsonrpc') and is_json(body)]
         for message in made[::3]:
-            params = message.get("params")
-            if isinstance(params, dict) and isinstance(params.get("_meta"), dict) and chance.random() < 0.7:
-                params["_meta"] = {key: value for key, value in params["_meta"].items() if key not in ENVELOPE}
+            params: Any = message.get("params")
+            meta: Any = cast("Any", params).get("_meta") if isinstance(params, dict) else None
+            if isinstance(meta, dict) and chance.random() < 0.7:
+                params["_meta"] = {key: value for key, value in cast("dict[str, Any]", meta).items() if key not in ENVELOPE}
             if message.get("id") is None and "id" not in message:
                 continue  # no request: nothing is answered
             await same(house, given, json.dumps(message).encode())
@@ -549,14 +550,16 @@ async def test_a_question_in_the_middle_of_a_call_in_a_session_reaches_its_clien
 
         async def answer(asked: Any) -> None:
             house.echo.told = OUTCOMES[0]
-            said = {"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept", "content": {}}}
+            said: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept", "content": {}}}
             assert (await post(house.direct, lines, json.dumps(said).encode())).status == 202
 
         async with anyio.create_task_group() as tasks:
-            body = json.dumps(old_request()).encode()
-            reply = await post(house.direct, lines, body, hearing=lambda asked: tasks.start_soon(answer, asked))
-        question, result = messages(reply)
-        assert (question["method"], result["result"]["content"]) == ("elicitation/create", [TEXT])
+
+            def hear(asked: Any) -> None:
+                tasks.start_soon(answer, asked)
+
+            question, result = messages(await post(house.direct, lines, json.dumps(old_request()).encode(), hearing=hear))
+            assert (question["method"], result["result"]["content"]) == ("elicitation/create", [TEXT])
         assert [call[4] for call in house.echo.calls] == [None, {"who": {"action": "accept", "content": {}}}]
 
 
