@@ -25,6 +25,7 @@ from gateway.server.parked import GONE, ParkedCalls, open_upstream_state, seal_u
 from gateway.server.profiles import fit_outcome
 from gateway.server.running import RunningCalls
 from gateway.server.tasks import TaskHandler, declares_tasks
+from gateway.server.underway import ClosingCaller, Underway
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext, Caller
 from gateway.tools.drive import drive
@@ -59,7 +60,10 @@ class CallHandler:
         caller = WireCaller(ctx)
         facts = self._clients.context(ctx, caller)
         try:
-            outcome = await (_running(ctx) or self._leg(ctx, params.name, facts, caller))
+            running = _running(ctx)
+            outcome: ToolOutcome = Complete.text(KEY_GONE, is_error=True)
+            with self.running.of(facts.principal.id):  # left early where the key is gone
+                outcome = await (self._leg(ctx, params.name, facts, caller) if running is None else running.outcome(caller))
         except UpstreamRefused as error:
             if relays_code(error.code, era):
                 raise to_mcp_error(error, era) from None
@@ -82,10 +86,7 @@ class CallHandler:
         except NotFound as error:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {error.name}") from None
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
-        with self.running.of(facts.principal.id) as scope:
-            return await (self.run if is_modern(ctx) else self._run_legacy)(tool, arguments, facts, caller)
-        assert scope.cancelled_caught
-        return Complete.text(KEY_GONE, is_error=True)
+        return await (self.run if is_modern(ctx) else self.run_legacy)(tool, arguments, facts, caller)
 
     async def run(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
         """One leg of a 2026 client's call, for this handler and for `direct`."""
@@ -114,7 +115,8 @@ class CallHandler:
 
         return run
 
-    async def _run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: WireCaller) -> ToolOutcome:
+    async def run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: ClosingCaller) -> ToolOutcome:
+        """A 2025 client's call, for this handler and for `direct`."""
         if self._tasks.must_run_here(tool):
             if ctx.client.protocol_version >= FIRST_WITH_TASKS:
                 raise MCPError(METHOD_NOT_FOUND, f"Tool {tool.exposed_name!r} only runs as a task: send `task` with the call.")
@@ -131,10 +133,10 @@ class CallHandler:
             return Complete.text(str(error), is_error=True)
 
 
-def _running(ctx: RequestContext) -> Awaitable[ToolOutcome] | None:
+def _running(ctx: RequestContext) -> Underway | None:
     """The call of this very request that `direct` began and handed on."""
     request = ctx.request
-    return cast("Awaitable[ToolOutcome] | None", request.scope.get(RUNNING_SCOPE_KEY)) if isinstance(request, Request) else None
+    return cast("Underway | None", request.scope.get(RUNNING_SCOPE_KEY)) if isinstance(request, Request) else None
 
 
 def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:

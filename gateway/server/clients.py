@@ -7,6 +7,7 @@ is whatever its request says. This is the only module that looks into the SDK's 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 PRINCIPAL_SCOPE_KEY = "moongate.principal"
 """ASGI scope key under which the HTTP transport leaves the verified principal."""
 
+SEEN_SECONDS = 120.0
+"""How long after a request the SDK has served its session is known without it: the SDK ends a session that it sees no request of."""
+
 DEFAULT_LOG_LEVEL: LogLevel = "info"
 """What a legacy client that never set a level is sent (the spec leaves it to the server)."""
 
@@ -45,6 +49,10 @@ class LegacySession:
     """Its standalone channel; sending after it closed is dropped by the SDK."""
     log_level: LogLevel = DEFAULT_LOG_LEVEL
     watched: Counter[str] = field(default_factory=lambda: Counter[str]())
+    opened_by: str = ""
+    """Id of its principal."""
+    seen: float = 0.0
+    """When the SDK last served a request of it (monotonic)."""
 
 
 class LeveledCaller(Caller, Protocol):
@@ -59,6 +67,7 @@ class Clients:
     def __init__(self, on_close: Callable[[LegacySession], Awaitable[None]], *, ask_timeout_seconds: float) -> None:
         """`ask_timeout_seconds` is how long a question to a client waits for its answer."""
         self._sessions: dict[Connection, LegacySession] = {}
+        self._by_wire_id: dict[str, LegacySession] = {}
         self._on_close = on_close
         self._ask_timeout_seconds = ask_timeout_seconds
         self._count = 0
@@ -73,16 +82,31 @@ class Clients:
         known = self._sessions.get(connection)
         if known is None:
             self._count += 1
-            known = LegacySession(legacy_profile(ctx, f"session-{self._count}"), ctx.session)
+            known = LegacySession(legacy_profile(ctx, f"session-{self._count}"), ctx.session, opened_by=principal_of(ctx).id)
             self._sessions[connection] = known
             connection.exit_stack.push_async_callback(self._forget, connection)
+        if connection.session_id is not None:
+            self._by_wire_id[connection.session_id] = known
+            known.seen = time.monotonic()
         return known
+
+    def seen_session(self, wire_id: str, principal: Principal) -> LegacySession | None:
+        """The session with this `Mcp-Session-Id`, if it is this principal's and the SDK served it of late."""
+        known = self._by_wire_id.get(wire_id)
+        if known is None or known.opened_by != principal.id or time.monotonic() - known.seen >= SEEN_SECONDS:
+            return None
+        return known
+
+    def part_with(self, wire_id: str) -> None:
+        """The session is about to end: only the SDK says whether it is still there."""
+        self._by_wire_id.pop(wire_id, None)
 
     def scope(self, ctx: RequestContext) -> str:
         """Whose listing a request sees: its legacy session's, else its principal's."""
         return scope_of(None if is_modern(ctx) else self.session_of(ctx).profile.session_id, principal_of(ctx).id)
 
     async def _forget(self, connection: Connection) -> None:
+        self.part_with(connection.session_id or "")
         session = self._sessions.pop(connection, None)
         if session is not None:
             await self._on_close(session)
@@ -92,8 +116,11 @@ class Clients:
         raw = ctx.params or {}
         if is_modern(ctx):
             return self.modern_context(principal_of(ctx), ctx.protocol_version, raw, caller)
-        session = self.session_of(ctx)
-        return self._context(principal_of(ctx), session.profile, session.log_level, raw, caller)
+        return self.legacy_context(principal_of(ctx), self.session_of(ctx), raw, caller)
+
+    def legacy_context(self, principal: Principal, session: LegacySession, params: JsonMapping, caller: LeveledCaller) -> CallContext:
+        """The call context of one request in a 2025 session."""
+        return self._context(principal, session.profile, session.log_level, params, caller)
 
     def modern_context(self, principal: Principal, version: str, params: JsonMapping, caller: LeveledCaller) -> CallContext:
         """The call context of one 2026 request, all of which is in its parameters."""

@@ -1,11 +1,11 @@
 """`DirectPath`: the common `tools/call` past the SDK's HTTP machinery, in front of it and through the same gate.
 
-It takes a plain 2026 request for a tool of a remote server and answers a plain result. All else goes on untouched, before
-anything happened: other methods and eras, progress and logs, answers to questions, odd headers and bodies, every request that is
-not valid, tools of our own and tools that may ask or become tasks. A call that has begun and turns out not to be plain (an error,
-a question, a task, a block that versions differ in, or just a slow call) is handed on as it runs: the SDK's path does all of its
-work and finds the call under way (`RUNNING_SCOPE_KEY`), so nothing is decided or worded twice. Keys, Host and Origin are checked
-before (`http`), policy is the gate's (`calls`).
+It takes a plain request for a tool of a remote server, of 2026 or in a session of 2025 that the SDK opened, and answers a plain
+result. All else goes on untouched, before anything happened: other methods, progress, answers to questions, odd headers and bodies,
+every request that is not valid, sessions the SDK has not served of late, tools of our own and tools that may ask or become tasks. A
+call that has begun and turns out not to be plain (an error, a question, a log message, a task, a block that versions differ in, or
+just a slow call) is handed on as it runs: the SDK's path does all of its work and finds the call under way (`RUNNING_SCOPE_KEY`), so
+nothing is decided or worded twice. Keys, Host and Origin are checked before (`http`), policy is the gate's (`calls`).
 
 Plain asyncio: a call is one task and one future, because a task group, a stream and a watcher per request cost more than the call
 (performance.md §4). A client that leaves is noticed once the call was handed on, after `HAND_ON_SECONDS`.
@@ -13,10 +13,9 @@ Plain asyncio: a call is one task and one future, because a task group, a stream
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import OrderedDict, deque
-from collections.abc import Coroutine, Generator, Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from typing import TYPE_CHECKING, cast
 
 from mcp.shared.inbound import InboundModernRoute, classify_inbound_request
@@ -25,15 +24,15 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from gateway.auth.principal import Principal
-from gateway.errors import AskUnavailable, NotFound
+from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.server.calls import RUNNING_SCOPE_KEY, CallHandler, to_wire
-from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
 from gateway.server.profiles import fit_outcome
+from gateway.server.underway import LateCaller, PlainCaller, Underway
 from gateway.telemetry.instrumentation import is_traced
-from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import CallContext, LogLevel, capability_of
+from gateway.tools.base import Complete
+from gateway.tools.context import CallContext
 from gateway.tools.guard import GuardedTool
 from gateway.upstream.exchange import has_odd_number
 
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
 
     from gateway.server.build import GatewayServer
 
-HAND_ON_SECONDS = 0.25
-"""A call that takes longer is handed on: there a client that leaves ends it, and a silent connection is kept alive."""
+Headers = list[tuple[bytes, bytes]]
 
 MAX_KNOWN_TOOLS = 50_000
 """Tools remembered with whether headers mirror their arguments; then all are looked at again."""
@@ -51,7 +49,8 @@ MAX_KNOWN_TOOLS = 50_000
 MAX_KNOWN_CLIENTS = 256
 """Client declarations remembered as valid."""
 
-_MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
+_MODERN = frozenset(MODERN_PROTOCOL_VERSIONS)
+_JSON: Headers = [(b"content-type", b"application/json")]
 _WANTED = frozenset({"application/json", "text/event-stream"})
 _REQUEST = frozenset({"jsonrpc", "id", "method", "params"})
 _PARAMS = frozenset({"name", "arguments", "_meta"})
@@ -69,22 +68,6 @@ _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "result
 """Blocks and keys that every version has as they are, so that no model needs to look at them."""
 
 
-class PlainCaller:
-    """The way back of a call whose client asked for neither progress nor logs, and is asked in results only."""
-
-    log_level: LogLevel | None = None
-
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Not asked for."""
-
-    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Not asked for."""
-
-    async def ask(self, request: JsonObject) -> JsonObject:
-        """Refused, as by every modern client."""
-        raise AskUnavailable("This client is asked through input_required results only.", capability=capability_of(request))
-
-
 class DirectPath:
     """ASGI middleware behind the key gate and before the SDK's application."""
 
@@ -96,6 +79,8 @@ class DirectPath:
         self._max_request_bytes = max_request_bytes
         self._envelopes = KnownEnvelopes()
         self._mirrored: dict[str, tuple[GuardedTool, bool]] = {}
+        self._running: dict[tuple[str, int | str], Underway] = {}
+        """Calls of 2025 sessions, by session and request."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or pass on."""
@@ -103,38 +88,89 @@ class DirectPath:
         if headers is None or is_traced():
             await self._app(scope, receive, send)
             return
+        session = None
+        if headers.get("mcp-protocol-version") not in _MODERN and (session := self._session(headers, scope)) is None:
+            await self._app(scope, receive, send)
+            return
         replay = Replay(receive)
         body = await replay.read(int(headers["content-length"]))
-        request = None if body is None else self._read(body, headers)
-        found = None if request is None else self._begin(request, scope)
-        if request is None or found is None:
+        message = None if body is None else _decoded(body)
+        if message is None:
+            await self._app(scope, replay, send)
+        elif session is None:
+            await self._answer_modern(message, headers, scope, replay, send)
+        else:
+            await self._answer_legacy(message, headers["mcp-session-id"], session, scope, replay, send)
+
+    async def _answer_modern(self, message: JsonObject, headers: Mapping[str, str], scope: Scope, replay: Replay, send: Send) -> None:
+        params = self._modern_params(message, headers)
+        tool = None if params is None else self._tool(params)
+        if params is None or tool is None:
             await self._app(scope, replay, send)
             return
-        calls, tool, ctx = found
-        running = _Underway(calls.run(tool, request["params"].get("arguments") or {}, ctx, ctx.caller))
+        server = self._server
+        ctx = server.clients.modern_context(scope[PRINCIPAL_SCOPE_KEY], str(params["_meta"][_VERSION_KEY]), params, PlainCaller())
+        running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller))
+        await self._finish(running, message["id"], ctx, _JSON, scope, replay, send)
+
+    async def _answer_legacy(
+        self, message: JsonObject, wire_id: str, session: LegacySession, scope: Scope, replay: Replay, send: Send
+    ) -> None:
+        if message.get("method") == "notifications/cancelled":
+            await self._hand_on_cancelled(message, wire_id)
+        params = _plain_params(message)
+        key = wire_id, cast("int | str", message.get("id"))
+        tool = None if params is None or key in self._running or not _is_plain_meta(params.get("_meta", {}), ()) else self._tool(params)
+        if params is None or tool is None:
+            await self._app(scope, replay, send)
+            return
+        server, late = self._server, LateCaller()
+        ctx = server.clients.legacy_context(scope[PRINCIPAL_SCOPE_KEY], session, params, late)
+        running = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), late)
+        self._running[key] = running
         try:
-            answer = await self._plain_answer(running.task, request["id"], ctx)
+            await self._finish(running, message["id"], ctx, [*_JSON, (b"mcp-session-id", wire_id.encode("latin-1"))], scope, replay, send)
+        finally:
+            del self._running[key]
+
+    async def _finish(
+        self, running: Underway, number: JsonValue, ctx: CallContext, head: Headers, scope: Scope, replay: Replay, send: Send
+    ) -> None:
+        """Answer a call that ends soon and plainly, else hand it on."""
+        try:
+            answer = await self._plain_answer(running, number, ctx)
             if answer is None:
                 scope[RUNNING_SCOPE_KEY] = running
                 await self._app(scope, replay, send)
             else:
-                head = [(b"content-length", b"%d" % len(answer)), (b"content-type", b"application/json")]
-                await send({"type": "http.response.start", "status": 200, "headers": head})
+                await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(answer)), *head]})
                 await send({"type": "http.response.body", "body": answer})
         finally:
             await running.end()
+
+    async def _hand_on_cancelled(self, message: JsonObject, wire_id: str) -> None:
+        """The SDK ends a request that is taken back, so it is to have it first."""
+        params: JsonValue = message.get("params")
+        number = cast("JsonMapping", params).get("requestId") if isinstance(params, dict) else None
+        running = self._running.get((wire_id, number)) if isinstance(number, int | str) else None
+        if running is not None:
+            await running.taken()
 
     # -- what is taken -------------------------------------------------------------------------------------------
 
     def _plain_headers(self, scope: Scope) -> dict[str, str] | None:
         """The headers of a request that may be plain; `None` for all others."""
-        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] != self._path or PRINCIPAL_SCOPE_KEY not in scope:
+        if scope["type"] != "http" or scope["path"] != self._path or PRINCIPAL_SCOPE_KEY not in scope:
             return None
         raw: list[tuple[bytes, bytes]] = scope["headers"]
-        if (b"mcp-method", b"tools/call") not in raw:
-            return None
         found = dict(raw)
-        if len(found) != len(raw) or found.get(b"mcp-protocol-version") not in _MODERN:
+        if scope["method"] != "POST":
+            if scope["method"] == "DELETE":
+                self._server.clients.part_with(found.get(b"mcp-session-id", b"").decode("latin-1"))
+            return None
+        if found.get(b"mcp-method") != b"tools/call" and b"mcp-session-id" not in found:
+            return None
+        if len(found) != len(raw):
             return None
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
         length = headers.get("content-length", "")
@@ -146,49 +182,32 @@ class DirectPath:
         accepted = {kind.partition(";")[0].strip().lower() for kind in headers.get("accept", "").split(",")}
         return headers if accepted >= _WANTED else None
 
-    def _read(self, body: bytes, headers: Mapping[str, str]) -> JsonObject | None:
-        """The request in a body, if it is a valid plain one. `tools/call` itself is checked by the words of the SDK."""
-        try:
-            request: JsonValue = from_json(body)
-        except ValueError:
+    def _session(self, headers: Mapping[str, str], scope: Scope) -> LegacySession | None:
+        """The 2025 session of a request, where the SDK would find it too."""
+        found = self._server.clients.seen_session(headers.get("mcp-session-id", ""), scope[PRINCIPAL_SCOPE_KEY])
+        if found is None:
             return None
-        if not isinstance(request, dict) or request.keys() != _REQUEST:
-            return None
-        message = cast("JsonObject", request)
-        number, params = message["id"], message["params"]
-        if message["jsonrpc"] != "2.0" or message["method"] != "tools/call":
-            return None
-        if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict) or not params.keys() <= _PARAMS:
-            return None
-        return message if self._is_plain(cast("JsonObject", params), message, headers) else None
+        version = found.profile.protocol_version
+        return found if headers.get("mcp-protocol-version", version) == version else None
 
-    def _is_plain(self, params: JsonObject, message: JsonObject, headers: Mapping[str, str]) -> bool:
-        meta = params.get("_meta")
-        if not isinstance(params.get("name"), str) or not isinstance(params.get("arguments", {}), dict) or not isinstance(meta, dict):
-            return False
+    def _modern_params(self, message: JsonObject, headers: Mapping[str, str]) -> JsonObject | None:
+        """The parameters of a valid plain call of 2026; its envelope is checked by the words of the SDK."""
+        params = _plain_params(message) if headers.get("mcp-method") == "tools/call" else None
+        if params is None or not _is_plain_meta(params.get("_meta"), _ENVELOPE):
+            return None
         if not isinstance(classify_inbound_request(message, headers=headers), InboundModernRoute):
-            return False
-        fields = cast("JsonObject", meta)
-        own = fields.keys() - _ENVELOPE
-        if any(key == "progressToken" or key.startswith("io.modelcontextprotocol/") for key in own):
-            return False
-        return self._envelopes.is_valid(fields)
+            return None
+        return params if self._envelopes.is_valid(params["_meta"]) else None
 
-    def _begin(self, request: JsonObject, scope: Scope) -> tuple[CallHandler, GuardedTool, CallContext] | None:
-        """What runs the call, the tool and the context; `None` where the tool is not for here."""
-        server = self._server
-        params = cast("JsonObject", request["params"])
+    def _tool(self, params: JsonObject) -> GuardedTool | None:
+        """The tool that is called; `None` where it is not for here."""
         name = str(params["name"])
         try:
-            tool = server.catalog.find(name)
+            tool = self._server.catalog.find(name)
         except NotFound:
             return None
         definition = tool.definition
-        if definition.may_ask or definition.task_by != "nobody" or tool.is_local or self._is_mirrored(name, tool):
-            return None
-        principal = cast("Principal", scope[PRINCIPAL_SCOPE_KEY])
-        version = str(params["_meta"][_VERSION_KEY])
-        return server.calls, tool, server.clients.modern_context(principal, version, params, PlainCaller())
+        return None if definition.may_ask or definition.task_by != "nobody" or tool.is_local or self._is_mirrored(name, tool) else tool
 
     def _is_mirrored(self, name: str, tool: GuardedTool) -> bool:
         """Whether headers may have to match arguments of the tool (`x-mcp-header`)."""
@@ -201,23 +220,58 @@ class DirectPath:
 
     # -- what is answered ----------------------------------------------------------------------------------------
 
-    async def _plain_answer(self, running: asyncio.Task[ToolOutcome], number: JsonValue, ctx: CallContext) -> bytes | None:
+    async def _plain_answer(self, running: Underway, number: JsonValue, ctx: CallContext) -> bytes | None:
         """The answer of a call that ends soon and plainly."""
-        if not await _is_soon_done(running) or running.cancelled() or running.exception() is not None:
+        task = running.task
+        if not await running.is_soon_done() or task.cancelled() or task.exception() is not None:
             return None
-        outcome = running.result()
+        outcome = task.result()
         if not isinstance(outcome, Complete) or fit_outcome(outcome, ctx.client) is not outcome:
             return None
-        result = to_wire(outcome, modern=True)
+        is_modern = ctx.client.era == "modern"
+        result = to_wire(outcome, modern=is_modern)
         if not is_plain_result(result):
             return None
-        meta = cast("JsonObject", result.get("_meta") or {})
-        stamped = {**result, "_meta": {**meta, SERVER_INFO_META_KEY: self._server.mcp.server_info_stamp}}
+        if is_modern:
+            meta = cast("JsonObject", result.get("_meta") or {})
+            result = {**result, "_meta": {**meta, SERVER_INFO_META_KEY: self._server.mcp.server_info_stamp}}
+        elif not isinstance(result.get("structuredContent", {}), dict):
+            return None
+        else:
+            result = {key: value for key, value in result.items() if key != "resultType"}
         try:
-            answer = to_json({"jsonrpc": "2.0", "id": number, "result": stamped})
+            answer = to_json({"jsonrpc": "2.0", "id": number, "result": result})
         except (ValueError, TypeError, RecursionError):
             return None
-        return None if has_odd_number(answer, stamped) else answer
+        return None if has_odd_number(answer, result) else answer
+
+
+def _decoded(body: bytes) -> JsonObject | None:
+    """A message, as far as it is an object."""
+    try:
+        message: JsonValue = from_json(body)
+    except ValueError:
+        return None
+    return cast("JsonObject", message) if isinstance(message, dict) else None
+
+
+def _plain_params(message: JsonObject) -> JsonObject | None:
+    """The parameters of a valid `tools/call` with nothing but a name and arguments, in either era; `_meta` is not looked at."""
+    if message.keys() != _REQUEST or message["jsonrpc"] != "2.0" or message["method"] != "tools/call":
+        return None
+    number, params = message["id"], message["params"]
+    if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict) or not params.keys() <= _PARAMS:
+        return None
+    fields = cast("JsonObject", params)
+    return fields if isinstance(fields.get("name"), str) and isinstance(fields.get("arguments", {}), dict) else None
+
+
+def _is_plain_meta(meta: JsonValue, envelope: Collection[str]) -> bool:
+    """Whether nothing in `_meta` asks for something, beside the `envelope`."""
+    if not isinstance(meta, dict):
+        return False
+    own = cast("JsonMapping", meta).keys() - envelope
+    return not any(key == "progressToken" or key.startswith("io.modelcontextprotocol/") for key in own)
 
 
 class Replay:
@@ -288,53 +342,3 @@ def _is_plain_block(block: JsonValue) -> bool:
     kind = fields.get("type")
     known = _BLOCKS.get(kind) if isinstance(kind, str) else None
     return known is not None and fields.keys() == known and all(isinstance(value, str) for value in fields.values())
-
-
-async def _is_soon_done(running: asyncio.Task[ToolOutcome]) -> bool:
-    """Whether the call ends within `HAND_ON_SECONDS`; it goes on in any case."""
-    loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
-
-    def end(_: object = None) -> None:
-        if not over.done():
-            over.set_result(None)
-
-    running.add_done_callback(end)
-    timer = loop.call_later(HAND_ON_SECONDS, end)
-    try:
-        await over
-    finally:
-        timer.cancel()
-        running.remove_done_callback(end)
-    return running.done()
-
-
-class _Underway:
-    """A call in a task of its own. It is cancelled at most once, however often who awaits it is: it may have to tell its server."""
-
-    def __init__(self, work: Coroutine[None, None, ToolOutcome]) -> None:
-        self.task = asyncio.get_running_loop().create_task(work)
-        self._is_ended = False
-
-    def __await__(self) -> Generator[None, None, ToolOutcome]:
-        return self._outcome().__await__()
-
-    async def _outcome(self) -> ToolOutcome:
-        try:
-            return await asyncio.shield(self.task)
-        except asyncio.CancelledError:
-            self._cancel()
-            raise
-
-    def _cancel(self) -> None:
-        if not self._is_ended:
-            self._is_ended = True
-            self.task.cancel()
-
-    async def end(self) -> None:
-        """Nobody waits for the call any more: end it, and hear its last word."""
-        if not self.task.done():
-            self._cancel()
-            await asyncio.wait([self.task])
-        if not self.task.cancelled():
-            self.task.exception()

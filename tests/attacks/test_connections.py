@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import socket
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 import httpx2
 import pytest
+import uvicorn
 
-from gateway.app.connections import connection_limit
+from gateway.app.connections import connection_limit, patient_protocol
 from gateway.config.models import HttpSettings
 from tests.fakes.running import child, free_port, gateway_http, upstream_stdio, wait_until_ready, write_config
 
 pytestmark = pytest.mark.timeout(60)
+CHUNKED = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 QUICK = {"headSeconds": 1, "bodySeconds": 1, "unreadSeconds": 1, "maxConnections": 400}
 
 
@@ -112,6 +118,58 @@ def test_a_later_request_on_a_kept_connection_has_the_same_deadline(origin: str)
         assert health(raw).startswith(b"HTTP/1.1 200 ")
         raw.sendall(whole[:20])
         assert rest(raw).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.attack(22)
+@pytest.mark.parametrize("endless", [b"GET /health HTTP/1.1\r\nX: ", b"GET /health HTTP/1.1\r\n", b"GET /", CHUNKED + b"5;"])
+def test_what_is_no_body_and_has_no_end_is_refused(origin: str, endless: bytes) -> None:
+    with connected(origin) as raw:
+        raw.sendall(endless)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(20):
+                raw.sendall(b"a: a\r\n" * 1_000 if endless.endswith(b"1.1\r\n") else b"a" * 6_000)
+        assert rest(raw)[:13] in (b"", b"HTTP/1.1 400 ")  # nothing where a reset overtook it
+
+
+def test_requests_that_come_at_once_are_answered_in_order(origin: str) -> None:
+    with connected(origin) as raw:
+        raw.sendall(b"".join(b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path for path in (b"/health", b"/none", b"/health") * 10))
+        raw.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        found = re.findall(rb"HTTP/1.1 (\d+) ", rest(raw))
+    assert found == [b"200", b"404", b"200"] * 10 + [b"200"]
+
+
+def test_a_client_that_offers_http_2_is_answered_by_http_1(origin: str) -> None:
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA"}
+    accept = {"accept": "application/json, text/event-stream"}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "java", "version": "1"}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    with httpx2.Client() as http:
+        for _ in range(2):
+            answer = http.post(f"{origin}/mcp", headers={**accept, **offer}, json=message)
+            assert answer.status_code == 200 and '"protocolVersion":"2025-11-25"' in answer.text
+
+
+async def test_fields_after_a_body_are_no_headers_of_its_request() -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        seen.extend(name for name, _ in scope["headers"])
+        await send({"type": "http.response.start", "status": 204, "headers": [(b"connection", b"close")]})
+        await send({"type": "http.response.body"})
+
+    server = uvicorn.Server(uvicorn.Config(app, http=patient_protocol(HttpSettings()), lifespan="off", log_config=None))
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: server.serve(sockets=[listener]))
+        async with await anyio.connect_tcp("127.0.0.1", listener.getsockname()[1]) as stream:
+            await stream.send(CHUNKED + b"1\r\na\r\n0\r\nauthorization: Bearer x\r\n\r\n")
+            with anyio.fail_after(5):
+                assert (await stream.receive()).startswith(b"HTTP/1.1 204 ")
+        server.should_exit = True
+    assert seen == [b"host", b"transfer-encoding"]
 
 
 def ended_while_sending(raw: socket.socket, requests: bytes, seconds: float) -> bool:

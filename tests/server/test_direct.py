@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,12 @@ from gateway.config.models import HttpSettings
 from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable, NotFound, PolicyDenied, ToolFailed, UpstreamLost, UpstreamRefused
 from gateway.server.build import GatewayServer
-from gateway.server.direct import HAND_ON_SECONDS, DirectPath
+from gateway.server.direct import DirectPath
 from gateway.server.http import KeyGate, build_http_app, security_settings
+from gateway.server.underway import HAND_ON_SECONDS
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, OnChange, TaskStarted, Tool, ToolDefinition, ToolOutcome
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, LogLevel
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 20}, "n": {}, "héé": {}}}
 MIRRORED: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string", "x-mcp-header": "Text"}}}
@@ -79,12 +80,15 @@ class Echo:
         self.definition = ToolDefinition(name=name, input_schema=schema, may_ask=may_ask)
         self.told: Any = OUTCOMES[0]
         self.seconds = 0.0
+        self.says: tuple[LogLevel, ...] = ()
         self.calls: list[Any] = []
         self.cancelled = anyio.Event()
 
     async def call(self, arguments: Any, ctx: CallContext) -> ToolOutcome:
         answers = (ctx.input_responses, ctx.request_state, ctx.takes_tasks, ctx.ask_timeout_seconds)
         self.calls.append((arguments, ctx.principal.id, ctx.client, dict(ctx.meta), *answers))
+        for level in self.says:
+            await ctx.log(level, "something", None)
         try:
             await anyio.sleep(self.seconds)
         except anyio.get_cancelled_exc_class():
@@ -139,7 +143,7 @@ class House:
         self.catalog = Catalog(entries, self.events, name_budget=64, settled=anyio.lowlevel.checkpoint)
         facts: dict[str, Any] = {"name": "t", "version": "1", "own_id": "me", "page_size": 10, "ask_timeout_seconds": 60}
         self.server = GatewayServer(self.catalog, **facts, instructions=lambda: "", state_key=bytes(32))
-        keys = KeyStore(folder / "keys.json")
+        self.keys = keys = KeyStore(folder / "keys.json")
         settings = HttpSettings(direct_path="off", max_request_bytes=50_000)
         where: dict[str, Any] = {"host": "127.0.0.1", "port": 80}
         self.longer = build_http_app(self.server, settings, keys, **where, ready=lambda: True)
@@ -171,16 +175,25 @@ class Reply:
     status: int = 0
     kind: str = ""
     body: bytes = b""
+    session: str = ""
 
 
 async def never() -> Any:
     await anyio.sleep_forever()
 
 
-async def post(app: ASGIApp, lines: Sequence[tuple[str, str]], body: bytes, *, leaving: Receive = never) -> Reply:
-    """One request as a server hands it over; the client leaves when `leaving` says so."""
+async def post(
+    app: ASGIApp,
+    lines: Sequence[tuple[str, str]],
+    body: bytes,
+    *,
+    leaving: Receive = never,
+    method: str = "POST",
+    hearing: Callable[[Any], None] | None = None,
+) -> Reply:
+    """One request as a server hands it over; the client leaves when `leaving` says so. `hearing` gets a question on the way."""
     named = [*lines, *([] if any(n == "host" for n, _ in lines) else [("host", "127.0.0.1")]), ("content-length", str(len(body)))]
-    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/mcp", "raw_path": b"/mcp", "query_string": b"", "root_path": ""}
+    scope: dict[str, Any] = {"type": "http", "method": method, "path": "/mcp", "raw_path": b"/mcp", "query_string": b"", "root_path": ""}
     scope |= {"http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1)}
     scope["headers"] = [(n.lower().encode("latin-1"), v.encode("latin-1")) for n, v in named]
     half = len(body) // 2
@@ -196,9 +209,12 @@ async def post(app: ASGIApp, lines: Sequence[tuple[str, str]], body: bytes, *, l
     async def send(message: Any) -> None:
         if message["type"] == "http.response.start":
             reply.status = message["status"]
-            reply.kind = dict(message["headers"]).get(b"content-type", b"").decode()
+            head = dict(message["headers"])
+            reply.kind, reply.session = head.get(b"content-type", b"").decode(), head.get(b"mcp-session-id", b"").decode()
         else:
             reply.body += message.get("body", b"")
+            if hearing is not None and b'"elicitation/create"' in message.get("body", b""):
+                hearing(messages(reply)[-1])
 
     await app(scope, receive, send)
     return reply
@@ -220,14 +236,32 @@ def heads(name: str = "echo") -> dict[str, str]:
 
 
 def told(reply: Reply) -> Any:
-    """What a client reads: status, type, and the message without what is random in it."""
+    """What a client reads: status, type, and the message without what is random in it; in a session both types say the same."""
+    kind = "a message" if reply.session else reply.kind
     try:
-        message: Any = json.loads(reply.body)
+        [message] = messages(reply)
     except ValueError:
-        return reply.status, reply.kind, reply.body
+        return reply.status, kind, b"" if reply.kind.startswith("text/event-stream") else reply.body
     result: dict[str, Any] = message.get("result") or {}
     result.update((key, "sealed") for key in ("requestState", "taskId") if key in result)
-    return reply.status, reply.kind, message
+    return reply.status, kind, message
+
+
+def messages(reply: Reply) -> list[Any]:
+    """The messages in an answer."""
+    if not reply.kind.startswith("text/event-stream"):
+        return [json.loads(reply.body)]
+    lines = [line.removeprefix(b"data:").strip() for line in reply.body.split(b"\r\n") if line.startswith(b"data:")]
+    return [json.loads(line) for line in lines if line]
+
+
+def is_json(body: bytes) -> bool:
+    """Whether it can be written again."""
+    try:
+        json.dumps(json.loads(body), allow_nan=False)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def happened(events: EventStream, since: int) -> list[Any]:
@@ -378,3 +412,159 @@ async def test_a_server_that_stops_ends_the_calls_it_began(tmp_path: Path) -> No
         with anyio.move_on_after(0.05):
             await post(house.direct, list(heads().items()), json.dumps(request()).encode())
         await house.echo.cancelled.wait()
+
+
+# -- sessions of 2025 ------------------------------------------------------------------------------------------------
+
+
+SESSION = "2025-11-25"
+
+
+def old_heads(session: str = "") -> dict[str, str]:
+    lines = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+    return lines | ({"mcp-session-id": session, "mcp-protocol-version": SESSION} if session else {})
+
+
+def old_request(arguments: Any = None, *, name: str = "echo", number: Any = 1, **params: Any) -> dict[str, Any]:
+    given = {"name": name, "arguments": {"text": "a"} if arguments is None else arguments, **params}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": given}
+
+
+async def open_session(house: House, version: str = SESSION) -> str:
+    """A session that the SDK has served a request of."""
+    hello: dict[str, Any] = {"protocolVersion": version, "capabilities": {"elicitation": {}}, "clientInfo": {"name": "old", "version": "1"}}
+    opening: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
+    session = (await post(house.longer, list(old_heads().items()), json.dumps(opening).encode())).session
+    for message in ({"method": "notifications/initialized"}, {"id": "l", "method": "tools/list"}):
+        await post(house.longer, list(old_heads(session).items()), json.dumps({"jsonrpc": "2.0", **message}).encode())
+    return session
+
+
+async def test_each_outcome_of_a_call_in_a_session_reads_the_same_by_both_paths(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        session = await open_session(house)
+        before = house.behind.count
+        for outcome in (o for o in OUTCOMES if not isinstance(o, InputRequired)):
+            house.echo.told = outcome
+            await same(house, old_heads(session), json.dumps(old_request()).encode())
+        assert 8 < house.behind.count - before < len(OUTCOMES) - 6
+
+
+async def test_whatever_is_sent_in_a_session_is_told_done_and_recorded_the_same_by_both_paths(tmp_path: Path) -> None:
+    chance = random.Random(8)
+    async with standing(tmp_path) as house:
+        session = await open_session(house)
+        given = old_heads(session)
+        made = [json.loads(body) for body in bodies(chance) if body.startswith(b'{"jsonrpc') and is_json(body)]
+        for message in made[::3]:
+            params: Any = message.get("params")
+            meta: Any = cast("Any", params).get("_meta") if isinstance(params, dict) else None
+            if isinstance(meta, dict) and chance.random() < 0.7:
+                params["_meta"] = {key: value for key, value in cast("dict[str, Any]", meta).items() if key not in ENVELOPE}
+            if message.get("id") is None and "id" not in message:
+                continue  # no request: nothing is answered
+            await same(house, given, json.dumps(message).encode())
+        for name in ("asking", "own", "none"):
+            await same(house, given, json.dumps(old_request(name=name)).encode(), direct=False)
+        body = json.dumps(old_request()).encode()
+        odd = ["", "x", "application/json", "2025-03-26", "2025-06-18", VERSION, "*/*"]
+        for lines in [[(n, value if n == name else v) for n, v in given.items()] for name in given for value in odd]:
+            await same(house, lines, body)
+        for name in given:
+            await same(house, [line for line in given.items() if line[0] != name], body)
+
+
+async def test_a_plain_call_in_a_session_never_reaches_the_sdk_and_is_judged_by_the_gate(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        session = await open_session(house)
+        status, _, message = await same(house, old_heads(session), json.dumps(old_request(number="x")).encode(), direct=True)
+        assert (status, message) == (200, {"jsonrpc": "2.0", "id": "x", "result": {"content": [TEXT]}})
+        body = json.dumps(old_request({"text": "evil"})).encode()
+        _, _, refused = await same(house, old_heads(session), body, direct=True)
+        assert refused["result"]["_meta"]["dev.moongate/rule"] == "arguments.echo.text"
+
+
+async def test_a_session_that_was_ended_is_not_found_by_either_path(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        session = await open_session(house)
+        await same(house, old_heads(session), json.dumps(old_request()).encode(), direct=True)
+        assert (await post(house.direct, list(old_heads(session).items()), b"", method="DELETE")).status == 200
+        status, *_ = await same(house, old_heads(session), json.dumps(old_request()).encode(), direct=False)
+        assert status == 404
+
+
+async def test_a_slow_call_in_a_session_runs_once_and_is_answered_by_the_longer_path(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        session = await open_session(house)
+        house.echo.seconds = HAND_ON_SECONDS + 0.05
+        status, _, message = await same(house, old_heads(session), json.dumps(old_request()).encode(), direct=False)
+        assert (status, message["result"]["content"]) == (200, [TEXT])
+
+
+async def test_what_a_server_logs_during_a_call_in_a_session_reaches_its_client_before_the_answer(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        session = await open_session(house)
+        house.echo.says = ("debug", "warning")
+        body = json.dumps(old_request()).encode()
+        for app in (house.direct, house.longer):
+            reply = await post(app, list(old_heads(session).items()), body)
+            heard = [message.get("method") or message["result"]["content"] for message in messages(reply)]
+            assert heard == ["notifications/message", [TEXT]]
+
+
+async def test_a_call_in_a_session_that_is_taken_back_at_once_ends(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        session = await open_session(house)
+        house.echo.seconds = 60
+        replies: list[Reply] = []
+        lines = list(old_heads(session).items())
+
+        async def call() -> None:
+            replies.append(await post(house.direct, lines, json.dumps(old_request(number=7)).encode()))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            while not house.echo.calls:
+                await anyio.lowlevel.checkpoint()
+            taken_back = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+            assert (await post(house.direct, lines, json.dumps(taken_back).encode())).status == 202
+            await house.echo.cancelled.wait()
+        assert [message["error"]["message"] for message in messages(replies[0])] == ["Request cancelled"]
+
+
+async def test_another_caller_s_session_is_not_found_by_either_path(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        session = await open_session(house)
+        await same(house, old_heads(session), json.dumps(old_request()).encode(), direct=True)
+        secret = house.keys.add("other").token
+        lines = old_heads(session) | {"authorization": f"Bearer {secret}"}
+        status, *_ = await same(house, lines, json.dumps(old_request()).encode(), direct=False)
+        assert status == 404
+
+
+async def test_a_question_in_the_middle_of_a_call_in_a_session_reaches_its_client(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        session = await open_session(house)
+        lines = list(old_heads(session).items())
+        house.echo.told = InputRequired({"who": ASK}, "state")
+
+        async def answer(asked: Any) -> None:
+            house.echo.told = OUTCOMES[0]
+            said: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept", "content": {}}}
+            assert (await post(house.direct, lines, json.dumps(said).encode())).status == 202
+
+        async with anyio.create_task_group() as tasks:
+
+            def hear(asked: Any) -> None:
+                tasks.start_soon(answer, asked)
+
+            question, result = messages(await post(house.direct, lines, json.dumps(old_request()).encode(), hearing=hear))
+            assert (question["method"], result["result"]["content"]) == ("elicitation/create", [TEXT])
+        assert [call[4] for call in house.echo.calls] == [None, {"who": {"action": "accept", "content": {}}}]
+
+
+async def test_a_session_the_sdk_served_nothing_of_lately_is_its_to_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.server.clients.SEEN_SECONDS", 0.0)
+    async with standing(tmp_path) as house:
+        session = await open_session(house)
+        await same(house, old_heads(session), json.dumps(old_request()).encode(), direct=False)
