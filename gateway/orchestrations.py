@@ -5,18 +5,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.lazy import lazy_names
+from gateway.names import HOMES
 
 if TYPE_CHECKING:
     from gateway.workflows.orchestrations.concurrent import ConcurrentBuilder
-    from gateway.workflows.orchestrations.group_chat import AgentOrchestrationOutput, GroupChatBuilder, GroupChatState, TerminationCondition
-    from gateway.workflows.orchestrations.handoff import HandoffAgentUserRequest, HandoffBuilder, HandoffSentEvent
+    from gateway.workflows.orchestrations.group_chat import (
+        AgentBasedGroupChatOrchestrator,
+        AgentOrchestrationOutput,
+        BaseGroupChatOrchestrator,
+        GroupChatBuilder,
+        GroupChatOrchestrator,
+        GroupChatParticipantMessage,
+        GroupChatRequestMessage,
+        GroupChatRequestSentEvent,
+        GroupChatResponseMessage,
+        GroupChatResponseReceivedEvent,
+        GroupChatSelectionFunction,
+        GroupChatState,
+        TerminationCondition,
+    )
+    from gateway.workflows.orchestrations.handoff import HandoffAgentUserRequest, HandoffBuilder, HandoffConfiguration, HandoffSentEvent
     from gateway.workflows.orchestrations.magentic import (
         MagenticBuilder,
-        MagenticContext,
-        MagenticManagerBase,
         MagenticOrchestratorEvent,
+        MagenticOrchestratorEventType,
         MagenticPlanReviewRequest,
         MagenticPlanReviewResponse,
+        MagenticResetSignal,
+    )
+    from gateway.workflows.orchestrations.magentic_manager import (
+        MAGENTIC_MANAGER_NAME,
+        MagenticContext,
+        MagenticManagerBase,
         MagenticProgressLedger,
         MagenticProgressLedgerItem,
         StandardMagenticManager,
@@ -25,48 +45,40 @@ if TYPE_CHECKING:
     from gateway.workflows.orchestrations.sequential import SequentialBuilder
 
 __all__ = [
+    "MAGENTIC_MANAGER_NAME",
+    "AgentBasedGroupChatOrchestrator",
     "AgentOrchestrationOutput",
     "AgentRequestInfoResponse",
+    "BaseGroupChatOrchestrator",
     "ConcurrentBuilder",
     "GroupChatBuilder",
+    "GroupChatOrchestrator",
+    "GroupChatParticipantMessage",
+    "GroupChatRequestMessage",
+    "GroupChatRequestSentEvent",
+    "GroupChatResponseMessage",
+    "GroupChatResponseReceivedEvent",
+    "GroupChatSelectionFunction",
     "GroupChatState",
     "HandoffAgentUserRequest",
     "HandoffBuilder",
+    "HandoffConfiguration",
     "HandoffSentEvent",
     "MagenticBuilder",
     "MagenticContext",
     "MagenticManagerBase",
     "MagenticOrchestratorEvent",
+    "MagenticOrchestratorEventType",
     "MagenticPlanReviewRequest",
     "MagenticPlanReviewResponse",
     "MagenticProgressLedger",
     "MagenticProgressLedgerItem",
+    "MagenticResetSignal",
     "SequentialBuilder",
     "StandardMagenticManager",
     "TerminationCondition",
 ]
 
 __getattr__ = lazy_names(
-    __name__,
-    {
-        "AgentOrchestrationOutput": "workflows.orchestrations.group_chat",
-        "AgentRequestInfoResponse": "workflows.orchestrations.participants",
-        "ConcurrentBuilder": "workflows.orchestrations.concurrent",
-        "GroupChatBuilder": "workflows.orchestrations.group_chat",
-        "GroupChatState": "workflows.orchestrations.group_chat",
-        "HandoffAgentUserRequest": "workflows.orchestrations.handoff",
-        "HandoffBuilder": "workflows.orchestrations.handoff",
-        "HandoffSentEvent": "workflows.orchestrations.handoff",
-        "MagenticBuilder": "workflows.orchestrations.magentic",
-        "MagenticContext": "workflows.orchestrations.magentic",
-        "MagenticManagerBase": "workflows.orchestrations.magentic",
-        "MagenticOrchestratorEvent": "workflows.orchestrations.magentic",
-        "MagenticPlanReviewRequest": "workflows.orchestrations.magentic",
-        "MagenticPlanReviewResponse": "workflows.orchestrations.magentic",
-        "MagenticProgressLedger": "workflows.orchestrations.magentic",
-        "MagenticProgressLedgerItem": "workflows.orchestrations.magentic",
-        "SequentialBuilder": "workflows.orchestrations.sequential",
-        "StandardMagenticManager": "workflows.orchestrations.magentic",
-        "TerminationCondition": "workflows.orchestrations.group_chat",
-    },
+    __name__, {name: home for home, names in HOMES.items() if home.startswith("workflows.orchestrations.") for name in names}
 )

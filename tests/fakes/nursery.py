@@ -112,7 +112,7 @@ class Nursery:
                 pid, status = map(int, message.split())
                 self.ended[pid] = os.waitstatus_to_exitcode(status)
 
-    def wait_for_door(self, seconds: float = 20.0) -> None:
+    def wait_for_door(self, seconds: float = 60.0) -> None:
         """Until commands of `sooner` find it."""
         until = time.monotonic() + seconds
         while not os.path.exists(self.door):
