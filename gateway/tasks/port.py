@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
 import anyio.lowlevel
@@ -108,9 +108,7 @@ class StepLog:
         is_done, value = self._steps.get(key, (False, None))
         if is_done:
             return value
-        if key in self._steps and not (repeatable if isinstance(repeatable, bool) else repeatable(key)):
-            await self._judge(key)
-        await self._put(key, is_done=False, value=None)
+        await self._put(key, is_done=False, value=await self._retries(key, repeatable))
         try:
             value = await work(f"{self.task_id}:{key}")
         except GatewayError:  # nothing was done that must not be done again
@@ -124,11 +122,10 @@ class StepLog:
     async def begin(self, key: str, *, repeatable: bool) -> tuple[bool, JsonValue]:
         """See `DurablePort.begin`."""
         is_done, value = self._steps.get(key, (False, None))
-        if not is_done:
-            if key in self._steps and not repeatable:
-                await self._judge(key)
-            await self._put(key, is_done=False, value=None)
-        return is_done, value
+        if is_done:
+            return True, value
+        await self._put(key, is_done=False, value=await self._retries(key, repeatable))
+        return False, None
 
     async def finish(self, key: str, value: JsonValue) -> None:
         """Record the result of a step."""
@@ -172,10 +169,25 @@ class StepLog:
         self._steps[key] = (is_done, value)
         return True
 
-    async def _judge(self, key: str) -> None:
-        """A step was in flight when its process died, and running it twice may do harm: ask."""
+    async def _retries(self, key: str, repeatable: bool | Callable[[str], bool]) -> int | None:
+        """How often a person had a step tried again in which its process died; None for a step that begins for the first time."""
+        if key not in self._steps:
+            return None
+        retries = int(cast("int | None", self._steps[key][1]) or 0)
+        if repeatable if isinstance(repeatable, bool) else repeatable(key):
+            return retries
+        await self._judge(key, retries)
+        return retries + 1
+
+    async def _judge(self, key: str, retries: int) -> None:
+        """A step was in flight when its process died, and running it once more may do harm: ask.
+
+        The words tell a later question from the first, whose answer is not meant for it.
+        """
         name = key.rpartition("/")[2].rpartition("#")[0].partition(":")[0]
-        question = f"The gateway stopped while {name!r} ran, so its outcome is unknown: it may have taken effect. Retry it or skip it?"
+        again = f" again (after {retries} retr{'y' if retries == 1 else 'ies'})" if retries else ""
+        stopped = f"The gateway stopped{again} while {name!r} ran"
+        question = f"{stopped}, so its outcome is unknown: it may have taken effect. Retry it or skip it?"
         schema: JsonObject = {
             "type": "object",
             "properties": {"outcome": {"type": "string", "enum": ["retry", "skip"], "title": "Outcome unknown"}},
