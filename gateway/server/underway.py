@@ -51,21 +51,33 @@ class LateCaller:
         self.hand_on: Callable[[], None] | None = None
         self._real: ClosingCaller | None = None
         self._came: asyncio.Future[None] | None = None
+        self._speaking = 0
+        self._said: asyncio.Future[None] | None = None
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Not asked for: such a request is not taken."""
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
         """As `WireCaller.log`."""
-        if wants_level(self.log_level, level):
+        if not wants_level(self.log_level, level):
+            return
+        self._speaking += 1
+        try:
             await (await self._reach()).log(level, data, logger)
+        finally:
+            self._speaking -= 1
+            if not self._speaking and self._said is not None and not self._said.done():
+                self._said.set_result(None)
 
     async def ask(self, request: JsonObject) -> JsonObject:
         """As `WireCaller.ask`."""
         return await (await self._reach()).ask(request)
 
     async def close(self) -> None:
-        """As `WireCaller.close`; what was never handed on opened nothing."""
+        """As `WireCaller.close`, once all is said; what was never handed on opened nothing."""
+        if self._speaking:  # the message and the result of a call may come at once
+            self._said = asyncio.get_running_loop().create_future()
+            await self._said
         if self._real is not None:
             await self._real.close()
 
