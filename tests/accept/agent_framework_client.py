@@ -25,6 +25,7 @@ async def run(url: str, verb: str, name: str, arguments: str) -> object:
         with anyio.move_on_after(GIVE_UP_SECONDS if verb == "cancel" else 30):
             contents = await tool.call_tool(name, **json.loads(arguments))
             return contents if isinstance(contents, str) else "".join(str(content.text) for content in contents)
+        await anyio.sleep(0.5)  # it cancels the task in the background, and drops that when it is closed at once
         return "cancelled"
 
 
