@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--elsewhere", action="store_true", help="the card names another host")
     options = parser.parse_args()
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or each answer waits 40 ms
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     card = AgentCard(
         name="obedient",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import json
@@ -22,6 +23,7 @@ PRELOADED = (
 )  # fmt: skip
 """What nearly every process started for a test imports. None of it starts a thread."""
 MESSAGE_BYTES = 1 << 18
+PR_SET_PDEATHSIG = 1
 
 
 class Nurse:
@@ -113,7 +115,14 @@ def _wake(number: int, frame: FrameType | None) -> None:
     """So that the wakeup descriptor is written to."""
 
 
+def _die_with_parent() -> None:
+    """Have the kernel end this process when the nurse is gone, however it went; only Linux can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _become(told: dict[str, object], fds: Sequence[int]) -> list[str]:
+    _die_with_parent()
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
