@@ -141,9 +141,14 @@ def main() -> None:
 
 
 def _verdict(own: float, other: float) -> str:
-    """The ratio, and whether it is what it must be; differences below nought are the noise of the machine."""
-    if own <= 0 or other <= 0:
-        return "cannot be told: the differences drown in noise; take more --runs and --rounds, or a quiet machine"
+    """The ratio, and whether it is what it must be.
+
+    Below nought a run costs less than the bare loop, whose `openai` package builds a model of every answer; then there is no ratio.
+    """
+    if other <= 0:
+        return f"has no ratio: the other one costs less than the bare loop, and ours {'less still' if own < other else 'MORE than that'}"
+    if own <= 0:
+        return f"holds (at most {TARGET:.2f}): ours costs less than the bare loop"
     return f"{own / other:.2f} ({'holds' if own / other <= TARGET else 'MISSED'}: at most {TARGET:.2f})"
 
 
