@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
@@ -27,7 +28,7 @@ from gateway.errors import ConfigError, StorageError
 from gateway.server.build import GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.direct import DirectPath
-from gateway.server.replay import RETRY_MILLISECONDS, ReplayStore
+from gateway.server.replay import RETRY_MILLISECONDS, SessionManager
 
 logger = logging.getLogger(__name__)
 
@@ -150,14 +151,12 @@ def build_http_app(
         is_ready = ready()
         return JSONResponse({"status": "ready" if is_ready else "starting"}, 200 if is_ready else 503)
 
-    app = server.mcp.streamable_http_app(
-        streamable_http_path=settings.path,
-        event_store=ReplayStore(),
-        retry_interval=RETRY_MILLISECONDS,
-        max_request_body_size=settings.max_request_bytes,
-        transport_security=security,
-        host=host,
-        custom_starlette_routes=[Route("/health", health), Route("/ready", readiness), *routes],  # pyright: ignore[reportArgumentType]
+    manager = SessionManager(
+        server.mcp, security_settings=security, retry_interval=RETRY_MILLISECONDS, max_request_body_size=settings.max_request_bytes
+    )
+    endpoint = Route(settings.path, StreamableHTTPASGIApp(manager))
+    app = Starlette(
+        routes=[endpoint, Route("/health", health), Route("/ready", readiness), *routes], lifespan=lambda _: manager.run()
     )
     if settings.direct_path == "auto":
         app.add_middleware(DirectPath, server=server, path=settings.path, max_request_bytes=settings.max_request_bytes)

@@ -1,7 +1,8 @@
-"""The event store behind legacy SSE streams: lets a client that lost its connection pick up where it was.
+"""What lets a 2025 client that lost its connection pick up an SSE stream where it was.
 
-In memory and bounded: streams and bytes beyond the limits are forgotten oldest first, which a client sees as a
-stream that cannot be resumed. The modern era has no resumption.
+Each session has a store of its own: the SDK names a session's streams after its request ids, which others have too, so in a
+shared store one session would be sent what another was told. In memory and bounded: what is beyond the limits is forgotten
+oldest stream first, which a client sees as a stream that cannot be resumed. The 2026 era has no resumption.
 """
 
 from __future__ import annotations
@@ -9,12 +10,17 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import cast
 
 from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
-from mcp_types import JSONRPCMessage
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import JSONRPCMessage, JSONRPCResponse
 
-MAX_STREAMS = 2_000
-"""Streams remembered at once."""
+MAX_STREAMS = 100
+"""Streams remembered of one session."""
+
+MAX_CHARACTERS = 1_000_000
+"""Of results and parameters remembered of one session, about; a larger one cannot be sent again."""
 
 MAX_EVENTS_PER_STREAM = 200
 """Events remembered of one stream."""
@@ -27,15 +33,17 @@ RETRY_MILLISECONDS = 500
 class _Stream:
     first: int = 1
     events: list[JSONRPCMessage | None] = field(default_factory=lambda: list[JSONRPCMessage | None]())
+    size: int = 0
 
 
 class ReplayStore(EventStore):
-    """Implements the SDK's `EventStore`; event ids are `<stream token>.<number>`."""
+    """Implements the SDK's `EventStore` for one session; event ids are `<stream token>.<number>`."""
 
     def __init__(self) -> None:
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._tokens: dict[str, str] = {}
         self._names: dict[str, str] = {}
+        self._size = 0
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         """Remember one event and return its id."""
@@ -44,14 +52,19 @@ class ReplayStore(EventStore):
             stream = self._streams[stream_id] = _Stream()
             token = secrets.token_urlsafe(9)
             self._tokens[stream_id], self._names[token] = token, stream_id
-            if len(self._streams) > MAX_STREAMS:
-                self._forget_oldest()
         self._streams.move_to_end(stream_id)
         stream.events.append(message)
+        stream.size += (size := size_of(message))
+        self._size += size
         if len(stream.events) > MAX_EVENTS_PER_STREAM:
-            del stream.events[0]
+            size = size_of(stream.events.pop(0))
+            stream.size -= size
+            self._size -= size
             stream.first += 1
-        return f"{self._tokens[stream_id]}.{stream.first + len(stream.events) - 1}"
+        event_id = f"{self._tokens[stream_id]}.{stream.first + len(stream.events) - 1}"
+        while len(self._streams) > MAX_STREAMS or self._size > MAX_CHARACTERS:
+            self._forget_oldest()
+        return event_id
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
         """Send what came after an event on its stream; `None` where it is no longer known."""
@@ -69,5 +82,37 @@ class ReplayStore(EventStore):
         return name
 
     def _forget_oldest(self) -> None:
-        stream_id, _ = self._streams.popitem(last=False)
+        stream_id, stream = self._streams.popitem(last=False)
+        self._size -= stream.size
         del self._names[self._tokens.pop(stream_id)]
+
+
+class SessionManager(StreamableHTTPSessionManager):
+    """The SDK's, which asks for the event store of each session it opens."""
+
+    @property
+    def event_store(self) -> EventStore:
+        """A new one."""
+        return ReplayStore()
+
+    @event_store.setter
+    def event_store(self, value: EventStore | None) -> None:
+        """The SDK's constructor sets none."""
+
+
+def size_of(message: JSONRPCMessage | None) -> int:
+    """About how many characters a message holds."""
+    if message is None:
+        return 0
+    value: object = message.result if isinstance(message, JSONRPCResponse) else getattr(message, "params", None)
+    size, left = 0, [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            size += len(value)
+        elif isinstance(value, dict):
+            left += cast("dict[str, object]", value).values()
+        elif isinstance(value, list):
+            left += cast("list[object]", value)
+        size += 50
+    return size

@@ -170,35 +170,6 @@ def test_a_step_in_doubt_is_not_repeated_before_a_person_said_so(outcome: str, r
         )
 
 
-@pytest.mark.requirement(97)
-def test_a_person_is_asked_once_more_when_the_retry_dies_too(tmp_path: Path) -> None:
-    """The answer to the first question is not taken for the second."""
-    journal, questions = Journal(tmp_path / "journal"), tmp_path / "questions"
-    start_and_die(tmp_path, ten_steps(journal, (5, "after"), repeatable=False))
-
-    async def let_retry(death: Death) -> Task:
-        async with running(tmp_path, ten_steps(journal, death, repeatable=False)) as runner:
-            task = await only_task(runner)
-            with anyio.fail_after(10):
-                while task.status != "input_required":
-                    task = await runner.moved(task)
-            ((key, request),) = task.asks.items()
-            with questions.open("a") as file:
-                file.write(request["params"]["message"] + "\n")
-            await runner.answer(task, {key: {"action": "accept", "content": {"outcome": "retry"}}})
-            return await ended(runner, await runner.find(task.id, "local"))
-
-    async def die_again() -> None:
-        await let_retry((5, "after"))
-
-    assert in_a_process(die_again) == signal.SIGKILL
-    assert anyio.run(let_retry, None).status == "completed"
-    assert journal.lines().count("5 /step#6") == 3
-    first, second = questions.read_text().splitlines()
-    assert first.startswith("The gateway stopped while 'step' ran")
-    assert second.startswith("The gateway stopped again (after 1 retry) while 'step' ran")
-
-
 def asking(journal: Journal, death: str | None) -> CallTool:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         answer = await ctx.ask({"method": "elicitation/create", "params": {"mode": "form", "message": "Name?", "requestedSchema": {}}})

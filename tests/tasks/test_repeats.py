@@ -14,11 +14,13 @@ from gateway.config.policies import SourcePolicy
 from gateway.errors import TaskError
 from gateway.json_types import JsonObject
 from gateway.tasks.runner import CallTool
+from gateway.tasks.task import Task
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, ToolDefinition
 from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, ClientProfile
 from gateway.tools.guard import GuardedTool, ToolGate
 from tests.tasks.dying import Journal, die, in_a_process, running
+from tests.tasks.test_durable import Death, ended, only_task, start_and_die, ten_steps
 
 ASKABLE = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
 HINTS: JsonObject = {"readOnlyHint": True, "idempotentHint": True}
@@ -126,3 +128,32 @@ def test_a_request_that_is_sent_again_after_a_kill_under_its_key_is_the_task_tha
     assert in_a_process(start_and_die) == signal.SIGKILL
     anyio.run(again)
     assert journal.lines().count("1") == 1
+
+
+@pytest.mark.requirement(97)
+def test_a_person_is_asked_once_more_when_the_retry_dies_too(tmp_path: Path) -> None:
+    """The answer to the first question is not taken for the second."""
+    journal, questions = Journal(tmp_path / "journal"), tmp_path / "questions"
+    start_and_die(tmp_path, ten_steps(journal, (5, "after"), repeatable=False))
+
+    async def let_retry(death: Death) -> Task:
+        async with running(tmp_path, ten_steps(journal, death, repeatable=False)) as runner:
+            task = await only_task(runner)
+            with anyio.fail_after(10):
+                while task.status != "input_required":
+                    task = await runner.moved(task)
+            ((key, request),) = task.asks.items()
+            with questions.open("a") as file:
+                file.write(request["params"]["message"] + "\n")
+            await runner.answer(task, {key: {"action": "accept", "content": {"outcome": "retry"}}})
+            return await ended(runner, await runner.find(task.id, "local"))
+
+    async def die_again() -> None:
+        await let_retry((5, "after"))
+
+    assert in_a_process(die_again) == signal.SIGKILL
+    assert anyio.run(let_retry, None).status == "completed"
+    assert journal.lines().count("5 /step#6") == 3
+    first, second = questions.read_text().splitlines()
+    assert first.startswith("The gateway stopped while 'step' ran")
+    assert second.startswith("The gateway stopped again (after 1 retry) while 'step' ran")
