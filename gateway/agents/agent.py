@@ -29,7 +29,7 @@ from gateway.sessions.compaction import CompactionStrategy
 from gateway.sessions.context import PRINCIPAL_KEY, ContextProvider, SessionContext
 from gateway.sessions.grouping import TokenizerProtocol
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
-from gateway.sessions.session import AgentSession
+from gateway.sessions.session import AgentSession, OpensSessions
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.tools.function import ApprovalMode, FunctionTool
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 
 
-class Agent(Generic[OptionsT]):
+class Agent(OpensSessions, Generic[OptionsT]):
     """An agent over a chat client; generic over the options its client takes (requirements AG9)."""
 
     def __init__(
@@ -111,14 +111,6 @@ class Agent(Generic[OptionsT]):
 
     async def __aexit__(self, *exc: object) -> None:
         await self._entered.aclose()
-
-    def create_session(self, *, session_id: str | None = None) -> AgentSession:
-        """A new conversation."""
-        return AgentSession(session_id=session_id)
-
-    def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """A conversation that a model provider keeps."""
-        return AgentSession(session_id=session_id, service_session_id=service_session_id)
 
     @overload
     def run(
@@ -299,7 +291,7 @@ RawAgent = Agent
 """Agent-framework's name for an agent without middleware and telemetry around it; here they cost nothing where there are none."""
 
 
-class BaseAgent:
+class BaseAgent(OpensSessions):
     """What agents of other kinds than `Agent` share; subclasses implement `run`."""
 
     def __init__(
@@ -318,14 +310,6 @@ class BaseAgent:
         self.context_providers = list(context_providers or ())
         self.middleware: list[Any] = listed(middleware)
         self.additional_properties: JsonObject = additional_properties or {}
-
-    def create_session(self, *, session_id: str | None = None) -> AgentSession:
-        """A new conversation."""
-        return AgentSession(session_id=session_id)
-
-    def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """A conversation that a model provider keeps."""
-        return AgentSession(session_id=session_id, service_session_id=service_session_id)
 
 
 class _Steps:

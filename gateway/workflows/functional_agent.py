@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 from pydantic_core import to_jsonable_python
 
 from gateway.sessions.context import ContextProvider
-from gateway.sessions.session import AgentSession
+from gateway.sessions.session import AgentSession, OpensSessions
 from gateway.tools.context import CallContext
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.workflows.functional import FunctionalWorkflow
 
 
-class FunctionalWorkflowAgent:
+class FunctionalWorkflowAgent(OpensSessions):
     """Runs a functional workflow whenever it is run."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
@@ -54,14 +54,6 @@ class FunctionalWorkflowAgent:
     def pending_requests(self) -> Mapping[str, WorkflowEvent[Any]]:
         """What it waits for, by request id."""
         return self._workflow.pending
-
-    def create_session(self, *, session_id: str | None = None) -> AgentSession:
-        """A new conversation."""
-        return AgentSession(session_id=session_id)
-
-    def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """A conversation that a model provider keeps."""
-        return AgentSession(session_id=session_id, service_session_id=service_session_id)
 
     @overload
     def run(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 from gateway.json_types import JsonObject
 from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
-from gateway.sessions.session import AgentSession
+from gateway.sessions.session import AgentSession, OpensSessions
 from gateway.tools.context import CallContext
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Input = str | Message | Sequence[str | Message]
 
 
-class WorkflowAgent:
+class WorkflowAgent(OpensSessions):
     """Runs a workflow whenever it is run."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
@@ -71,14 +71,6 @@ class WorkflowAgent:
     def pending_requests(self) -> Mapping[str, WorkflowEvent[Any]]:
         """What it waits for, by request id."""
         return self._workflow.run_state.pending
-
-    def create_session(self, *, session_id: str | None = None) -> AgentSession:
-        """A new conversation."""
-        return AgentSession(session_id=session_id)
-
-    def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """A conversation that a model provider keeps."""
-        return AgentSession(session_id=session_id, service_session_id=service_session_id)
 
     @overload
     def run(

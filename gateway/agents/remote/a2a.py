@@ -20,7 +20,7 @@ from gateway.agents.context import AgentStream
 from gateway.errors import AgentError, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.addresses import is_same_origin
-from gateway.sessions.session import AgentSession
+from gateway.sessions.session import AgentSession, OpensSessions
 from gateway.types.messages import AgentRunInputs, Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate, ContinuationToken
 from gateway.types.streams import ResponseStream
@@ -48,7 +48,7 @@ CANCEL_SECONDS = 5.0
 _INSTALL_HINT = "Remote A2A agents need the a2a-sdk package: pip install 'moongate[a2a]'."
 
 
-class A2AAgent:
+class A2AAgent(OpensSessions):
     """A remote agent by its URL, its card, or a client of `a2a-sdk`."""
 
     def __init__(
@@ -94,10 +94,6 @@ class A2AAgent:
         if owned is not None:
             self._client = None
             await owned.aclose()
-
-    def create_session(self, *, session_id: str | None = None) -> AgentSession:
-        """A new conversation."""
-        return AgentSession(session_id=session_id)
 
     def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
         """A conversation that the remote agent has: its context id."""
