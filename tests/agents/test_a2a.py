@@ -9,8 +9,10 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from a2a.types import Part
 
 from gateway import A2AAgent
+from gateway.agents.remote.task import beyond
 from gateway.errors import AgentError
 from tests.fakes.running import upstream_http
 
@@ -104,6 +106,40 @@ async def test_a_stream_that_breaks_is_followed_by_its_task_and_the_message_is_n
             httpx2.post(f"{url}/release")
         assert answers == ["but sure"]
         assert len(log_of(url)["messages"]) == 1
+
+
+@pytest.mark.requirement("LR2")
+async def test_what_a_task_holds_is_told_once_to_who_joins_its_stream_late() -> None:
+    with obedient() as url:
+        async with A2AAgent(url=url) as agent:
+            token = (await agent.run("grow one two", background=True)).continuation_token
+            assert token is not None
+            with anyio.fail_after(20):
+                while (await agent.poll_task(token)).text != "one":  # another process
+                    await anyio.sleep(0.05)
+            texts: list[str] = []
+            async for update in agent.run(continuation_token=token, stream=True):
+                texts.append(update.text)
+                if update.text == "one":
+                    httpx2.post(f"{url}/release")
+        assert [text for text in texts if text] == ["one", " two"]
+
+
+@pytest.mark.parametrize(
+    ("given", "whole", "new"),
+    [
+        ([], ["a", "b"], ["a", "b"]),
+        (["a"], ["a", "b"], ["b"]),
+        (["a", "b"], ["a", "b"], []),
+        (["a", "b"], ["ab"], []),
+        (["a", "b"], ["abc"], ["c"]),
+        (["a", "b"], ["other"], ["other"]),
+        (["a", "b"], ["a"], ["a"]),
+    ],
+)
+def test_what_is_new_in_an_artifact_however_a_server_keeps_its_chunks(given: list[str], whole: list[str], new: list[str]) -> None:
+    parts = [[Part(text=text) for text in texts] for texts in (given, whole)]
+    assert [part.text for part in beyond(*parts)] == new
 
 
 async def test_cancelling_the_run_cancels_the_task() -> None:

@@ -9,6 +9,9 @@ What a message may say:
     fail TEXT     a task that fails
     hold          a task that works until it is cancelled or `POST /release`
     slow TEXT     a task that cuts its stream off and is done after `POST /release`
+    grow TEXT     a task that gives the first half of TEXT at once and the rest after `POST /release`
+
+Who joins a task's stream late is told what its artifacts hold once with the task, and once more as events.
 
 `GET /log` lists the messages received and the tasks cancelled.
 """
@@ -18,17 +21,31 @@ from __future__ import annotations
 import argparse
 import socket
 import sys
-from typing import Any
+from collections.abc import AsyncGenerator
+from typing import Any, cast
 
 import anyio
 import uvicorn
 from a2a.helpers import new_task_from_user_message, new_text_message
 from a2a.server.agent_execution import AgentExecutor, RequestContext
-from a2a.server.events import EventQueue
+from a2a.server.context import ServerCallContext
+from a2a.server.events import Event, EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
-from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Part, Role, TaskState
+from a2a.types import (
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    AgentSkill,
+    Artifact,
+    Part,
+    Role,
+    SubscribeToTaskRequest,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+)
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -74,6 +91,12 @@ class Obedient(AgentExecutor):
                 await released.wait()
                 await updater.add_artifact([Part(text=rest)])
                 await updater.complete()
+            case "grow":
+                half = len(rest) // 2
+                await updater.add_artifact([Part(text=rest[:half])], artifact_id="answer", append=False)
+                await released.wait()
+                await updater.add_artifact([Part(text=rest[half:])], artifact_id="answer", append=True, last_chunk=True)
+                await updater.complete()
             case _:
                 half = len(rest) // 2
                 await updater.add_artifact([Part(text=rest[:half])], artifact_id="answer", append=False)
@@ -84,6 +107,22 @@ class Obedient(AgentExecutor):
         """Note it."""
         log["cancelled"].append(context.task_id)
         await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
+
+
+class Repeating(DefaultRequestHandler):
+    """Tells what a task held when its stream was joined a second time, whole and by its last part."""
+
+    async def on_subscribe_to_task(self, params: SubscribeToTaskRequest, context: ServerCallContext) -> AsyncGenerator[Event]:
+        """The task, what it holds, and what comes after."""
+        joined = cast("AsyncGenerator[Event]", super().on_subscribe_to_task(params, context))  # pyright: ignore[reportUnknownMemberType]
+        async for event in joined:
+            yield event
+            if not isinstance(event, Task):
+                continue
+            for artifact in event.artifacts:
+                last = Artifact(artifact_id=artifact.artifact_id, parts=artifact.parts[-1:])
+                for again, append in ((artifact, False), (last, True)):
+                    yield TaskArtifactUpdateEvent(task_id=event.id, context_id=event.context_id, artifact=again, append=append)
 
 
 class Gate:
@@ -158,7 +197,7 @@ def main() -> None:
         default_output_modes=["text/plain"],
         skills=[AgentSkill(id="obey", name="obey", description="Obeys.", tags=["test"])],
     )
-    handler = DefaultRequestHandler(Obedient(), InMemoryTaskStore(), card)
+    handler = Repeating(Obedient(), InMemoryTaskStore(), card)
     own = [Route("/release", _release, methods=["POST"]), Route("/log", _log)]
     routes = [*create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/"), *own]
     app = Starlette(routes=routes, middleware=[Middleware(Gate, key=options.key)])

@@ -43,6 +43,9 @@ DEFAULT_TIMEOUT_SECONDS = 60.0
 POLL_SECONDS = (0.5, 5.0)
 """First and longest pause between two looks at a task."""
 
+LOOK_SECONDS = 0.2
+"""The least time between two looks at a task whose artifacts grow; its end is looked at at once."""
+
 CANCEL_SECONDS = 5.0
 
 _INSTALL_HINT = "Remote A2A agents need the a2a-sdk package: pip install 'moongate[a2a]'."
@@ -326,7 +329,7 @@ class A2AAgent(OpensSessions):
             yield AgentResponseUpdate([], "assistant", response_id=task.id, continuation_token=task.token)
             return
         try:
-            async for update in self._take(client.subscribe(SubscribeToTaskRequest(id=task.id)), task, background):
+            async for update in self._watch(client, client.subscribe(SubscribeToTaskRequest(id=task.id)), task):
                 yield update
         except _errors() as error:
             logger.info("task %s cannot be streamed (%s); looking at it instead", task.id, type(error).__name__)
@@ -337,6 +340,28 @@ class A2AAgent(OpensSessions):
             if not task.is_over:
                 await anyio.sleep(pause)
                 pause = min(pause * 2, longest)
+
+    async def _watch(
+        self, client: Client, items: AsyncIterator[StreamResponse], task: RemoteTask
+    ) -> AsyncGenerator[AgentResponseUpdate, None]:
+        """What comes of a task whose stream is joined late, until it ends or the stream does.
+
+        Such a stream may tell again what the state that it opens with held already, so its events are but the sign to
+        look at the task, whose artifacts say what is new.
+        """
+        due = 0.0
+        async with aclosing(cast("AsyncGenerator[StreamResponse, None]", items)):
+            async for item in items:
+                kind = item.WhichOneof("payload")
+                if kind == "artifact_update" and anyio.current_time() < due:
+                    continue
+                updates = await self._look(client, task) if kind in {"artifact_update", "status_update"} else task.take(item)
+                due = anyio.current_time() + LOOK_SECONDS
+                await task.noted()
+                for update in updates:
+                    yield update
+                if task.is_over:
+                    return
 
     async def _look(self, client: Client, task: RemoteTask) -> list[AgentResponseUpdate]:
         from a2a.types import GetTaskRequest

@@ -6,9 +6,9 @@ stream, after a question, or in another process (`A2AContinuationToken`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
-from a2a.types import Artifact, Role, StreamResponse, Task, TaskState, TaskStatus
+from a2a.types import Artifact, Part, Role, StreamResponse, Task, TaskState, TaskStatus
 
 from gateway.agents.remote.parts import to_contents, to_text
 from gateway.errors import AgentError
@@ -31,6 +31,23 @@ _PROBLEMS = {
 }
 
 
+def beyond(given: Sequence[Part], whole: Sequence[Part]) -> list[Part]:
+    """What a whole artifact has after the part of it that was given; all of it where it is another one now.
+
+    A server may keep the chunks of a text as one part.
+    """
+    same = next((number for number, (old, new) in enumerate(zip(given, whole, strict=False)) if old != new), min(len(given), len(whole)))
+    left, new = given[same:], list(whole[same:])
+    if not left:
+        return new
+    if not all(part.WhichOneof("content") == "text" for part in (*left, *new)):
+        return list(whole)
+    before, now = "".join(part.text for part in left), "".join(part.text for part in new)
+    if not now.startswith(before):
+        return list(whole)
+    return [Part(text=now.removeprefix(before))] if now != before else []
+
+
 class RemoteTask:
     """The state of one exchange. `id` is empty while the remote agent has opened no task, which it need not do."""
 
@@ -45,7 +62,9 @@ class RemoteTask:
         """It waits for the answer to a question; the next message goes to the same task."""
         self.note: Callable[[ContinuationToken], Awaitable[None]] | None = None
         """Told the token, once, as soon as the remote agent opened a task."""
-        self._seen: set[str] = set()
+        self._given: dict[str, list[Part]] = {}
+        """What of each artifact was given already."""
+        self._said: set[str] = set()
 
     @property
     def token(self) -> ContinuationToken:
@@ -74,7 +93,7 @@ class RemoteTask:
             case "artifact_update":
                 event = item.artifact_update
                 self._know(event.task_id, event.context_id)
-                return self._artifact(event.artifact)
+                return self._artifact(event.artifact, is_more=event.append)
             case "status_update":
                 event = item.status_update
                 self._know(event.task_id, event.context_id)
@@ -83,15 +102,15 @@ class RemoteTask:
                 return []
 
     def take_task(self, task: Task) -> list[AgentResponseUpdate]:
-        """The parts of the run in a task's whole state that were not seen yet.
+        """The parts of the run in a task's whole state that were not given yet.
 
         Raises:
             AgentError: The task ended badly.
         """
         self._know(task.id, task.context_id)
-        updates = [update for artifact in task.artifacts if artifact.artifact_id not in self._seen for update in self._artifact(artifact)]
+        updates = [update for artifact in task.artifacts for update in self._artifact(artifact, is_more=False)]
         updates += self._status(task.status)
-        if self.is_over and not self._seen and not updates:
+        if self.is_over and not self._given and not updates:
             answer = next((message for message in reversed(task.history) if message.role == Role.ROLE_AGENT), None)
             return [self._update(to_contents(answer.parts), answer.message_id)] if answer is not None else []
         return updates
@@ -100,9 +119,13 @@ class RemoteTask:
         self.id = task_id or self.id
         self.context_id = context_id or self.context_id
 
-    def _artifact(self, artifact: Artifact) -> list[AgentResponseUpdate]:
-        self._seen.add(artifact.artifact_id)
-        return [self._update(to_contents(artifact.parts), artifact.artifact_id)] if artifact.parts else []
+    def _artifact(self, artifact: Artifact, *, is_more: bool) -> list[AgentResponseUpdate]:
+        """What is new in an artifact's next parts (`is_more`), or in the whole of it."""
+        given = self._given.setdefault(artifact.artifact_id, [])
+        parts = list(artifact.parts)
+        new = parts if is_more else beyond(given, parts)
+        self._given[artifact.artifact_id] = [*given, *parts] if is_more else parts
+        return [self._update(to_contents(new), artifact.artifact_id)] if new else []
 
     def _status(self, status: TaskStatus) -> list[AgentResponseUpdate]:
         said = to_text(status.message) if status.HasField("message") else ""
@@ -117,8 +140,11 @@ class RemoteTask:
         if state in ENDED:
             self.is_over = True
             # Results are artifacts; a closing message is the answer only where there are none.
-            return [self._update(to_contents(status.message.parts), status.message.message_id)] if said and not self._seen else []
-        return [self._update([Content.from_text_reasoning(said)], None)] if said else []
+            return [self._update(to_contents(status.message.parts), status.message.message_id)] if said and not self._given else []
+        if not said or status.message.message_id in self._said:
+            return []
+        self._said.update({status.message.message_id} - {""})
+        return [self._update([Content.from_text_reasoning(said)], None)]
 
     def _update(self, contents: list[Content], message_id: str | None) -> AgentResponseUpdate:
         return AgentResponseUpdate(contents, "assistant", message_id=message_id or None, response_id=self.id or message_id or None)
