@@ -274,7 +274,7 @@ class TaskRunner:
         if not kind.resumes:
             call["resumes"] = False
         longest = max(MAX_TTL_SECONDS, self.settings.ttl_seconds)
-        row = TaskRow(secrets.token_urlsafe(24), ctx.principal.id, tool, call, min(ttl_seconds or self.settings.ttl_seconds, longest))
+        row = TaskRow(secrets.token_hex(16), ctx.principal.id, tool, call, min(ttl_seconds or self.settings.ttl_seconds, longest))
         row.owner, row.request_key = self._owner, _request_key(ctx)
         settings = self.settings
         mine: JsonObject = {"scope": f"caller:{ctx.principal.id}", "running": settings.max_running_per_caller}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,7 @@ def test_people_read_a_table_and_what_a_task_did(tmp_path: Path, capsys: pytest.
     header, line = capsys.readouterr().out.splitlines()
     assert header.split() == ["ID", "TOOL", "CALLER", "STATUS", "BEGUN", "CHANGED", "SAYS"]
     assert line.split()[1:4] == ["up__job", "ann", "failed"]
+    assert re.fullmatch("[0-9a-f]+", line.split()[0])  # or a terminal may take it for an option
     assert run_command(["tasks", "show", line.split()[0], "--config", str(terminal.config)]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
         'arguments: {"x": 1}', "step /step#1: done", "error -32603: the disk is full",
