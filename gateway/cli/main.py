@@ -6,8 +6,12 @@ Not a place for work of its own. Exit codes: 0 ok, 1 usage, 2 configuration inva
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import os
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 
 import click
@@ -37,6 +41,10 @@ COMMANDS: Mapping[str, str] = {
     "auth": "gateway.cli.auth:auth",
 }
 """Command → where it is defined, in the order of `--help`."""
+
+
+THREADS_SECONDS = 1.0
+"""Threads that are about to end have this long once all else has ended."""
 
 
 class _Commands(click.Group):
@@ -74,7 +82,22 @@ def cli(ctx: click.Context) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit the process with its code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    sys.exit(run_command(arguments))
+    code = run_command(arguments)
+    _leave_stuck_threads(code)
+    sys.exit(code)
+
+
+def _leave_stuck_threads(code: int) -> None:
+    """End the process where a function that was cut off goes on in its thread: Python would wait for it, if need be for ever."""
+    until = time.monotonic() + THREADS_SECONDS
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(max(until - time.monotonic(), 0.0))
+            if thread.is_alive():
+                atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # sends what is buffered; Python does it after all threads
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
 
 
 def run_command(arguments: Sequence[str]) -> int:

@@ -25,7 +25,7 @@ def agent_of(replies: Sequence[Reply], tools: Any = (), **settings: Any) -> tupl
 
 
 async def run(agent: Agent, stream: bool, messages: Any = "go", **how: Any) -> AgentResponse:
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         work: Any = agent.run(messages, stream=stream, **how)
         response: AgentResponse = await (work.get_final_response() if stream else work)
         return response

@@ -70,7 +70,7 @@ async def test_tasks_run_side_by_side_and_are_waited_for_fetched_continued_and_c
     client = ScriptedChatClient(replies)
     async with BackgroundAgentsProvider([Agent(helper, name="helper", description="Helps")]) as provider:
         agent = Agent(client, context_providers=[provider])
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             await agent.run("go", session=agent.create_session())
 
     found = results(client)
@@ -92,7 +92,7 @@ async def test_a_task_outlives_the_run_that_started_it_and_closing_the_provider_
     await agent.run("go", session=session)
     await agent.run("how is it?", session=session)
     assert "### Current background tasks\n- Task 1 [running] (helper): do a" in [m.text for m in client.requests[-1][0]]
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         await helper.started.wait()
     assert not helper.cancelled
 
@@ -157,6 +157,6 @@ async def test_a_loop_goes_on_while_background_tasks_run() -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(let_go)
-            with anyio.fail_after(5):
+            with anyio.fail_after(20):
                 await agent.run("go", session=agent.create_session())
     assert len(client.requests) == 4

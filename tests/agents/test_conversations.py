@@ -73,7 +73,7 @@ class House:
     server: ScriptedServer
 
     async def say(self, task: str, session_id: str = "", *, caller: str = "ada", agent: str = "helper") -> Complete:
-        with anyio.fail_after(15):
+        with anyio.fail_after(20):
             tools = {tool.definition.name: tool for tool in await self.source.tools()}
             arguments = {"task": task, "session_id": session_id}
             outcome = await tools[agent].call(arguments, CallContext(principal=Principal(caller)))

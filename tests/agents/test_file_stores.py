@@ -116,7 +116,7 @@ async def test_a_pattern_that_backtracks_forever_is_stopped(make: Callable[..., 
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tick)
-        with anyio.fail_after(5), pytest.raises(ValueError, match="longer than"):
+        with anyio.fail_after(20), pytest.raises(ValueError, match="longer than"):
             await store.search_files("", "(a+)+$", recursive=True)
         done.set()
     assert ticks > 10
@@ -135,7 +135,7 @@ async def test_files_that_are_not_text_or_too_large_are_refused_and_left_out_of_
         await store.read_file("image.png")
     with pytest.raises(ValueError, match="larger than"):
         await store.read_file("huge.log")
-    with anyio.fail_after(2), pytest.raises(ValueError, match="not a file"):
+    with anyio.fail_after(20), pytest.raises(ValueError, match="not a file"):
         await store.read_file("pipe")
     assert [r.file_name for r in await store.search_files("", "needle")] == ["text.md"]
 

@@ -51,7 +51,7 @@ def agent_of(replies: Sequence[Reply], tools: Sequence[Any] = (add, broken), **s
 
 
 async def run(agent: Agent, stream: bool, task: str = "go", options: ChatOptions | None = None) -> AgentResponse:
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         if stream:
             return await agent.run(task, stream=True, options=options).get_final_response()
         return await agent.run(task, options=options)
@@ -218,7 +218,7 @@ async def test_a_streamed_run_does_nothing_before_it_is_read() -> None:
     agent, client = agent_of(["hello"])
     stream = agent.run("hi", stream=True)
     assert client.requests == []
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         assert (await stream.get_final_response()).text == "hello"
 
 
@@ -234,7 +234,7 @@ async def test_cancelling_a_run_cancels_its_tools(stream: bool) -> None:
             cancelled.set()
 
     agent, client = agent_of([call("slow"), "never"], [slow])
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, agent, stream)
             await started.wait()
@@ -387,7 +387,7 @@ async def test_leaving_a_stream_early_closes_the_models() -> None:
 
     stream = Agent(Slow([])).run("go", stream=True)
     assert (await anext(aiter(stream))).text == "one "
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         await stream.aclose()
         await closed.wait()
 

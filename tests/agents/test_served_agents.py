@@ -45,7 +45,7 @@ async def source_of(folder: Path, server: ScriptedServer, tools: Tools | None = 
 
 
 async def call(source: AgentSource, ctx: CallContext | None = None, **arguments: Any) -> Complete:
-    with anyio.fail_after(15):
+    with anyio.fail_after(20):
         [agent] = await source.tools()
         outcome = await agent.call({"task": "go", **arguments}, ctx or CallContext())
     assert isinstance(outcome, Complete)

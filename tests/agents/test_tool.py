@@ -81,7 +81,7 @@ def endpoint(server: ScriptedServer) -> dict[str, str]:
 
 
 async def call(source: AgentSource, task: str = "go", ctx: CallContext | None = None) -> Complete:
-    with anyio.fail_after(15):
+    with anyio.fail_after(20):
         [tool] = await source.tools()
         outcome = await tool.call({"task": task}, ctx or CallContext())
     assert isinstance(outcome, Complete)
@@ -210,7 +210,7 @@ async def test_cancelling_the_call_stops_the_model_request(tmp_path: Path, serve
     await server.play({"text": "never", "fault": "hang"})
     client = Listener()
     async with source_of(tmp_path, endpoint(server)) as source:
-        with anyio.fail_after(10):
+        with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(call, source, "go", dataclasses.replace(CallContext(), caller=client))
                 while not await server.requests():

@@ -69,8 +69,9 @@ def rest(raw: socket.socket) -> bytes:
 @pytest.mark.fault(25)
 def test_three_hundred_half_requests_are_ended_while_honest_ones_are_answered(origin: str) -> None:
     with ExitStack() as stack:
-        slow = [stack.enter_context(connected(origin)) for _ in range(300)]
-        for number, raw in enumerate(slow):
+        slow: list[socket.socket] = []
+        for number in range(300):  # each says so much at once: its time began when it connected
+            slow.append(raw := stack.enter_context(connected(origin)))
             raw.sendall(b"POST /mcp HT" if number % 2 else b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
         assert all(httpx2.get(f"{origin}/health").status_code == 200 for _ in range(20))
         ends = [rest(raw) for raw in slow]
@@ -166,7 +167,7 @@ async def test_fields_after_a_body_are_no_headers_of_its_request() -> None:
         tasks.start_soon(lambda: server.serve(sockets=[listener]))
         async with await anyio.connect_tcp("127.0.0.1", listener.getsockname()[1]) as stream:
             await stream.send(CHUNKED + b"1\r\na\r\n0\r\nauthorization: Bearer x\r\n\r\n")
-            with anyio.fail_after(5):
+            with anyio.fail_after(20):
                 assert (await stream.receive()).startswith(b"HTTP/1.1 204 ")
         server.should_exit = True
     assert seen == [b"host", b"transfer-encoding"]
@@ -213,7 +214,7 @@ def test_one_connection_too_many_is_told_so_and_the_next_is_served_again(tmp_pat
                 raw = stack.enter_context(connected(origin))
                 raw.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
                 answers.append(raw.recv(4096)[:12])
-            assert answers[-1] == b"HTTP/1.1 503"
+            assert answers[-1] == b"HTTP/1.1 503", answers
             assert len(answers) == connection_limit(HttpSettings(), 80)
             for _ in range(100):  # more than there are descriptors
                 stack.enter_context(connected(origin))

@@ -19,7 +19,7 @@ both_ways = pytest.mark.parametrize("stream", [WHOLE, STREAMED], ids=["whole", "
 async def ask(client: OpenAIClientBase, stream: bool, messages: Any = "hi", options: Any = None) -> ChatResponse:
     """One model call; `options` may have what only a provider knows."""
     options = dict(options or {}, loop={"enabled": False})
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         if stream:
             return await client.get_response(messages, stream=True, options=options).get_final_response()
         return await client.get_response(messages, options=options)

@@ -22,7 +22,7 @@ async def updates_of(client: OpenAIChatClient, options: Any, *, until: str | Non
     """The parts of a streamed answer, up to the one whose text is `until`."""
     found: list[ChatResponseUpdate] = []
     stream = client.get_response("go", stream=True, options=options)
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         async for update in stream:
             found.append(update)
             if until is not None and update.text == until:

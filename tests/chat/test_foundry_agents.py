@@ -29,7 +29,7 @@ async def provider(server: ScriptedServer) -> AsyncGenerator[FoundryAgentProvide
 @pytest.mark.requirement("AG8")
 async def test_an_agent_is_made_in_the_project_and_its_functions_run_here(server: ScriptedServer, provider: FoundryAgentProvider) -> None:
     await server.play({"tool_calls": [{"name": "weather", "arguments": {"city": "Kiel"}}]}, {"text": "wet"})
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         agent = await provider.create_agent("sky", instructions="Be brief.", tools=[weather], options={"temperature": 0.2})
         response = await agent.run("And today?")
     made, first, second = await server.requests()
@@ -48,7 +48,7 @@ async def test_an_agent_is_made_in_the_project_and_its_functions_run_here(server
 @pytest.mark.requirement("AG8")
 async def test_an_agent_is_found_by_name_with_the_functions_it_needs(server: ScriptedServer, provider: FoundryAgentProvider) -> None:
     await server.play({"text": "found"})
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         await provider.create_agent("seer", description="Sees.", tools=[weather])
         with pytest.raises(ValueError, match="'weather'"):
             await provider.get_agent("seer")
@@ -65,7 +65,7 @@ async def test_a_reference_becomes_an_agent_without_asking_anybody(server: Scrip
     known = {"object": "agent", "name": "sky", "versions": {"latest": {"name": "sky", "version": "3", "description": "Looks up."}}}
     agents: list[Agent] = [provider.as_agent("sky"), provider.as_agent(AgentReference("sky", "2")), provider.as_agent(known)]
     assert await server.requests() == []
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         assert [(await agent.run("hi")).text for agent in agents] == ["a", "b", "c"]
     sent = [request["body"]["agent_reference"].get("version") for request in await server.requests()]
     assert (sent, agents[2].description) == ([None, "2", "3"], "Looks up.")

@@ -49,7 +49,7 @@ def ok(body: bytes, *headers: str) -> bytes:
     ],
 )  # fmt: skip
 async def test_no_spelling_of_an_inner_address_is_connected_to_for_a_public_server(host: str) -> None:
-    with anyio.fail_after(10), pytest.raises((FetchRefused, FetchFailed)) as caught:
+    with anyio.fail_after(20), pytest.raises((FetchRefused, FetchFailed)) as caught:
         await PUBLIC.get(f"https://{host}/.well-known/oauth-authorization-server")
     assert isinstance(caught.value, FetchRefused) or "name service" in str(caught.value)
 
@@ -124,7 +124,7 @@ async def test_a_name_with_one_inner_address_among_public_ones_is_not_asked_at_a
         return [public, (family, socket.SOCK_STREAM, 6, "", (inner, 443))]
 
     monkeypatch.setattr(socket, "getaddrinfo", mixed)
-    with anyio.fail_after(5), pytest.raises(FetchRefused, match=r"mixed\.example\.com is not asked"):
+    with anyio.fail_after(20), pytest.raises(FetchRefused, match=r"mixed\.example\.com is not asked"):
         await PUBLIC.get("https://mixed.example.com/.well-known/oauth-authorization-server")
 
 
@@ -152,7 +152,7 @@ async def test_a_silent_host_and_a_torn_answer_fail_in_time() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        with anyio.fail_after(5), pytest.raises(FetchFailed, match=r"did not answer within 0\.3 s"):
+        with anyio.fail_after(20), pytest.raises(FetchFailed, match=r"did not answer within 0\.3 s"):
             await LOCAL.send("GET", f"http://127.0.0.1:{silent.getsockname()[1]}/", max_seconds=0.3)
 
 

@@ -62,7 +62,7 @@ class Caller:
     async def call(self) -> tuple[str, bool]:
         self.number += 1
         name = f"call-{self.number}"
-        with anyio.fail_after(SECONDS + 6):
+        with anyio.fail_after(SECONDS + 15):
             answer = await self.client.call_tool("far__do", {"id": name})
             near = await self.client.call_tool("good__echo", {"text": "near"})
         assert near.content[0].text == "near"

@@ -125,3 +125,39 @@ async def test_an_idle_gateway_with_listeners_ends_at_once(tmp_path: Path) -> No
                 assert news.status_code == 200
                 gateway.process.send_signal(signal.SIGTERM)
                 await gateway.until_ended(8)
+
+
+FOR_EVER = """
+import pathlib, time
+from gateway.tools.function import tool
+
+@tool
+def endless() -> str:
+    "Never ends."
+    pathlib.Path(__file__).with_suffix(".began").touch()
+    while True:
+        time.sleep(0.02)
+"""
+
+
+@pytest.mark.fault(5)
+async def test_a_function_that_never_ends_does_not_keep_a_stopped_gateway(tmp_path: Path) -> None:
+    (tmp_path / "for_ever.py").write_text(FOR_EVER)
+    config = write_config(tmp_path, {"expose": {"functions": ["for_ever"]}, "server": {"http": {"drainSeconds": 1}}})
+    port, log = free_port(), tmp_path / "gateway.log"
+    with child("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(config), log=log) as process:
+        wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
+        way, url = Way("http", "modern", "function"), f"http://127.0.0.1:{port}/mcp"
+        async with connected(way, url) as (client, _), anyio.create_task_group() as tasks:
+
+            async def call() -> None:
+                with suppress(MCPError):
+                    await client.call_tool("function__endless")
+
+            tasks.start_soon(call)
+            with anyio.fail_after(20):
+                while not (tmp_path / "for_ever.began").exists():
+                    await anyio.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            await Stopped(process, url, tmp_path, log).until_ended(20)
+            tasks.cancel_scope.cancel()

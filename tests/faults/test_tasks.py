@@ -154,7 +154,7 @@ async def test_while_the_database_server_is_away_calls_fail_clearly_and_tasks_go
                 task_id = await begun(wire)
                 await until_noted(journal, "second")
                 server.stop()
-                with anyio.fail_after(15):
+                with anyio.fail_after(20):
                     refused = await wire.send("tools/call", name="workflow__flow", arguments={"x": "-"})
                 assert refused["error"] == {"code": -32603, "message": STORAGE_TEXT}
                 logged = await anyio.to_thread.run_sync(log_text, tmp_path)

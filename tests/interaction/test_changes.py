@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.timeout(60), pytest.mark.parametrize("way", [w for w i
 
 async def until(heard: list[Any], kind: type) -> Any:
     """The first message of a kind."""
-    with anyio.fail_after(15):
+    with anyio.fail_after(20):
         while True:
             for message in heard:
                 if isinstance(message, kind):
@@ -33,9 +33,9 @@ async def test_a_tool_added_by_a_server_is_announced_and_callable(house: House, 
         else:
             async with client.listen(tools_list_changed=True) as changes:
                 grown = (await client.call_tool(way.name("grow"), {})).content[0]
-                with anyio.fail_after(15):
+                with anyio.fail_after(20):
                     await anext(aiter(changes))
-        with anyio.fail_after(15):
+        with anyio.fail_after(20):
             while way.name(grown.text) not in {tool.name for tool in (await client.list_tools()).tools} - before:
                 await anyio.sleep(0.05)
         result: Any = await client.call_tool(way.name(grown.text), {"text": "new here"})
@@ -47,7 +47,7 @@ async def test_a_watched_resource_that_changes_is_announced_under_its_exposed_ur
     async with connected(way, house.target(way)) as (client, heard):
         if way.era == "legacy":
             await client.subscribe_resource(uri)  # pyright: ignore[reportDeprecated]  # the legacy wire is what is tested
-            with anyio.fail_after(15):
+            with anyio.fail_after(20):
                 while not any(isinstance(m, t.ResourceUpdatedNotification) for m in heard.messages):
                     await client.call_tool(way.name("touch"), {})
                     await anyio.sleep(0.1)
@@ -62,7 +62,7 @@ async def test_a_watched_resource_that_changes_is_announced_under_its_exposed_ur
                     seen.extend([await anext(aiter(changes))])
 
                 tasks.start_soon(collect)
-                with anyio.fail_after(15):
+                with anyio.fail_after(20):
                     while not seen:
                         await client.call_tool(way.name("touch"), {})
                         await anyio.sleep(0.1)

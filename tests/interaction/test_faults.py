@@ -181,9 +181,12 @@ async def test_a_client_that_disconnects_in_a_call_cancels_it_at_the_server(tmp_
             body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "good__hang", "arguments": {}, "_meta": meta}}
             headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2026-07-28"}
             headers |= {"mcp-method": "tools/call", "mcp-name": "good__hang"}
-            async with httpx2.AsyncClient(timeout=1) as raw:
-                with suppress(httpx2.TimeoutException):
-                    await raw.post(url, json=body, headers=headers)
+            async with httpx2.AsyncClient(timeout=60) as raw, anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: raw.post(url, json=body, headers=headers))
+                with anyio.fail_after(20):
+                    while not stats(await client.call_tool("good__stats", {}))["calls"].get("hang"):
+                        await anyio.sleep(0.05)
+                tasks.cancel_scope.cancel()
             with anyio.fail_after(20):
                 while not stats(await client.call_tool("good__stats", {}))["cancelled"]:
                     await anyio.sleep(0.05)
@@ -210,7 +213,7 @@ async def test_a_stopped_gateway_takes_its_children_with_it(tmp_path: Path, stop
             while process.poll() is None:
                 await anyio.sleep(0.05)
         assert process.returncode == 0
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while marked(marker):
                 await anyio.sleep(0.05)
 
@@ -240,7 +243,7 @@ async def test_a_signal_ends_a_gateway_whose_client_keeps_the_pipe_open(tmp_path
         process.stdin.flush()
         assert b'"result"' in await anyio.to_thread.run_sync(process.stdout.readline)
         process.send_signal(stop)
-        with anyio.fail_after(15):
+        with anyio.fail_after(20):
             while process.poll() is None:
                 await anyio.sleep(0.05)
     assert process.returncode == 0

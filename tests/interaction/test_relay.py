@@ -101,7 +101,7 @@ async def test_progress_arrives_in_order(house: House, way: Way) -> None:
 
 async def test_a_log_message_reaches_the_client_whose_call_caused_it(house: House, way: Way) -> None:
     async with connected(way, house.target(way)) as (client, heard):
-        with anyio.fail_after(10):
+        with anyio.fail_after(20):
             await client.call_tool(way.name("say"), {"level": "warning"})
             while not heard.logs:
                 await anyio.sleep(0.01)
@@ -132,7 +132,7 @@ async def test_workspace_folders_come_from_the_connected_client(house: House, wa
 
 async def test_a_client_that_cannot_be_asked_gets_an_answer_not_a_hang(house: House, way: Way) -> None:
     async with connected(way, house.target(way), capable=False) as (client, _):
-        with anyio.fail_after(10):
+        with anyio.fail_after(20):
             try:
                 result = await client.call_tool(way.name("ask_name"), {})
             except MCPError as error:
@@ -154,7 +154,7 @@ async def test_cancelling_a_call_reaches_the_server(house: House, way: Way) -> N
 
             tasks.start_soon(call)
         assert before is not None
-        with anyio.fail_after(10):
+        with anyio.fail_after(20):
             while True:
                 after = (await client.call_tool(way.name("stats"), {})).structured_content
                 assert after is not None

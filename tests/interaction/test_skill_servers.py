@@ -256,10 +256,10 @@ async def test_every_surface_follows_a_reload_that_brings_or_takes_skills(reload
         config = {"mcpServers": dict.fromkeys(names, server), "policies": policies, **expose}
         await anyio.to_thread.run_sync(gateway.reload, folder, config)
         wanted = same(*expected)
-        with anyio.fail_after(10):
+        with anyio.fail_after(20):
             while await surfaces(gateway.url, ("one", "two", "mine")) != wanted:
                 await anyio.sleep(0.02)
-        with anyio.fail_after(10):
+        with anyio.fail_after(20):
             while (EXTENSION in (await request(gateway.url, "server/discover"))["capabilities"]["extensions"]) != bool(expected):
                 await anyio.sleep(0.02)
 

@@ -84,6 +84,18 @@ async def result_of(wire: Wire, handle: dict[str, Any]) -> dict[str, Any]:
     return await wire.send("tools/call", name="task_result", arguments={"task_id": handle["taskId"]})
 
 
+async def status_of(wire: Wire, handle: dict[str, Any]) -> dict[str, Any]:
+    return structured(await wire.send("tools/call", name="task_status", arguments={"task_id": handle["taskId"]}))
+
+
+async def whole(wire: Wire, handle: dict[str, Any]) -> dict[str, Any]:
+    """The result of the call behind a handle, which each asking waits for a while."""
+    with anyio.fail_after(20):
+        while "structuredContent" in (done := await result_of(wire, handle))["result"]:
+            pass
+    return done["result"]
+
+
 def structured(answer: dict[str, Any]) -> dict[str, Any]:
     return answer["result"]["structuredContent"]
 
@@ -98,16 +110,18 @@ async def test_a_call_that_takes_longer_than_its_client_waits_goes_on_under_a_ha
         assert handle["taskId"] in started["result"]["content"][0]["text"]
         assert (handle["status"], handle["tool"], started["result"].get("isError")) == ("working", "workflow__flow", None)
     async with over_http(front, era, tasks=False) as wire:  # the client that asked is gone
-        shown = structured(await wire.send("tools/call", name="task_status", arguments={"task_id": handle["taskId"]}))
-        assert (shown["status"], shown["statusMessage"]) == ("working", "one started")
+        with anyio.fail_after(20):
+            while (shown := await status_of(wire, handle)).get("statusMessage") != "one started":
+                await anyio.sleep(0.02)
+        assert shown["status"] == "working"
         assert structured(await result_of(wire, handle))["taskId"] == handle["taskId"]
         (folder / f"go-{era}").touch()
-        with anyio.fail_after(10):
-            while "structuredContent" in (done := await result_of(wire, handle))["result"]:
-                pass
-        assert done["result"]["content"] == [{"type": "text", "text": f"done {era}"}]
-        quick = await wire.send("tools/call", name="workflow__flow", arguments={"name": era})
-        assert quick["result"]["content"] == done["result"]["content"]
+        done = await whole(wire, handle)
+        assert done["content"] == [{"type": "text", "text": f"done {era}"}]
+        quick = (await wire.send("tools/call", name="workflow__flow", arguments={"name": era}))["result"]
+        if "structuredContent" in quick:  # the machine was slower than the client waits
+            quick = await whole(wire, quick["structuredContent"])
+        assert quick["content"] == done["content"]
 
 
 @pytest.mark.requirement(94)
@@ -161,7 +175,7 @@ async def test_a_tool_that_never_runs_as_a_task_is_a_plain_call_for_every_client
         await anyio.sleep(0.8)  # longer than clients of other tools would wait
         assert set(kinds) == {"legacy with task"}
         (folder / "go-plain").touch()
-        with anyio.fail_after(15):
+        with anyio.fail_after(20):
             while len(kinds) < 5:
                 await anyio.sleep(0.02)
     assert kinds.pop("legacy with task")["error"]["code"] == -32601
@@ -181,7 +195,7 @@ async def test_clients_with_tasks_get_one_and_a_failed_workflow_is_told_in_the_w
     async with over_http(front, era) as wire:
         made = (await wire.send("tools/call", name=f"workflow__{tool}", arguments={"name": "quick"}, **task))["result"]
         task_id = made["task"]["taskId"] if era == "legacy" else made["taskId"]
-        with anyio.fail_after(15):
+        with anyio.fail_after(20):
             while (state := (await wire.send("tasks/get", taskId=task_id))["result"])["status"] == "working":
                 await anyio.sleep(0.02)
         result = state["result"] if era == "modern" else (await wire.send("tasks/result", taskId=task_id))["result"]
@@ -200,8 +214,8 @@ async def test_a_client_that_waits_hears_that_the_work_goes_on(front: str, folde
         result: Any = await client.call_tool("workflow__flow", {"name": "heard"}, progress_callback=note)
         (folder / "go-heard").touch()
         done: Any = await client.call_tool("task_result", {"task_id": result.structured_content["taskId"]})
-    assert len(heard) > 2  # what the workflow says, and signs of life
-    assert {message for _, message in heard} == {"one started"}
+    assert len(heard) >= 2  # what the workflow says, and signs of life
+    assert {message for _, message in heard if message and not message.startswith("Still running")} == {"one started"}
     assert [number for number, _ in heard] == sorted({number for number, _ in heard})
     assert done.content[0].text == "done heard"
 

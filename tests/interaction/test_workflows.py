@@ -60,7 +60,7 @@ class Person:
         self.asked.append(params)
         if len(self.asked) >= self._together:
             self._all_there.set()
-        with anyio.fail_after(10):
+        with anyio.fail_after(20):
             await self._all_there.wait()
         fields: dict[str, Any] = params.requested_schema["properties"]
         by_kind = {"boolean": True, "integer": 7, "string": "Ada"}

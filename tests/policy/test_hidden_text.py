@@ -126,7 +126,7 @@ def test_a_refusal_says_where_and_what_without_repeating_it() -> None:
 
 @pytest.mark.parametrize("text", ["\x1b]" * 100_000, "\x1b[" + "1;" * 200_000, "\u200d" * 300_000, "\U0001f3f4" * 200_000 + "é\x1b"])
 def test_hostile_text_is_stripped_in_linear_time(text: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     strip_text(text)
     strip_text("é" + text)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 10

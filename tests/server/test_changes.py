@@ -8,13 +8,14 @@ from typing import Any
 
 import anyio
 import mcp_types as t
+import pytest
 from mcp.client.client import Client
 from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 
 from gateway.catalog import Catalog
+from gateway.server import changes
 from gateway.server.build import GatewayServer
-from gateway.server.changes import SEND_SECONDS, SPACING_SECONDS
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import ChangeKind
 
@@ -76,25 +77,24 @@ async def test_a_client_that_only_connected_is_told_of_changes() -> None:
 
     async with serving(catalog) as server, Client(server.mcp, mode="legacy", message_handler=hear):
         catalog.change("tools")
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while not heard:
                 await anyio.sleep(0.01)
     assert [type(what) for what in heard] == [t.ToolListChangedNotification]
 
 
-async def test_a_client_that_reads_nothing_does_not_delay_what_others_are_told() -> None:
+async def test_a_client_that_reads_nothing_does_not_delay_what_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "SEND_SECONDS", 100)  # nobody is given up in this test
     catalog = ToldCatalog([], EventStream(), name_budget=64, settled=settled)
-    heard: list[tuple[float, Any]] = []
+    heard: list[Any] = []
 
     async def hear(message: Any) -> None:
-        heard.append((anyio.current_time(), message))
+        heard.append(message)
 
     async with serving(catalog) as server, client_that_reads_nothing_more(server):
         async with Client(server.mcp, mode="legacy", message_handler=hear):
-            began = anyio.current_time()
-            with anyio.fail_after(SEND_SECONDS + 10):
+            with anyio.fail_after(20):
                 while len(heard) < 3:
                     catalog.change("tools")
                     await anyio.sleep(0.02)
-    assert {type(what) for _, what in heard} == {t.ToolListChangedNotification}
-    assert heard[2][0] - began < 3 * SPACING_SECONDS + 1 < SEND_SECONDS
+    assert {type(what) for what in heard} == {t.ToolListChangedNotification}

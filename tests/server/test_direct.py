@@ -399,7 +399,7 @@ async def test_a_client_that_leaves_ends_its_call(tmp_path: Path, after: float) 
             await anyio.sleep(after)
             return {"type": "http.disconnect"}
 
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             reply = await post(house.direct, list(heads().items()), json.dumps(request()).encode(), leaving=leaving)
         assert reply == Reply()
         assert house.echo.cancelled.is_set()
@@ -409,9 +409,13 @@ async def test_a_client_that_leaves_ends_its_call(tmp_path: Path, after: float) 
 async def test_a_server_that_stops_ends_the_calls_it_began(tmp_path: Path) -> None:
     async with standing(tmp_path) as house:
         house.echo.seconds = 60
-        with anyio.move_on_after(0.05):
-            await post(house.direct, list(heads().items()), json.dumps(request()).encode())
-        await house.echo.cancelled.wait()
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(post, house.direct, list(heads().items()), json.dumps(request()).encode())
+                while not house.echo.calls:
+                    await anyio.sleep(0.01)
+                tasks.cancel_scope.cancel()
+            await house.echo.cancelled.wait()
 
 
 # -- sessions of 2025 ------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ async def test_an_ask_becomes_an_input_request_and_the_retry_continues_the_same_
 
     ctx = context()
     second: ToolOutcome | None = None
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
             first = await parked.run(work, ctx, wire())
@@ -72,7 +72,7 @@ async def test_a_retry_without_the_answer_is_asked_again_and_unknown_keys_are_ig
 
     ctx = context()
     done: ToolOutcome | None = None
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
             first = await parked.run(work, ctx, wire())
@@ -98,7 +98,7 @@ async def test_two_asks_at_once_are_shown_together() -> None:
 
     ctx = context()
     outcome: ToolOutcome | None = None
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
             outcome = await parked.run(work, ctx, wire())
@@ -114,7 +114,7 @@ async def test_another_principal_cannot_resume_a_call() -> None:
         return Complete.text(str(await ctx.ask(FORM)))
 
     mine: ToolOutcome | None = None
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
             first = await parked.run(work, context("alice"), wire())
@@ -134,7 +134,7 @@ async def test_a_client_that_never_comes_back_costs_nothing_after_the_ttl() -> N
             cancelled.set()
         return Complete.text("never")
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=0.05)
             first = await parked.run(work, context(), wire())
@@ -154,7 +154,7 @@ async def test_work_that_ends_while_nobody_attends_keeps_its_result_for_the_retr
         return Complete.text("did without")
 
     outcome: ToolOutcome | None = None
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
             first = await parked.run(work, context(), wire())
@@ -174,7 +174,7 @@ async def test_an_ask_that_names_its_key_is_shown_under_it_without_what_only_202
         return Complete.text(",".join([str((await ctx.ask(ask))["action"]), str((await ctx.ask(ask))["action"])]))
 
     ctx = context(elicitation={"url": {}})
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
             first = await parked.run(work, ctx, wire())
@@ -202,7 +202,7 @@ async def test_a_client_that_leaves_during_a_leg_cancels_the_work() -> None:
             cancelled.set()
         return Complete.text("never")
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
             async with anyio.create_task_group() as request:
@@ -224,7 +224,7 @@ async def test_the_longest_waiting_call_gives_way_when_one_principal_parks_too_m
     started, release = anyio.Event(), anyio.Event()
     ctx, kept = context(), list[ToolOutcome]()
     newest: ToolOutcome | None = None
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
 
@@ -254,7 +254,7 @@ async def test_a_client_without_the_capability_is_never_asked() -> None:
         return Complete.text("did without")
 
     outcome: ToolOutcome | None = None
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             outcome = await ParkedCalls(tasks, ttl_seconds=60).run(work, context(sampling={}), wire())
     assert cast("Complete", outcome).as_text() == "did without"
@@ -269,7 +269,7 @@ async def test_progress_goes_to_the_leg_that_is_there_and_never_backwards() -> N
         return Complete.text("done")
 
     ctx, one, two = context(), SilentCaller(), SilentCaller()
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
             first = await parked.run(work, ctx, cast("WireCaller", one))

@@ -83,13 +83,15 @@ def events_of(url: str, headers: dict[str, str], text: str) -> list[str]:
     return [line.removeprefix("id: ") for line in answer.text.splitlines() if line.startswith("id: ")]
 
 
-def heard_after(url: str, headers: dict[str, str], event_id: str) -> str:
-    """What a session is sent that asks to go on after an event."""
-    heard = ""
+def heard_after(url: str, headers: dict[str, str], event_id: str, *, until: str = "", seconds: float = 20) -> str:
+    """What a session is sent that asks to go on after an event: up to some text, or for a time."""
+    heard, asked = "", {**headers, "accept": "text/event-stream", "last-event-id": event_id}
     try:
-        with httpx2.stream("GET", url, headers={**headers, "accept": "text/event-stream", "last-event-id": event_id}, timeout=1) as answer:
+        with httpx2.stream("GET", url, headers=asked, timeout=seconds) as answer:
             for part in answer.iter_text():
                 heard += part
+                if until and until in heard:
+                    break
     except httpx2.ReadTimeout:
         pass
     return heard
@@ -101,6 +103,6 @@ def test_a_session_is_never_sent_what_another_was_told(tmp_path: Path) -> None:
         one, other = opened(gateway.url), opened(gateway.url)
         own = events_of(gateway.url, one, "of the one")
         secret = events_of(gateway.url, other, "of the other")
-        assert "of the one" in heard_after(gateway.url, one, own[0])
-        assert "of the other" not in heard_after(gateway.url, one, own[0])
-        assert "of the other" not in heard_after(gateway.url, one, secret[0])
+        assert "of the one" in heard_after(gateway.url, one, own[0], until="of the one")
+        assert "of the other" not in heard_after(gateway.url, one, own[0], seconds=1)
+        assert "of the other" not in heard_after(gateway.url, one, secret[0], seconds=1)

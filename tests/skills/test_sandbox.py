@@ -136,13 +136,13 @@ time.sleep(60)
     started = time.monotonic()
     ran = await run(sandbox, code)
     assert (ran.timed_out, ran.exit_code) == (True, 137)
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 30
     await gone(mark)
 
 
 async def test_what_it_leaves_behind_ends_when_it_ends(sandbox: Sandbox, tmp_path: Path) -> None:
     mark = f"left-{tmp_path.name}-{os.getpid()}"
-    with anyio.fail_after(8):
+    with anyio.fail_after(20):
         ran = await run(sandbox, f"import os, time\nif os.fork() == 0:\n    mark = {mark!r}\n    time.sleep(60)\nprint('done')")
     assert (ran.exit_code, "done" in ran.stdout) == (0, True)
     await gone(mark)
@@ -150,7 +150,7 @@ async def test_what_it_leaves_behind_ends_when_it_ends(sandbox: Sandbox, tmp_pat
 
 async def gone(mark: str) -> None:
     """Until the kernel has ended them: it is told at once and takes its moment."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while running_with(mark):
             await anyio.sleep(0.02)
 
@@ -169,7 +169,7 @@ def running_with(mark: str) -> list[str]:
 
 async def test_a_cancelled_run_ends_its_program(sandbox: Sandbox, tmp_path: Path) -> None:
     mark = f"cancelled-{tmp_path.name}-{os.getpid()}"
-    with anyio.fail_after(8):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, sandbox, f"import time; mark = {mark!r}; time.sleep(60)")
             while not running_with(mark):

@@ -210,7 +210,7 @@ async def test_a_file_swapped_for_a_fifo_after_indexing_neither_blocks_nor_serve
     async with SkillSource([tmp_path], refresh_seconds=3600) as source:
         (skill / "a.md").unlink()
         os.mkfifo(skill / "a.md")
-        with anyio.fail_after(5), pytest.raises(NotFound):
+        with anyio.fail_after(20), pytest.raises(NotFound):
             await source.read("skill://pdf/a.md", CTX)
 
 
@@ -300,7 +300,7 @@ async def test_a_change_is_noticed_without_any_use(tmp_path: Path) -> None:
     async with SkillSource([tmp_path], refresh_seconds=0.01) as source:
         source.subscribe(lambda kind: changed.set() if kind == "resources" else None)
         write_skill(tmp_path / "sql")
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             await changed.wait()
         assert [r["uri"] for r in await source.list("resources")][1] == "skill://sql/SKILL.md"
 

@@ -83,7 +83,7 @@ async def agents(folder: Path, model: str, look: Callable[[], str], *, dies: boo
 
 
 async def reached(runner: TaskRunner, task: Task, *statuses: str) -> Task:
-    with anyio.fail_after(15):
+    with anyio.fail_after(20):
         while task.status not in statuses:
             task = await runner.moved(task)
     return task
@@ -178,7 +178,7 @@ def remote(folder: Path, line: str) -> None:
 
 
 async def die_once(is_time: Callable[[], Awaitable[bool]]) -> None:
-    with anyio.fail_after(15):
+    with anyio.fail_after(20):
         while not await is_time():
             await anyio.sleep(0.02)
     die()
@@ -205,7 +205,7 @@ async def test_what_a_remote_agent_works_on_is_followed_on_after_a_kill_and_canc
             async def log() -> dict[str, list[Any]]:
                 return (await http.get(f"{url}/log")).json()
 
-            with anyio.fail_after(15):
+            with anyio.fail_after(20):
                 while len((await log())["messages"]) < 2:
                     await anyio.sleep(0.02)
             assert (await runner.cancel(other)).status == "cancelled"
@@ -222,7 +222,7 @@ async def test_what_a_remote_agent_works_on_is_left_alone_when_the_gateway_stops
         remote(tmp_path, f"a2a: '{url}'")
         async with agents(tmp_path, url, look=seen) as runner:
             await runner.start("far", {"task": "hold the line"}, ASKABLE)
-            with anyio.fail_after(15):
+            with anyio.fail_after(20):
                 while not rows(tmp_path, "SELECT 1 FROM task_steps WHERE key LIKE 'kept:%'"):
                     await anyio.sleep(0.02)
         async with agents(tmp_path, url, look=seen) as runner, httpx2.AsyncClient() as http:

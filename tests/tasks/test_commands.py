@@ -65,7 +65,7 @@ def three_steps(journal: Journal, fails: list[bool]) -> Any:
 
 
 async def over(runner: TaskRunner, task: Task) -> Task:
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         while not task.is_over:
             task = await runner.moved(task)
     return task
@@ -99,7 +99,7 @@ async def test_a_running_task_is_cancelled_from_a_terminal_and_can_go_on_later(t
     journal = Journal(tmp_path / "journal")
     async with running(tmp_path, three_steps(journal, [False, False])) as runner:
         task = await runner.start("up__job", {"wait": True}, ANN)
-        with anyio.fail_after(10):
+        with anyio.fail_after(20):
             while task.status != "input_required":
                 task = await runner.moved(task)
         _, shown = await terminal.run("show", task.id)
@@ -113,7 +113,7 @@ async def test_a_running_task_is_cancelled_from_a_terminal_and_can_go_on_later(t
     assert (code, row["status"]) == (0, "working")
     async with running(tmp_path, three_steps(journal, [])) as runner:
         task = await runner.find(task.id, "ann")
-        with anyio.fail_after(10):
+        with anyio.fail_after(20):
             while task.status != "input_required":
                 await anyio.sleep(0.05)
                 task = await runner.find(task.id, "ann")

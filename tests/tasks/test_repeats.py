@@ -79,7 +79,7 @@ def test_after_a_kill_a_tool_runs_again_on_its_own_hint_only_where_the_operator_
     async def resume() -> dict[str, str]:
         async with running(tmp_path, calls(journal, None)) as runner:
             found: dict[str, str] = {}
-            with anyio.fail_after(15):
+            with anyio.fail_after(20):
                 for task in await runner.all_of("local"):
                     while task.status == "working":
                         task = await runner.moved(task)
@@ -114,7 +114,7 @@ def test_a_request_that_is_sent_again_after_a_kill_under_its_key_is_the_task_tha
             (kept,) = await runner.all_of("local")
             tasks = [await runner.start("tool", {"x": 1}, known_by("order 7")) for _ in range(2)]
             assert [task.id for task in tasks] == [kept.id, kept.id]
-            with anyio.fail_after(15):
+            with anyio.fail_after(20):
                 task = await runner.find(kept.id, "local")
                 while not task.is_over:
                     task = await runner.moved(task)
@@ -139,7 +139,7 @@ def test_a_person_is_asked_once_more_when_the_retry_dies_too(tmp_path: Path) -> 
     async def let_retry(death: Death) -> Task:
         async with running(tmp_path, ten_steps(journal, death, repeatable=False)) as runner:
             task = await only_task(runner)
-            with anyio.fail_after(10):
+            with anyio.fail_after(20):
                 while task.status != "input_required":
                     task = await runner.moved(task)
             ((key, request),) = task.asks.items()

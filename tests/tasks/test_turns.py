@@ -50,5 +50,5 @@ async def test_tasks_wait_for_their_turn_by_the_limits_of_their_server_their_wor
             assert waits == {"up__job": 1, "workflow__counted": 1, "workflow__paced": 1, "workflow__free": 2}
             listed = (await wire.send("tasks/get", taskId=made["taskId"]))["result"]
             assert (listed["status"], listed["taskId"]) == ("working", made["taskId"])
-            with anyio.fail_after(15):
+            with anyio.fail_after(20):
                 assert (await wire.send("tasks/cancel", taskId=made["taskId"]))["result"]["resultType"] == "complete"

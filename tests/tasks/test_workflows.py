@@ -79,7 +79,7 @@ def graph(text: str, journal: Journal, *, dies: bool) -> CallTool:
 
 async def asked_or_over(runner: Any, task: Task) -> Task:
     """The task when a question of it is open, or when it is over."""
-    with anyio.fail_after(15):
+    with anyio.fail_after(20):
         while not (task.is_over or task.asks):
             task = await runner.moved(task)
     return task
@@ -107,7 +107,7 @@ def test_a_workflow_killed_at_its_question_and_after_the_answer_asks_once_and_re
         async with running(tmp_path, graph(text, journal, dies=True)) as runner:
             (task,) = await runner.all_of("local")
             await runner.answer(task, {key: {"action": "accept", "content": {"answer": "42"}} for key in task.asks})
-            with anyio.fail_after(15):
+            with anyio.fail_after(20):
                 while not task.is_over:
                     task = await runner.moved(task)
 

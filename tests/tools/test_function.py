@@ -340,7 +340,7 @@ async def test_cancellation_does_not_wait_for_a_blocked_thread() -> None:
         return "late"
 
     try:
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run, block)
                 await anyio.to_thread.run_sync(started.wait, 5)

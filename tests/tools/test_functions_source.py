@@ -68,11 +68,11 @@ async def test_an_import_that_hangs_is_given_up(tmp_path: Path) -> None:
     write(tmp_path, "fs_gate.py", "import threading\ndone = threading.Event()\n")
     write(tmp_path, "fs_hangs.py", "import fs_gate\nfs_gate.done.wait(20)\n")
     write(tmp_path, "fs_fine.py", "@tool\ndef ok() -> str: return 'ok'\n")
-    with anyio.fail_after(10):
-        names, problems, _ = await load(tmp_path, "fs_hangs", "fs_fine", seconds=0.3)
+    with anyio.fail_after(20):
+        names, problems, _ = await load(tmp_path, "fs_hangs", "fs_fine", seconds=1)
     sys.modules["fs_gate"].done.set()
     assert names == ["ok"]
-    assert "longer than 0.3 s" in problems[0]
+    assert "longer than 1 s" in problems[0]
 
 
 @pytest.mark.requirement("TL13")

@@ -125,14 +125,12 @@ async def test_a_server_that_forgets_every_session_at_once_ends_the_call_with_an
 
 @pytest.mark.parametrize(("era", "status", "form"), [("legacy", 429, "seconds"), ("modern", 503, "seconds"), ("modern", 503, "date")])
 @pytest.mark.fault(21)
-async def test_a_server_that_wants_to_be_left_alone_is_and_serves_again_then(tmp_path: Path, era: str, status: int, form: str) -> None:
+async def test_a_server_that_wants_to_be_left_alone_is_left_alone(tmp_path: Path, era: str, status: int, form: str) -> None:
     with far_server(modern=era == "modern") as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url, capable=False) as (client, _):
             assert not (await do(client, "before")).is_error
-            # A date has whole seconds, so one that is three ahead is more than two away.
-            wants = "2" if form == "seconds" else formatdate(int(time.time()) + 3, usegmt=True)
-            far.refuse = (status, {"Retry-After": wants})
-            started, began = time.monotonic(), len(far.seen)
+            far.refuse = (status, {"Retry-After": "200" if form == "seconds" else formatdate(int(time.time()) + 200, usegmt=True)})
+            began = len(far.seen)
             answers: list[Any] = []
 
             async def call(number: int) -> None:
@@ -141,19 +139,33 @@ async def test_a_server_that_wants_to_be_left_alone_is_and_serves_again_then(tmp
             async with anyio.create_task_group() as tasks:
                 for number in range(10):
                     tasks.start_soon(call, number)
+            under_way = len(far.seen) - began
             for number in range(10):
                 await call(number)
-            assert time.monotonic() - started < 1.9, "too slow to say anything"
             assert all(answer.is_error for answer in answers)
             said = {text_of(answer) for answer in answers}
             assert all(str(status) in text and "'far'" in text for text in said), said
-            assert len(far.seen) - began <= 10, "those that were under way, and no more"
+            assert under_way <= 10 and len(far.seen) == began + under_way, "those that were under way, and no more"
             assert sources(url)["far"]["state"] == "down"
+    assert far.runs == ["before"]
+
+
+@pytest.mark.parametrize(("era", "form"), [("legacy", "seconds"), ("modern", "seconds"), ("modern", "date")])
+@pytest.mark.fault(21)
+async def test_a_server_that_was_left_alone_serves_again_when_its_time_is_over(tmp_path: Path, era: str, form: str) -> None:
+    with far_server(modern=era == "modern") as far, gateway_http(tmp_path, config_of(far.url)) as url:
+        async with connected(MODERN, url, capable=False) as (client, _):
+            assert not (await do(client, "before")).is_error
+            # A date has whole seconds, so one that is two ahead is more than one away.
+            wants = "1" if form == "seconds" else formatdate(int(time.time()) + 2, usegmt=True)
+            far.refuse = (503, {"Retry-After": wants})
+            refused = len(far.seen)
+            assert (await do(client, "refused")).is_error
             far.refuse, quiet = None, len(far.seen)
-            with anyio.fail_after(15):
+            with anyio.fail_after(20):
                 while (await do(client, "after")).is_error:
                     await anyio.sleep(0.05)
-            assert far.seen[quiet][1] - started > 1.9, "came back before it was told to"
+            assert far.seen[quiet][1] - far.seen[refused][1] > 0.9, "came back before it was told to"
             assert sources(url)["far"]["state"] == "ready"
     assert far.runs == ["before", "after"]
 
@@ -170,7 +182,7 @@ async def test_a_server_that_wants_other_credentials_says_so_in_the_status_until
             assert row["state"] == "auth needed"
             assert "401" in row["error"]
             far.refuse = None
-            with anyio.fail_after(15):
+            with anyio.fail_after(20):
                 while (await do(client, "after")).is_error:
                     await anyio.sleep(0.05)
             assert sources(url)["far"]["state"] == "ready"
@@ -195,12 +207,10 @@ async def test_one_call_tries_a_failing_server_and_the_others_fail_at_once_meanw
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(keep_trying)
-                with anyio.fail_after(10):
+                with anyio.fail_after(20):
                     while far.count("tools/call") == began:
                         await anyio.sleep(0.01)
-                started = time.monotonic()
-                others = [await do(client, f"other-{number}") for number in range(5)]
-                assert time.monotonic() - started < 2
+                others = [await do(client, f"other-{number}") for number in range(5)]  # the one that tries waits meanwhile
                 assert all(other.is_error and "'far'" in text_of(other) for other in others)
                 assert far.count("tools/call") == began + 1
                 far.gate.set()
@@ -216,10 +226,10 @@ async def test_what_a_client_watched_is_given_back_when_it_leaves_however_slow_t
             for uri in uris:
                 await client.subscribe_resource(f"far+{uri}")  # pyright: ignore[reportDeprecated]  # the legacy wire is what is tested
             far.gate.clear()
-            with anyio.fail_after(2):
+            with anyio.fail_after(20):
                 await client.unsubscribe_resource(f"far+{uris[0]}")  # pyright: ignore[reportDeprecated]
         far.gate.set()
-        with anyio.fail_after(10):
+        with anyio.fail_after(20):
             while len(far.said) < 2 * len(uris):
                 await anyio.sleep(0.02)
     assert sorted(far.said) == sorted((f"resources/{verb}", uri) for verb in ("subscribe", "unsubscribe") for uri in uris)
@@ -231,11 +241,15 @@ async def test_a_cancellation_that_the_server_does_not_take_holds_up_no_other_ca
             assert not (await do(client, "before")).is_error
             far.hears.clear()
             far.gate.clear()
-            with anyio.move_on_after(0.3):
-                await do(client, "cancelled")
-            with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(do, client, "cancelled")
+                with anyio.fail_after(20):
+                    while far.count("tools/call") < 2:
+                        await anyio.sleep(0.01)
+                tasks.cancel_scope.cancel()
+            with anyio.fail_after(20):
                 while not far.count("notifications/cancelled"):
                     await anyio.sleep(0.01)
             far.gate.set()
-            with anyio.fail_after(2):
+            with anyio.fail_after(20):
                 assert not (await do(client, "after")).is_error

@@ -37,7 +37,7 @@ async def test_every_bundled_workflow_loads() -> None:
 
 
 async def test_skill_for_task_finds_and_loads_a_bundled_skill_without_a_model() -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         async with (
             SkillSource([ROOT / "skills"]) as skills,
             WorkflowSource([ROOT / "agents"], toolbox=SkillBox(skills), base_dir=ROOT / "config") as source,

@@ -57,7 +57,7 @@ async def publish(
 
 
 async def run(tool: GuardedTool, ctx: CallContext | None = None, **arguments: Any) -> Complete:
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         outcome = await tool.call(arguments, ctx or CallContext())
     assert isinstance(outcome, Complete)
     return outcome
@@ -466,7 +466,7 @@ async def test_cancelling_a_call_stops_the_executor_that_runs() -> None:
         return ""
 
     tool = await publish(chain("{tool: s/hang}"), box=ScriptedToolBox(s__hang=hang))
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(tool.call, {"x": 1}, CallContext())
             await started.wait()
@@ -503,7 +503,7 @@ async def test_calls_of_one_workflow_run_side_by_side_without_seeing_each_other(
     async def one(x: int) -> None:
         results[x] = (await run(tool, x=x)).as_text()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(one, 1)
             tasks.start_soon(one, 2)

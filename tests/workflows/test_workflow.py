@@ -167,7 +167,7 @@ async def test_messages_of_a_round_are_handled_together_and_the_next_round_keeps
     async def hear(message: str) -> None:
         heard.append(message)
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         await fan(*(Meeting(name, arrived, here, order) for name in "xyz"), end=FunctionExecutor(hear)).run("")
     assert order == ["z", "y", "x"]
     assert heard == ["x", "y", "z"]
@@ -293,7 +293,7 @@ async def test_a_failure_cancels_the_others_of_its_round_and_is_raised_as_it_is(
     async def boom(message: Any) -> None:
         raise ToolFailed("no")
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         events = await collect(fan(FunctionExecutor(wait), FunctionExecutor(boom), end=Relay("e")), "")
     assert cancelled == ["wait"]
     assert "e" not in [event.executor_id for event in events]
@@ -321,7 +321,7 @@ async def test_cancelling_the_caller_stops_the_run() -> None:
     async def run() -> None:
         await workflow.run("x")
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
             await started.wait()
@@ -398,7 +398,7 @@ async def test_a_stream_yields_events_while_an_executor_runs() -> None:
 
     stream = WorkflowBuilder(start_executor=FunctionExecutor(slow)).build().run("x", stream=True)
     outputs: list[str] = []
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async for event in stream:
             if event.type == "output":
                 outputs.append(event.data)
@@ -449,7 +449,7 @@ async def test_a_run_begins_with_a_message_or_goes_on_and_only_one_goes_on_at_a_
     async def run() -> None:
         await workflow.run("x")
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
             await started.wait()
