@@ -7,6 +7,7 @@ import signal
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -17,6 +18,9 @@ from gateway.storage.state import StateFolder
 from gateway.tasks.runner import CallTool, TaskRunner
 
 LEASE_SECONDS = 0.5
+
+STEADY_LEASE_SECONDS = 6.0
+"""Where nobody dies: a machine that stands still for a moment is no death."""
 
 
 def in_a_process(main: Callable[[], Awaitable[None]]) -> int:
@@ -41,18 +45,21 @@ def die() -> None:
 
 @asynccontextmanager
 async def running(
-    folder: Path, call: CallTool, *, settings: TaskSettings | None = None, url: str | None = None
+    folder: Path, call: CallTool, *, settings: TaskSettings | None = None, url: str | None = None, lease_seconds: float = LEASE_SECONDS
 ) -> AsyncGenerator[TaskRunner]:
     """A runner over the state folder, or the database at `url`, as a gateway has it."""
     records = Records(StateFolder(folder), audit_days=1, url=url)
     try:
         async with anyio.create_task_group() as group:
-            runner = TaskRunner(group, records, call, settings=settings, lease_seconds=LEASE_SECONDS)
+            runner = TaskRunner(group, records, call, settings=settings, lease_seconds=lease_seconds)
             group.start_soon(runner.run)
             yield runner
             group.cancel_scope.cancel()
     finally:
         await records.aclose()
+
+
+steady = partial(running, lease_seconds=STEADY_LEASE_SECONDS)
 
 
 class Journal:

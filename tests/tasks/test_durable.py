@@ -30,7 +30,7 @@ from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
 from tests.fakes.postgres import Postgres, postgres
-from tests.tasks.dying import Journal, die, in_a_process, running
+from tests.tasks.dying import Journal, die, in_a_process, running, steady
 from tests.workflows.scripted import ScriptedToolBox, guard
 
 STEPS = 10
@@ -225,7 +225,7 @@ def waiting(done: list[str]) -> CallTool:
 @pytest.mark.fault(8)
 async def test_a_task_is_polled_answered_and_cancelled_through_another_process(url: str | None, tmp_path: Path) -> None:
     done: list[str] = []
-    async with running(tmp_path, waiting(done), url=url) as one, running(tmp_path, waiting([]), url=url) as two:
+    async with steady(tmp_path, waiting(done), url=url) as one, steady(tmp_path, waiting([]), url=url) as two:
         first, second = await one.start("first", {}, CTX), await one.start("second", {}, CTX)
         with anyio.fail_after(20):
             for task in (first, second):
@@ -315,7 +315,7 @@ class Gate:
 async def test_tasks_of_one_tool_take_turns_over_all_processes_and_callers_take_turns_too(url: str | None, tmp_path: Path) -> None:
     gate = Gate()
     kind = TaskKind([{"scope": "tool:agent/slow", "running": 2}])
-    async with running(tmp_path, gate.call, url=url) as one, running(tmp_path, gate.call, url=url) as two:
+    async with steady(tmp_path, gate.call, url=url) as one, steady(tmp_path, gate.call, url=url) as two:
         tasks = [await one.start("tool", {"name": f"ann-{number}"}, caller("ann"), kind=kind) for number in range(6)]
         tasks.append(await two.start("tool", {"name": "bob"}, caller("bob"), kind=kind))
         with anyio.fail_after(20):

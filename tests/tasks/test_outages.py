@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Generator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -21,7 +22,7 @@ from gateway.tasks.task import Task
 from gateway.tools.base import Complete
 from gateway.tools.context import IDEMPOTENCY_KEY, CallContext
 from tests.fakes.postgres import Postgres, postgres
-from tests.tasks.dying import Journal, running
+from tests.tasks.dying import Journal, running, steady
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(90)]
 STEPS = 10
@@ -74,14 +75,15 @@ async def test_tasks_wait_for_a_database_that_is_away_and_no_peer_takes_them_for
     journal = Journal(tmp_path / "journal")
     there, go = anyio.Event(), anyio.Event()
     call = steps(journal, {4: there}, go)
-    async with running(tmp_path, call, url=url) as runner, running(tmp_path, call, url=url):
+    slow = partial(running, lease_seconds=1.5)
+    async with slow(tmp_path, call, url=url) as runner, slow(tmp_path, call, url=url):
         task = await runner.start("tool", {}, CallContext())
         await there.wait()
         await anyio.to_thread.run_sync(server.stop)
         go.set()  # its next step meets the outage
         with pytest.raises(StorageError):
             await runner.start("tool", {}, CallContext())
-        await anyio.sleep(1.0)  # twice the lease
+        await anyio.sleep(3.0)  # twice the lease
         assert not task.is_over
         await anyio.to_thread.run_sync(server.start)
         task = await ended(runner, task)
@@ -134,7 +136,7 @@ async def test_many_tasks_of_several_gateways_at_once_end_each_once_where_they_b
         return Complete.text("done")
 
     async with AsyncExitStack() as stack:
-        runners = [await stack.enter_async_context(running(tmp_path, call, settings=settings, url=url)) for _ in range(3)]
+        runners = [await stack.enter_async_context(steady(tmp_path, call, settings=settings, url=url)) for _ in range(3)]
 
         async def one(runner: TaskRunner) -> None:
             over.append(await ended(runner, await runner.start("tool", {}, CallContext())))
@@ -163,7 +165,7 @@ async def test_the_same_request_through_several_gateways_at_once_is_one_task(url
         return Complete.text("done")
 
     ids: list[str] = []
-    async with running(tmp_path, call, url=url) as one, running(tmp_path, call, url=url) as two:
+    async with steady(tmp_path, call, url=url) as one, steady(tmp_path, call, url=url) as two:
 
         async def ask(runner: TaskRunner) -> None:
             ids.append((await runner.start("tool", {}, CallContext(meta={IDEMPOTENCY_KEY: "same"}))).id)
