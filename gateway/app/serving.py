@@ -75,12 +75,14 @@ async def serve_http(endpoint: Endpoint, app: ASGIApp, on_ready: Callable[[str],
     """
     import uvicorn
 
-    from gateway.app.connections import connection_limit, patient_protocol
+    from gateway.app.connections import connection_limit
+    from gateway.app.http1 import patient_protocol
 
     server = _quiet_server(
         uvicorn.Config(
             app,
             http=patient_protocol(endpoint.settings),
+            ws="none",
             limit_concurrency=connection_limit(endpoint.settings),
             log_config=None,
             access_log=False,
