@@ -86,6 +86,7 @@ async def serve_http(endpoint: Endpoint, app: ASGIApp, on_ready: Callable[[str],
             limit_concurrency=connection_limit(endpoint.settings),
             log_config=None,
             access_log=False,
+            proxy_headers=False,  # `server.http` has them
             server_header=False,
             lifespan="on",
             timeout_graceful_shutdown=endpoint.settings.drain_seconds,
