@@ -75,15 +75,18 @@ async def serve_http(endpoint: Endpoint, app: ASGIApp, on_ready: Callable[[str],
     """
     import uvicorn
 
-    from gateway.app.connections import connection_limit, patient_protocol
+    from gateway.app.connections import connection_limit
+    from gateway.app.http1 import patient_protocol
 
     server = _quiet_server(
         uvicorn.Config(
             app,
             http=patient_protocol(endpoint.settings),
+            ws="none",
             limit_concurrency=connection_limit(endpoint.settings),
             log_config=None,
             access_log=False,
+            proxy_headers=False,  # `server.http` has them
             server_header=False,
             lifespan="on",
             timeout_graceful_shutdown=endpoint.settings.drain_seconds,

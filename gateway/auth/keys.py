@@ -12,6 +12,7 @@ import hmac
 import json
 import logging
 import math
+import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -78,6 +79,7 @@ class KeyStore:
     def __init__(self, path: Path) -> None:
         """`path` need not exist: then there are no keys. Its folder is created by `add`."""
         self._path = path
+        self._file = str(path)
         self._stamp: tuple[int, int, int] | None = None
         self._stored: dict[str, _Stored] = {}
         self._infos: tuple[KeyInfo, ...] = ()
@@ -168,7 +170,7 @@ class KeyStore:
 
     def _reload(self) -> None:
         try:
-            status = self._path.stat()
+            status = os.stat(self._file)
         except FileNotFoundError:
             self._stamp, self._stored, self._infos = None, {}, ()
             return

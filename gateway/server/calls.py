@@ -106,7 +106,9 @@ class CallHandler:
             run = self._attended(tool)
         if tool.definition.may_ask:
             return await self._parked.run(lambda leg: run(arguments, leg), ctx, caller)
-        outcome = await run(arguments, dataclasses.replace(ctx, request_state=open_upstream_state(ctx.request_state)))
+        if ctx.request_state is not None:
+            ctx = dataclasses.replace(ctx, request_state=open_upstream_state(ctx.request_state))
+        outcome = await run(arguments, ctx)
         return seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
 
     def _attended(self, tool: GuardedTool) -> Callable[[JsonObject, CallContext], Awaitable[ToolOutcome]]:

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.tools.context import CallContext, Caller, ClientProfile, LogLevel
+from gateway.tools.context import CallContext, Caller, ClientProfile, LateClocks, LogLevel
 from gateway.upstream.hop import crossing_meta
 
 logger = logging.getLogger(__name__)
@@ -115,21 +115,42 @@ class Clients:
         """The call context of one request; `caller` is its way back and is told the log level."""
         raw = ctx.params or {}
         if is_modern(ctx):
-            return self.modern_context(principal_of(ctx), ctx.protocol_version, raw, caller)
+            profile = modern_profile(ctx.protocol_version, cast("JsonMapping", raw.get("_meta") or {}))
+            return self.modern_context(principal_of(ctx), profile, raw, caller)
         return self.legacy_context(principal_of(ctx), self.session_of(ctx), raw, caller)
 
-    def legacy_context(self, principal: Principal, session: LegacySession, params: JsonMapping, caller: LeveledCaller) -> CallContext:
+    def legacy_context(
+        self,
+        principal: Principal,
+        session: LegacySession,
+        params: JsonMapping,
+        caller: LeveledCaller,
+        late_clocks: LateClocks | None = None,
+    ) -> CallContext:
         """The call context of one request in a 2025 session."""
-        return self._context(principal, session.profile, session.log_level, params, caller)
+        return self._context(principal, session.profile, session.log_level, params, caller, late_clocks)
 
-    def modern_context(self, principal: Principal, version: str, params: JsonMapping, caller: LeveledCaller) -> CallContext:
-        """The call context of one 2026 request, all of which is in its parameters."""
+    def modern_context(
+        self,
+        principal: Principal,
+        profile: ClientProfile,
+        params: JsonMapping,
+        caller: LeveledCaller,
+        late_clocks: LateClocks | None = None,
+    ) -> CallContext:
+        """The call context of one 2026 request, all of which is in its parameters; `profile` is its `modern_profile`."""
         meta = cast("JsonMapping", params.get("_meta") or {})
         level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))
-        return self._context(principal, _modern_profile(version, meta), level, params, caller)
+        return self._context(principal, profile, level, params, caller, late_clocks)
 
     def _context(
-        self, principal: Principal, profile: ClientProfile, log_level: LogLevel | None, raw: JsonMapping, caller: LeveledCaller
+        self,
+        principal: Principal,
+        profile: ClientProfile,
+        log_level: LogLevel | None,
+        raw: JsonMapping,
+        caller: LeveledCaller,
+        late_clocks: LateClocks | None,
     ) -> CallContext:
         meta = cast("JsonMapping", raw.get("_meta") or {})
         caller.log_level = log_level
@@ -143,6 +164,7 @@ class Clients:
             wants_progress=meta.get("progressToken") is not None,
             log_level=log_level,
             ask_timeout_seconds=self._ask_timeout_seconds,
+            late_clocks=late_clocks,
         )
 
 
@@ -179,7 +201,8 @@ def legacy_profile(ctx: RequestContext, session_id: str | None) -> ClientProfile
     )
 
 
-def _modern_profile(version: str, meta: JsonMapping) -> ClientProfile:
+def modern_profile(version: str, meta: JsonMapping) -> ClientProfile:
+    """What a 2026 client says of itself in the `_meta` of a request."""
     info = cast("JsonMapping", meta.get("io.modelcontextprotocol/clientInfo") or {})
     return ClientProfile(
         era="modern",

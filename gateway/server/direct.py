@@ -27,12 +27,11 @@ from pydantic_core import from_json, to_json
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
-from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
-from gateway.server.profiles import fit_outcome
-from gateway.server.underway import LateCaller, PlainCaller, Underway
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession, modern_profile
+from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import Complete
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, ClientProfile, LateClocks
 from gateway.tools.guard import GuardedTool
 from gateway.upstream.exchange import has_odd_number
 
@@ -49,9 +48,9 @@ MAX_KNOWN_TOOLS = 50_000
 MAX_KNOWN_CLIENTS = 256
 """Client declarations remembered as valid."""
 
-_MODERN = frozenset(MODERN_PROTOCOL_VERSIONS)
+_MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _JSON: Headers = [(b"content-type", b"application/json")]
-_WANTED = frozenset({"application/json", "text/event-stream"})
+_WANTED = frozenset({b"application/json", b"text/event-stream"})
 _REQUEST = frozenset({"jsonrpc", "id", "method", "params"})
 _PARAMS = frozenset({"name", "arguments", "_meta"})
 _INFO_KEY = "io.modelcontextprotocol/clientInfo"
@@ -78,7 +77,10 @@ class DirectPath:
         self._path = path
         self._max_request_bytes = max_request_bytes
         self._envelopes = KnownEnvelopes()
+        self._accepting: set[bytes] = set()
         self._mirrored: dict[str, tuple[GuardedTool, bool]] = {}
+        self._patience = Patience()
+        self._stamp: JsonObject | None = None
         self._running: dict[tuple[str, int | str], Underway] = {}
         """Calls of 2025 sessions, by session and request."""
 
@@ -89,28 +91,29 @@ class DirectPath:
             await self._app(scope, receive, send)
             return
         session = None
-        if headers.get("mcp-protocol-version") not in _MODERN and (session := self._session(headers, scope)) is None:
+        if headers.get(b"mcp-protocol-version") not in _MODERN and (session := self._session(headers, scope)) is None:
             await self._app(scope, receive, send)
             return
         replay = Replay(receive)
-        body = await replay.read(int(headers["content-length"]))
+        body = await replay.read(int(headers[b"content-length"]))
         message = None if body is None else _decoded(body)
         if message is None:
             await self._app(scope, replay, send)
         elif session is None:
             await self._answer_modern(message, headers, scope, replay, send)
         else:
-            await self._answer_legacy(message, headers["mcp-session-id"], session, scope, replay, send)
+            await self._answer_legacy(message, headers[b"mcp-session-id"].decode("latin-1"), session, scope, replay, send)
 
-    async def _answer_modern(self, message: JsonObject, headers: Mapping[str, str], scope: Scope, replay: Replay, send: Send) -> None:
+    async def _answer_modern(self, message: JsonObject, headers: Mapping[bytes, bytes], scope: Scope, replay: Replay, send: Send) -> None:
         params = self._modern_params(message, headers)
         tool = None if params is None else self._tool(params)
-        if params is None or tool is None:
+        profile = None if params is None or tool is None else self._envelopes.profile_of(params["_meta"])
+        if params is None or tool is None or profile is None:
             await self._app(scope, replay, send)
             return
-        server = self._server
-        ctx = server.clients.modern_context(scope[PRINCIPAL_SCOPE_KEY], str(params["_meta"][_VERSION_KEY]), params, PlainCaller())
-        running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller))
+        server, clocks = self._server, LateClocks(HAND_ON_SECONDS)
+        ctx = server.clients.modern_context(scope[PRINCIPAL_SCOPE_KEY], profile, params, PlainCaller(), clocks)
+        running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clocks)
         await self._finish(running, message["id"], ctx, _JSON, scope, replay, send)
 
     async def _answer_legacy(
@@ -124,9 +127,9 @@ class DirectPath:
         if params is None or tool is None:
             await self._app(scope, replay, send)
             return
-        server, late = self._server, LateCaller()
-        ctx = server.clients.legacy_context(scope[PRINCIPAL_SCOPE_KEY], session, params, late)
-        running = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), late)
+        server, late, clocks = self._server, LateCaller(), LateClocks(HAND_ON_SECONDS)
+        ctx = server.clients.legacy_context(scope[PRINCIPAL_SCOPE_KEY], session, params, late, clocks)
+        running = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), clocks, late)
         self._running[key] = running
         try:
             await self._finish(running, message["id"], ctx, [*_JSON, (b"mcp-session-id", wire_id.encode("latin-1"))], scope, replay, send)
@@ -158,7 +161,7 @@ class DirectPath:
 
     # -- what is taken -------------------------------------------------------------------------------------------
 
-    def _plain_headers(self, scope: Scope) -> dict[str, str] | None:
+    def _plain_headers(self, scope: Scope) -> dict[bytes, bytes] | None:
         """The headers of a request that may be plain; `None` for all others."""
         if scope["type"] != "http" or scope["path"] != self._path or PRINCIPAL_SCOPE_KEY not in scope:
             return None
@@ -172,32 +175,42 @@ class DirectPath:
             return None
         if len(found) != len(raw):
             return None
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
-        length = headers.get("content-length", "")
-        is_sized = length.isdecimal() and length.isascii() and len(length) < 12 and int(length) <= self._max_request_bytes
-        if not is_sized or "transfer-encoding" in headers or any(name.startswith("mcp-param-") for name in headers):
+        length = found.get(b"content-length", b"")
+        is_sized = length.isdigit() and len(length) < 12 and int(length) <= self._max_request_bytes
+        if not is_sized or b"transfer-encoding" in found or b"mcp-param-" in b" ".join(found):
             return None
-        if not headers.get("content-type", "").lower().startswith("application/json"):
+        if not found.get(b"content-type", b"").lower().startswith(b"application/json"):
             return None
-        accepted = {kind.partition(";")[0].strip().lower() for kind in headers.get("accept", "").split(",")}
-        return headers if accepted >= _WANTED else None
+        return found if self._accepts(found.get(b"accept", b"")) else None
 
-    def _session(self, headers: Mapping[str, str], scope: Scope) -> LegacySession | None:
+    def _accepts(self, accept: bytes) -> bool:
+        """Whether a client takes both forms of an answer."""
+        if accept in self._accepting:
+            return True
+        if not {kind.partition(b";")[0].strip().lower() for kind in accept.split(b",")} >= _WANTED:
+            return False
+        if len(self._accepting) < MAX_KNOWN_CLIENTS:
+            self._accepting.add(accept)
+        return True
+
+    def _session(self, headers: Mapping[bytes, bytes], scope: Scope) -> LegacySession | None:
         """The 2025 session of a request, where the SDK would find it too."""
-        found = self._server.clients.seen_session(headers.get("mcp-session-id", ""), scope[PRINCIPAL_SCOPE_KEY])
+        wire_id = headers.get(b"mcp-session-id", b"").decode("latin-1")
+        found = self._server.clients.seen_session(wire_id, scope[PRINCIPAL_SCOPE_KEY])
         if found is None:
             return None
-        version = found.profile.protocol_version
-        return found if headers.get("mcp-protocol-version", version) == version else None
+        version = headers.get(b"mcp-protocol-version")
+        return found if version is None or version.decode("latin-1") == found.profile.protocol_version else None
 
-    def _modern_params(self, message: JsonObject, headers: Mapping[str, str]) -> JsonObject | None:
-        """The parameters of a valid plain call of 2026; its envelope is checked by the words of the SDK."""
-        params = _plain_params(message) if headers.get("mcp-method") == "tools/call" else None
+    def _modern_params(self, message: JsonObject, headers: Mapping[bytes, bytes]) -> JsonObject | None:
+        """The parameters of a plain call of 2026 whose headers say what it says."""
+        params = _plain_params(message) if headers.get(b"mcp-method") == b"tools/call" else None
         if params is None or not _is_plain_meta(params.get("_meta"), _ENVELOPE):
             return None
-        if not isinstance(classify_inbound_request(message, headers=headers), InboundModernRoute):
-            return None
-        return params if self._envelopes.is_valid(params["_meta"]) else None
+        if _says_the_same(params, headers):
+            return params
+        told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
+        return params if isinstance(classify_inbound_request(message, headers=told), InboundModernRoute) else None
 
     def _tool(self, params: JsonObject) -> GuardedTool | None:
         """The tool that is called; `None` where it is not for here."""
@@ -223,18 +236,20 @@ class DirectPath:
     async def _plain_answer(self, running: Underway, number: JsonValue, ctx: CallContext) -> bytes | None:
         """The answer of a call that ends soon and plainly."""
         task = running.task
-        if not await running.is_soon_done() or task.cancelled() or task.exception() is not None:
+        if not await running.is_soon_done(self._patience) or task.cancelled() or task.exception() is not None:
             return None
         outcome = task.result()
-        if not isinstance(outcome, Complete) or fit_outcome(outcome, ctx.client) is not outcome:
+        if not isinstance(outcome, Complete):
             return None
         is_modern = ctx.client.era == "modern"
         result = to_wire(outcome, modern=is_modern)
-        if not is_plain_result(result):
+        if not is_plain_result(result):  # a plain one has nothing that a client cannot take (`profiles`)
             return None
         if is_modern:
+            if self._stamp is None:
+                self._stamp = self._server.mcp.server_info_stamp
             meta = cast("JsonObject", result.get("_meta") or {})
-            result = {**result, "_meta": {**meta, SERVER_INFO_META_KEY: self._server.mcp.server_info_stamp}}
+            result = {**result, "_meta": {**meta, SERVER_INFO_META_KEY: self._stamp}}
         elif not isinstance(result.get("structuredContent", {}), dict):
             return None
         else:
@@ -271,7 +286,17 @@ def _is_plain_meta(meta: JsonValue, envelope: Collection[str]) -> bool:
     if not isinstance(meta, dict):
         return False
     own = cast("JsonMapping", meta).keys() - envelope
-    return not any(key == "progressToken" or key.startswith("io.modelcontextprotocol/") for key in own)
+    return not own or not any(key == "progressToken" or key.startswith("io.modelcontextprotocol/") for key in own)
+
+
+def _says_the_same(params: JsonMapping, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether headers and body of a call agree in the plainest way; what is said in any other is for the SDK to judge."""
+    name, meta = cast("str", params["name"]), cast("JsonMapping", params["_meta"])
+    version = meta.get(_VERSION_KEY)
+    if not isinstance(version, str) or not name.isascii() or "=?" in name or _CAPABILITIES_KEY not in meta:
+        return False
+    given = headers.get(b"mcp-protocol-version")
+    return given in _MODERN and given == version.encode("utf-8", "replace") and headers.get(b"mcp-name") == name.encode()
 
 
 class Replay:
@@ -306,22 +331,23 @@ class KnownEnvelopes:
     """Which client declarations are valid: each is shown to the SDK's models once."""
 
     def __init__(self) -> None:
-        self._valid: OrderedDict[str, None] = OrderedDict()
+        self._valid: OrderedDict[str, ClientProfile] = OrderedDict()
 
-    def is_valid(self, meta: JsonMapping) -> bool:
-        """Whether version, capabilities and name of a request's `_meta` are as the protocol has them."""
+    def profile_of(self, meta: JsonMapping) -> ClientProfile | None:
+        """What a request's `_meta` says of its client, if version, capabilities and name are as the protocol has them."""
         envelope = {key: meta[key] for key in _ENVELOPE_KEYS if key in meta}
         key = repr(envelope)
-        if key in self._valid:
-            return True
+        known = self._valid.get(key)
+        if known is not None:
+            return known
         try:
             methods.validate_client_request("tools/call", str(envelope[_VERSION_KEY]), {"name": "any", "_meta": envelope})
         except (ValidationError, ValueError, KeyError):
-            return False
-        self._valid[key] = None
+            return None
+        profile = self._valid[key] = modern_profile(str(envelope[_VERSION_KEY]), envelope)
         if len(self._valid) > MAX_KNOWN_CLIENTS:
             self._valid.popitem(last=False)
-        return True
+        return profile
 
 
 def is_plain_result(result: JsonMapping) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
@@ -20,6 +21,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from gateway.auth.keys import KeyStore
 from gateway.auth.principal import LOCAL, Principal
@@ -75,14 +77,12 @@ def security_settings(settings: HttpSettings, host: str, port: int) -> Transport
     )
 
 
-def has_two_lengths(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a request says twice where its body ends; a proxy before us may have cut it elsewhere (RFC 9112, 6.3)."""
-    names = [name for name, _ in headers]
-    return b"transfer-encoding" in names and b"content-length" in names
+MAX_KNOWN_ORIGINS = 256
+"""Pairs of accepted Host and Origin values remembered."""
 
 
 class KeyGate:
-    """ASGI middleware for every route: checks Host and Origin, verifies the API key, leaves the principal in the scope."""
+    """Outermost ASGI middleware: checks Host and Origin, verifies the API key, leaves the principal in the scope."""
 
     def __init__(self, app: ASGIApp, keys: KeyStore, security: TransportSecuritySettings, *, requires_key: bool) -> None:
         """`requires_key` holds even when the last key is revoked while the gateway runs: then nobody gets in."""
@@ -90,22 +90,28 @@ class KeyGate:
         self._keys = keys
         self._requires_key = requires_key
         self._rebinding = TransportSecurityMiddleware(security)
+        self._known: set[tuple[bytes | None, bytes | None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, or answer 401."""
-        if scope["type"] == "http" and has_two_lengths(scope["headers"]):
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            # A proxy before us may have cut it elsewhere (RFC 9112, 6.3).
             ambiguous = JSONResponse({"error": "Send Content-Length or Transfer-Encoding, not both"}, 400, headers={"Connection": "close"})
             await ambiguous(scope, receive, send)
             return
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
-        refusal = await self._rebinding.validate_request(Request(scope))
+        refusal = await self._refusal(scope, headers)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
         try:
-            principal = self._principal(HTTPConnection(scope))
+            principal = self._principal(scope)
         except StorageError:
             logger.exception("API keys cannot be read; refusing every request")
             await JSONResponse({"error": "the gateway cannot read its API keys"}, 503)(scope, receive, send)
@@ -119,10 +125,20 @@ class KeyGate:
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         await self._app(scope, receive, send)
 
-    def _principal(self, connection: HTTPConnection) -> Principal | None:
+    async def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Response | None:
+        """What the SDK says of Host and Origin; what it accepted once is not shown to it again."""
+        place = headers.get(b"host"), headers.get(b"origin")
+        if place in self._known and len(headers) == len(scope["headers"]):
+            return None
+        refusal = await self._rebinding.validate_request(Request(scope))
+        if refusal is None and len(headers) == len(scope["headers"]) and len(self._known) < MAX_KNOWN_ORIGINS:
+            self._known.add(place)
+        return refusal
+
+    def _principal(self, scope: Scope) -> Principal | None:
         if not self._requires_key and not self._keys.list():
             return LOCAL
-        scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+        scheme, _, token = HTTPConnection(scope).headers.get("authorization", "").partition(" ")
         return self._keys.verify(token.strip()) if scheme.lower() == "bearer" and token else None
 
 
@@ -135,8 +151,8 @@ def build_http_app(
     port: int,
     ready: Callable[[], bool],
     routes: Sequence[BaseRoute] = (),
-) -> Starlette:
-    """The ASGI application; its lifespan runs the legacy session manager.
+) -> ASGIApp:
+    """The ASGI application; its lifespan runs the legacy session manager. Gate and direct path are outermost: they are of every call.
 
     Raises:
         ConfigError: The bind is not safe.
@@ -155,10 +171,10 @@ def build_http_app(
         server.mcp, security_settings=security, retry_interval=RETRY_MILLISECONDS, max_request_body_size=settings.max_request_bytes
     )
     endpoint = Route(settings.path, StreamableHTTPASGIApp(manager))
-    app = Starlette(
+    site = Starlette(
         routes=[endpoint, Route("/health", health), Route("/ready", readiness), *routes], lifespan=lambda _: manager.run()
     )
+    app: ASGIApp = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site)))  # only redirects ask how the client came
     if settings.direct_path == "auto":
-        app.add_middleware(DirectPath, server=server, path=settings.path, max_request_bytes=settings.max_request_bytes)
-    app.add_middleware(KeyGate, keys=keys, security=security, requires_key=not is_loopback(host) or bool(keys.list()))
-    return app
+        app = DirectPath(app, server, path=settings.path, max_request_bytes=settings.max_request_bytes)
+    return KeyGate(app, keys, security, requires_key=not is_loopback(host) or bool(keys.list()))

@@ -6,6 +6,7 @@ Nothing is decided or sent here. Plain asyncio, as in `direct`.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from gateway.errors import AskUnavailable
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.caller import wants_level
 from gateway.tools.base import ToolOutcome
-from gateway.tools.context import Caller, LogLevel, capability_of
+from gateway.tools.context import Caller, LateClocks, LogLevel, capability_of
 
 HAND_ON_SECONDS = 0.25
 """A call that takes longer is handed on: there a client that leaves ends it, and a silent connection is kept alive."""
@@ -98,13 +99,38 @@ class LateCaller:
         return self._real
 
 
+class Patience:
+    """Has calls handed on that take longer than `HAND_ON_SECONDS`; one timer for all of them."""
+
+    def __init__(self) -> None:
+        self._begun: deque[tuple[float, list[Underway]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, call: Underway) -> list[Underway]:
+        """From now on; the caller empties what it gets when the call is over."""
+        loop = asyncio.get_running_loop()
+        kept = [call]
+        self._begun.append((loop.time() + HAND_ON_SECONDS, kept))
+        if self._timer is None:
+            self._timer = loop.call_later(HAND_ON_SECONDS, self._look)
+        return kept
+
+    def _look(self) -> None:
+        loop, begun = asyncio.get_running_loop(), self._begun
+        while begun and (not begun[0][1] or begun[0][0] <= loop.time()):
+            for call in begun.popleft()[1]:
+                call.hand_on()
+        self._timer = loop.call_at(begun[0][0], self._look) if begun else None
+
+
 class Underway:
     """A call in a task of its own. It is cancelled at most once, however often who awaits it is: it may have to tell its server."""
 
-    def __init__(self, work: Coroutine[None, None, ToolOutcome], late: LateCaller | None = None) -> None:
-        """Begins; `late` is the call's way back where it has one."""
+    def __init__(self, work: Coroutine[None, None, ToolOutcome], clocks: LateClocks, late: LateCaller | None = None) -> None:
+        """Begins; `clocks` are the call's, `late` is its way back where it has one."""
         loop = asyncio.get_running_loop()
         self.task = loop.create_task(work)
+        self._clocks = clocks
         self._late = late
         self._over: asyncio.Future[None] = loop.create_future()
         self._is_taken = self._is_ended = False
@@ -112,19 +138,19 @@ class Underway:
         if late is not None:
             late.hand_on = self.hand_on
 
-    async def is_soon_done(self) -> bool:
+    async def is_soon_done(self, patience: Patience) -> bool:
         """Whether the call ends within `HAND_ON_SECONDS` and is not handed on before; it goes on in any case."""
-        timer = asyncio.get_running_loop().call_later(HAND_ON_SECONDS, self.hand_on)
+        watched = patience.watch(self)
         self.task.add_done_callback(self._end_wait)
         try:
             await self._over
         finally:
-            timer.cancel()
-            self.task.remove_done_callback(self._end_wait)
+            watched.clear()
         return self.task.done()
 
     def hand_on(self) -> None:
         """It is not for `direct` any more."""
+        self._clocks.arm()
         self._end_wait()
 
     async def taken(self) -> None:
@@ -151,6 +177,7 @@ class Underway:
     async def end(self) -> None:
         """Nobody waits for the call any more: end it, and hear its last word."""
         if not self.task.done():
+            self._clocks.arm()
             self._cancel()
             await asyncio.wait([self.task])
         if not self.task.cancelled():

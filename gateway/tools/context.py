@@ -182,13 +182,21 @@ IDEMPOTENCY_KEY = "dev.moongate/idempotencyKey"
 class CallClock:
     """The deadline of one call. Waiting for a person stops it; the gate enters `scope` around the work."""
 
-    def __init__(self, seconds: float) -> None:
-        """`seconds` of working time; infinite is allowed."""
-        self.scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
+    def __init__(self, seconds: float, late: LateClocks | None = None) -> None:
+        """`seconds` of working time, from now; infinite is allowed. With `late` the deadline is set when that says so."""
+        self._ends_at = anyio.current_time() + seconds
+        self._is_armed = late is None or not late.takes(self, seconds)
+        self.scope = anyio.CancelScope(deadline=self._ends_at) if self._is_armed else anyio.CancelScope()
         self._paused = 0
         self._left = seconds
         self.ended = ""
         """Why the call was ended before its time; empty when it was not."""
+
+    def arm(self) -> None:
+        """Set the deadline, if it is not set yet."""
+        if not self._is_armed:
+            self._is_armed = True
+            self.scope.deadline = self._ends_at
 
     def end(self, reason: str) -> None:
         """End the call now: a question of it was not answered, and whoever asked may not know that it is over."""
@@ -200,14 +208,40 @@ class CallClock:
         """Stop the clock while waiting for a person; nests and may run concurrently."""
         self._paused += 1
         if self._paused == 1:
-            self._left = self.scope.deadline - anyio.current_time()
-            self.scope.deadline = float("inf")
+            self._left = self._ends_at - anyio.current_time()
+            self._ends_at = self.scope.deadline = float("inf")
         try:
             yield
         finally:
             self._paused -= 1
             if self._paused == 0:
-                self.scope.deadline = anyio.current_time() + self._left
+                self._ends_at = anyio.current_time() + self._left
+                if self._is_armed:
+                    self.scope.deadline = self._ends_at
+
+
+class LateClocks:
+    """The deadlines of a call that is most likely over before any of them: set together, once it is seen that it is not."""
+
+    __slots__ = ("_clocks", "_seconds")
+
+    def __init__(self, seconds: float) -> None:
+        """Whoever makes this calls `arm` within `seconds`, unless the call is over; shorter deadlines do not wait for it."""
+        self._seconds = seconds
+        self._clocks: list[CallClock] | None = []
+
+    def takes(self, clock: CallClock, seconds: float) -> bool:
+        """Whether `clock` is armed with the others."""
+        if self._clocks is None or seconds <= self._seconds:
+            return False
+        self._clocks.append(clock)
+        return True
+
+    def arm(self) -> None:
+        """Set the deadlines, and those of later clocks at once."""
+        clocks, self._clocks = self._clocks, None
+        for clock in clocks or ():
+            clock.arm()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +278,8 @@ class CallContext:
     """Requests with the same text go over one session, where a server keeps sessions; empty: any."""
     log_level: LogLevel | None = None
     """Least severe log level the caller wants to receive; `None` means no logs."""
+    late_clocks: LateClocks | None = None
+    """Sets the deadlines of this call when it is not over at once; `None`: each is set when it begins."""
 
     @property
     def era(self) -> Era:
@@ -265,6 +301,16 @@ class CallContext:
             takes_tasks=False,
             in_task=False,
         )
+
+    def limited(self, clock: CallClock, wait: Callable[[], contextlib.AbstractAsyncContextManager[None]] | None) -> CallContext:
+        """The same facts within one more deadline, and one more place to give back: `replace`, at a third of what it takes."""
+        inner = object.__new__(CallContext)
+        for name in CallContext.__slots__:
+            object.__setattr__(inner, name, getattr(self, name))
+        object.__setattr__(inner, "clocks", (*self.clocks, clock))
+        if wait is not None:
+            object.__setattr__(inner, "waits", (*self.waits, wait))
+        return inner
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress to the caller; `progress` must grow from call to call."""

@@ -6,7 +6,6 @@ A `Slot` is one place in a source's limiter, given back while a person is asked.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
 
@@ -112,11 +111,9 @@ async def run_within(
     if slot is not None:
         await slot.take()
     try:
-        clock = CallClock(seconds)
-        waits = ctx.waits if slot is None else (*ctx.waits, slot)
-        inner = dataclasses.replace(ctx, clocks=(*ctx.clocks, clock), waits=waits)
+        clock = CallClock(seconds, ctx.late_clocks)
         with clock.scope:
-            return await work(inner)
+            return await work(ctx.limited(clock, slot))
     finally:
         if slot is not None:
             slot.give_back()

@@ -17,7 +17,8 @@ import httpx2
 import pytest
 import uvicorn
 
-from gateway.app.connections import connection_limit, patient_protocol
+from gateway.app.connections import connection_limit
+from gateway.app.http1 import patient_protocol
 from gateway.config.models import HttpSettings
 from tests.fakes.running import child, free_port, gateway_http, upstream_stdio, wait_until_ready, write_config
 

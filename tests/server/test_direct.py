@@ -164,8 +164,31 @@ async def standing(folder: Path) -> AsyncGenerator[House]:
     house = House(folder)
     await house.catalog.refresh()
     with anyio.fail_after(25):
-        async with house.server, house.longer.router.lifespan_context(house.longer):
+        async with house.server, lifespan(house.longer):
             yield house
+
+
+@asynccontextmanager
+async def lifespan(app: ASGIApp) -> AsyncGenerator[None]:
+    """Start an application and stop it, as a server does."""
+    started, leaving, stopped = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def receive() -> Any:
+        if started.is_set():
+            await leaving.wait()
+        return {"type": "lifespan.shutdown" if started.is_set() else "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        (stopped if started.is_set() else started).set()
+        assert message["type"].endswith(".complete"), message
+
+    async with anyio.create_task_group() as tasks:
+        scope: Any = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+        tasks.start_soon(cast("Any", app), scope, receive, send)
+        await started.wait()
+        yield
+        leaving.set()
+        await stopped.wait()
 
 
 @dataclass

@@ -1,0 +1,555 @@
+"""`Http1`: one connection of HTTP/1.1 below uvicorn's server: reads requests, runs the application, writes its answers.
+
+The parser is httptools' (llhttp, C, MIT), in its strict mode: what can be read in two ways is refused. An answer whose length is
+known goes out in one piece. A peer that sends its request byte by byte, or stops reading its answer, holds a socket, a task and
+buffers for nothing: a timer is set only while a request is incomplete or the peer's window is full, so that an honest call, which
+arrives in one piece, sets none. What has no end (a head, a trailer, a chunk's extension, requests sent on and on without reading
+an answer) has a bound. Offers of another protocol are passed over, as HTTP allows: what comes is read as HTTP/1.1.
+
+Decided: a protocol of our own. Because: uvicorn's over h11 takes longer than all the rest of a plain call, and its one over
+httptools leaves those ends open, loses the body of a request that offers h2c and writes each answer in two pieces. uvicorn keeps
+what is not per request: sockets, start, signals, drain. Revisit when: uvicorn's has these bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote
+
+import httptools
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from uvicorn import Config
+    from uvicorn.server import ServerState
+
+    from gateway.config.models import HttpSettings
+
+logger = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES = 65_536
+"""Of a request before its body, and of anything in or after it that is no body."""
+
+SLICE_BYTES = 16_384
+"""Given to the parser at a time, so that what is no body is counted while it comes."""
+
+MAX_WAITING = 64
+"""Requests that wait on one connection for the answer to an earlier one; the connection of a peer that sends more is closed."""
+
+HIGH_WATER_BYTES = 262_144
+"""Of a body that the application has not taken yet; reading pauses here."""
+
+_JOINED_BYTES = 65_536
+"""A body up to this is copied behind its head; a larger one is handed over as it is."""
+
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
+
+_DISCONNECT: Message = {"type": "http.disconnect"}
+
+
+def _refusal(status: int, text: bytes) -> bytes:
+    fields = b"connection: close\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n\r\n" % len(text)
+    return _STATUS_LINES[status] + fields + text
+
+
+_INVALID = _refusal(400, b"Invalid HTTP request received.")
+_TIMED_OUT = _refusal(408, b"The request did not arrive in time")
+
+
+def waits_for_news(method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a request is a stream without an end of its own: the listening GET of 2025, `subscriptions/listen` of 2026."""
+    found = dict(headers)
+    return found.get(b"mcp-method") == b"subscriptions/listen" or (method == "GET" and b"text/event-stream" in found.get(b"accept", b""))
+
+
+class Exchange:
+    """One request and its answer; `receive` and `send` are those of ASGI."""
+
+    __slots__ = (
+        "_chunked",
+        "_head",
+        "_is_given",
+        "_left",
+        "_line",
+        "_parts",
+        "_size",
+        "_waiter",
+        "_wants_continue",
+        "is_answered",
+        "is_gone",
+        "is_started",
+        "is_whole",
+        "keep_alive",
+        "scope",
+    )
+
+    def __init__(self, line: Http1, scope: Scope, *, keep_alive: bool, wants_continue: bool) -> None:
+        self.scope = scope
+        self.keep_alive = keep_alive
+        self.is_whole = self.is_started = self.is_answered = self.is_gone = False
+        """Its body has come; its answer has begun; is complete; the peer is gone."""
+        self._line = line
+        self._wants_continue = wants_continue
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._is_given = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._head: bytes | None = None
+        self._left = 0
+        self._chunked = False
+
+    # -- for the connection --------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> bool:
+        """More of the body came; whether more may be read."""
+        if self.is_answered:
+            return True
+        self._parts.append(data)
+        self._size += len(data)
+        self.wake()
+        return self._size <= HIGH_WATER_BYTES
+
+    def wake(self) -> None:
+        """What `receive` waits for may have come."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # -- for the application -------------------------------------------------------------------------------------
+
+    async def receive(self) -> Message:
+        """What came of the body; then that the peer left, or has its answer."""
+        while not self.is_gone and not self.is_answered:
+            if self._parts or (self.is_whole and not self._is_given):
+                parts = self._parts
+                body = parts[0] if len(parts) == 1 else b"".join(parts)
+                self._parts, self._size, self._is_given = [], 0, self.is_whole
+                return {"type": "http.request", "body": body, "more_body": not self.is_whole}
+            if self._wants_continue and not self.is_started:
+                self._wants_continue = False
+                self._line.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._line.read_on()
+            self._waiter = self._line.loop.create_future()
+            await self._waiter
+        return _DISCONNECT
+
+    async def send(self, message: Message) -> None:
+        """The head of the answer, then its parts. A head that tells the length waits for its body."""
+        line = self._line
+        if line.drained is not None and not self.is_gone:
+            await line.drained
+        if self.is_gone:
+            return
+        if not self.is_started:
+            assert message["type"] == "http.response.start", message["type"]
+            self._begin(message["status"], message.get("headers") or ())
+            return
+        assert message["type"] == "http.response.body" and not self.is_answered, message["type"]
+        self._write(message.get("body") or b"", is_last=not message.get("more_body"))
+
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, self._line.common_fields()]
+        length = None
+        closes = False
+        for name, value in headers:
+            name = name.lower()
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"connection":
+                closes = closes or b"close" in value.lower()
+            elif name == b"transfer-encoding":
+                continue  # is ours to say
+            lines.append(b"%s: %s\r\n" % (name, value))
+        has_body = self.scope["method"] != "HEAD" and status not in (204, 304)
+        self._chunked = has_body and length is None
+        self._left = (length or 0) if has_body else 0
+        if self._chunked:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        if closes:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        head = b"".join(lines)
+        if head.count(b"\n") != len(lines) + self._line.common_count - 1 or head.count(b"\r") != head.count(b"\n") or b"\0" in head:
+            raise ValueError("a header of the answer holds a line break")
+        self.is_started = True
+        self._head = head + b"\r\n"
+        if self._chunked:
+            self._line.write(self._head)
+            self._head = None
+
+    def _write(self, body: bytes, *, is_last: bool) -> None:
+        if self._chunked:
+            data = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
+            if is_last:
+                data += b"0\r\n\r\n"
+            self._line.write(data)
+        else:
+            if self.scope["method"] == "HEAD":
+                body = b""
+            self._left -= len(body)
+            if self._left < 0 or (is_last and self._left):
+                raise ValueError("the answer is not as long as it said")
+            head, self._head = self._head, None
+            if head is None:
+                self._line.write(body)
+            elif len(body) <= _JOINED_BYTES:
+                self._line.write(head + body)
+            else:
+                self._line.transport.writelines((head, body))
+        if is_last:
+            self.is_answered = True
+            self.wake()
+            self._line.answered(self)
+
+
+class Http1(asyncio.Protocol):
+    """One connection. uvicorn makes it, and calls `shutdown` when it stops; `patient_protocol` gives it its deadlines."""
+
+    head_seconds: float
+    """From the connection or the first byte of a later request until its headers are whole; then 408."""
+    body_seconds: float
+    """From the headers until the body is whole; then 408 if nothing was answered yet."""
+    unread_seconds: float
+    """How long an answer may wait for its reader; then the connection is cut."""
+
+    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: object = None) -> None:
+        if not config.loaded:
+            config.load()
+        self.loop = asyncio.get_running_loop()
+        self.transport: asyncio.Transport
+        self.drained: asyncio.Future[None] | None = None
+        """Done when the peer has read on; `None` while it does."""
+        self.common_count = 0
+        self._app = cast("ASGIApp", config.loaded_app)  # pyright: ignore[reportUnknownMemberType]  # whatever it was given
+        self._root = config.root_path
+        self._limit = config.limit_concurrency
+        self._idle_seconds = config.timeout_keep_alive
+        self._state = server_state
+        self._app_state = app_state
+        self._common: tuple[object, bytes] = None, b""
+        self._parser = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._in_head = self._is_last = self._is_paused = False
+        """A head is coming; nothing more is read; reading waits."""
+        self._quiet = 0
+        """Bytes since the last of a body or the end of a head."""
+        self._arriving: Exchange | None = None
+        """Its body is coming."""
+        self._serving: Exchange | None = None
+        self._waiting: deque[Exchange] = deque()
+        self._arrival: asyncio.TimerHandle | None = None
+        self._awaits_body = False
+        self._unread: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
+
+    # -- for the event loop --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called once."""
+        self.transport = cast("asyncio.Transport", transport)
+        self._state.connections.add(cast("Any", self))
+        self._ends = {
+            "server": get_local_addr(self.transport),
+            "client": get_remote_addr(self.transport),
+            "scheme": "https" if is_ssl(self.transport) else "http",
+        }
+        self._arrival = self.loop.call_later(self.head_seconds, self._too_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called once: whoever answers or waits learns it."""
+        self._state.connections.discard(cast("Any", self))
+        for timer in (self._arrival, self._unread, self._idle):
+            if timer is not None:
+                timer.cancel()
+        self._arrival = self._unread = self._idle = None
+        self._waiting.clear()
+        self._is_last = True
+        del self._parser  # it holds us
+        for exchange in (self._serving, self._arriving):
+            if exchange is not None and not exchange.is_answered:
+                exchange.is_gone = True
+                exchange.wake()
+        self.resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came; after the last request of a connection they are dropped."""
+        if self._is_last or self.transport.is_closing():
+            return
+        if len(data) <= SLICE_BYTES:
+            self._feed(data)
+        else:
+            view = memoryview(data)
+            for start in range(0, len(data), SLICE_BYTES):
+                self._feed(view[start : start + SLICE_BYTES])
+                if self._is_last:
+                    break
+        self._watch_arrival()
+
+    def pause_writing(self) -> None:
+        """The peer does not read."""
+        if self.drained is None:
+            self.drained = self.loop.create_future()
+            self._unread = self.loop.call_later(self.unread_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        drained, self.drained = self.drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    # -- for uvicorn ---------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """The gateway stops: take no further request, let a call finish, end a stream that waits for news."""
+        exchange = self._serving
+        if exchange is None or exchange.is_answered or waits_for_news(exchange.scope["method"], exchange.scope["headers"]):
+            self.transport.close()
+        else:
+            exchange.keep_alive = False
+
+    # -- for an exchange -----------------------------------------------------------------------------------------
+
+    def common_fields(self) -> bytes:
+        """The header lines of every answer; uvicorn renews them each second."""
+        fields = self._state.default_headers
+        if self._common[0] is not fields:
+            self._common = fields, b"".join([b"%s: %s\r\n" % pair for pair in fields])
+            self.common_count = len(fields)
+        return self._common[1]
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+        self.transport.write(data)
+
+    def read_on(self) -> None:
+        """There is room for more."""
+        if self._is_paused and not self._waiting and not self.transport.is_closing():
+            self._is_paused = False
+            self.transport.resume_reading()
+
+    def answered(self, exchange: Exchange) -> None:
+        """Its answer is complete: go on with the next request, or wait for one."""
+        self._state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if not exchange.keep_alive:
+            self.transport.close()
+        elif self._waiting:
+            self._start(self._waiting.popleft())
+            self.read_on()
+            self._watch_arrival()
+        else:
+            self.read_on()
+            self._idle_since = self.loop.time()
+            if self._idle is None:
+                self._idle = self.loop.call_later(self._idle_seconds, self._watch_idle)
+
+    # -- for the parser ------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._url, self._headers = b"", []
+        self._in_head = True
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of its target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One field, of the head or (dropped) of a trailer."""
+        if self._in_head:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Its head is complete; what it offers is passed over."""
+        self._in_head, self._quiet = False, 0
+        if len(self._waiting) >= MAX_WAITING:
+            self._is_last = True
+            self.transport.abort()
+        elif not self._parser.should_upgrade():  # else the parser stops, and `_pass_over` reads it again
+            self._arrived()
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of its body."""
+        self._quiet = 0
+        exchange = self._arriving
+        if exchange is not None and not exchange.feed(data):
+            self._pause()
+
+    def on_message_complete(self) -> None:
+        """It is whole."""
+        exchange, self._arriving = self._arriving, None
+        if exchange is not None:
+            exchange.is_whole = True
+            exchange.wake()
+            if not exchange.keep_alive:
+                self._is_last = True
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        self._quiet += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._pass_over()
+            if not self._is_last and (rest := data[offer.args[0] :]):
+                self._feed(rest)
+        except (httptools.HttpParserError, httptools.HttpParserCallbackError) as error:
+            if not self._is_last:
+                logger.info("A request that is no HTTP was refused: %s", error)
+                self._refuse()
+        if self._quiet > MAX_HEAD_BYTES and not self._is_last:
+            self._refuse()
+
+    def _pass_over(self) -> None:
+        """Read the request that offers another protocol as one that does not: the parser itself would stop at its head."""
+        method = self._parser.get_method()
+        if method == b"CONNECT":
+            self._refuse()
+            return
+        kept = [(name, value) for name, value in self._headers if name not in (b"upgrade", b"http2-settings")]
+        kept = [(name, b"keep-alive" if name == b"connection" and b"close" not in value.lower() else value) for name, value in kept]
+        version = self._parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (method, self._url, version), *(b"%s: %s" % field for field in kept), b"\r\n"]
+        self._parser = httptools.HttpRequestParser(self)
+        self._feed(b"\r\n".join(lines))
+
+    def _arrived(self) -> None:
+        """A head is whole: run the application, or have it wait for its turn."""
+        parser, headers = self._parser, self._headers
+        version = parser.get_http_version()
+        names = [name for name, _ in headers]
+        if version not in ("1.1", "1.0") or names.count(b"host") != (1 if version == "1.1" else min(names.count(b"host"), 1)):
+            raise ValueError("version or host")
+        raw_path, _, query = self._url.partition(b"?")
+        if not raw_path.startswith(b"/"):  # a proxy's form, or none
+            raw_path = httptools.parse_url(self._url).path or raw_path
+        path = raw_path.decode("ascii")
+        scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "method": parser.get_method().decode("ascii"),
+            "path": self._root + (unquote(path) if "%" in path else path),
+            "raw_path": self._root.encode("ascii") + raw_path,
+            "query_string": query,
+            "root_path": self._root,
+            "headers": headers,
+            "state": self._app_state.copy(),
+            **self._ends,
+        }
+        wants_continue = version == "1.1" and b"expect" in names and (b"expect", b"100-continue") in ((n, v.lower()) for n, v in headers)
+        keep_alive = version == "1.1" and parser.should_keep_alive()
+        exchange = self._arriving = Exchange(self, scope, keep_alive=keep_alive, wants_continue=wants_continue)
+        if self._serving is None or self._serving.is_answered:
+            self._start(exchange)
+        else:
+            self._waiting.append(exchange)
+            self._pause()
+
+    def _start(self, exchange: Exchange) -> None:
+        self._serving = exchange
+        tasks = self._state.tasks
+        is_full = self._limit is not None and (len(self._state.connections) >= self._limit or len(tasks) >= self._limit)
+        app = _one_too_many if is_full else self._app
+        task = self.loop.create_task(cast("Any", app(exchange.scope, exchange.receive, exchange.send)))
+        tasks.add(task)
+
+        def over(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            self._over(exchange, None if task.cancelled() else task.exception())
+
+        task.add_done_callback(over)
+
+    def _over(self, exchange: Exchange, error: BaseException | None) -> None:
+        """The application is through with a request; one that it did not answer ends the connection."""
+        if error is not None:
+            logger.error("A request failed", exc_info=error)
+        if exchange.is_answered or exchange.is_gone:
+            return
+        if not exchange.is_started and not self.transport.is_closing():
+            self.write(_refusal(500, b"Internal Server Error"))
+        self.transport.close()
+
+    def _refuse(self) -> None:
+        """What comes is no request: nothing more is read, and the connection ends when what came before has its answer."""
+        self._is_last = True
+        serving = self._serving
+        if serving is None or serving.is_answered or (serving is self._arriving and not serving.is_started):
+            self.write(_INVALID)
+            self.transport.close()
+        elif serving is self._arriving:
+            self.transport.close()
+        else:
+            (self._waiting[-1] if self._waiting else serving).keep_alive = False
+
+    def _pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    # -- deadlines -----------------------------------------------------------------------------------------------
+
+    def _watch_arrival(self) -> None:
+        """Set the timer of a request that is not whole, or end it; none while others wait, since it is we who do not read."""
+        if self._waiting or (not self._in_head and self._arriving is None):
+            if self._arrival is not None and self._serving is not None:
+                self._arrival.cancel()
+                self._arrival = None
+            return
+        awaits_body = self._arriving is not None and not self._arriving.is_answered
+        if self._arrival is None or awaits_body is not self._awaits_body:
+            if self._arrival is not None:
+                self._arrival.cancel()
+            self._awaits_body = awaits_body
+            self._arrival = self.loop.call_later(self.body_seconds if awaits_body else self.head_seconds, self._too_late)
+
+    def _too_late(self) -> None:
+        self._arrival = None
+        if self.transport.is_closing():
+            return
+        serving = self._serving
+        if serving is None or serving.is_answered or not serving.is_started:
+            self.write(_TIMED_OUT)
+        self.transport.close()
+
+    def _watch_idle(self) -> None:
+        """Close a connection on which nothing came for a while; one timer serves all its requests."""
+        self._idle = None
+        if self._in_head or self._serving is None or not self._serving.is_answered:
+            return
+        left = self._idle_since + self._idle_seconds - self.loop.time()
+        if left > 0:
+            self._idle = self.loop.call_later(left, self._watch_idle)
+        else:
+            self.transport.close()
+
+
+def patient_protocol(settings: HttpSettings) -> type[Http1]:
+    """The protocol with the deadlines of `settings`, to be given to uvicorn's `Config` as `http`."""
+
+    class Patient(Http1):
+        head_seconds = settings.head_seconds
+        body_seconds = settings.body_seconds
+        unread_seconds = settings.unread_seconds
+
+    return Patient
+
+
+async def _one_too_many(scope: Scope, receive: Receive, send: Send) -> None:
+    text = b"Service Unavailable"
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(text)), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": text})
