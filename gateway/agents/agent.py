@@ -23,7 +23,7 @@ from gateway.chat.base import OptionsT, SupportsChatGetResponse
 from gateway.chat.limits import LoopOptions, loop_options
 from gateway.errors import AgentInvalidRequestException, UserInputRequired
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.middleware import MiddlewareTermination, SortedMiddleware, compose, listed, sort_middleware
+from gateway.middleware import SortedMiddleware, listed, sort_middleware, through
 from gateway.sessions.compacting import RunCompaction
 from gateway.sessions.compaction import CompactionStrategy
 from gateway.sessions.context import PRINCIPAL_KEY, ContextProvider, SessionContext
@@ -324,13 +324,13 @@ class _Steps:
         self._ctx = ctx
         self._observer = observer
         self._replaced: list[Replaced] = []
-        self._final: AgentResponse | None = None
-        """What middleware made of the run: its response is the run's, also where it is not the fold of all parts."""
 
     def folded(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-        """The whole of a run's parts."""
-        if self._final is not None:
-            return self._final
+        """The whole of a run's parts: what middleware made of it, also where it is not the fold of them all."""
+        made = self._context.result if self._middleware.agent else None
+        return made if isinstance(made, AgentResponse) else self._fold(updates)
+
+    def _fold(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
         if self._replaced and not self._context.stream_transform_hooks:  # parts that hooks of the run changed stay as they are
             parts = AgentParts(self._replaced[0].message_id.rpartition("-")[0], self._agent.name, self._agent.id)
             updates = with_replaced(updates, self._replaced, parts)
@@ -346,37 +346,8 @@ class _Steps:
 
     def updates(self) -> AsyncGenerator[AgentResponseUpdate, None]:
         """The run's parts."""
-        return self._around() if self._middleware.agent else self._inner()
-
-    async def _around(self) -> AsyncGenerator[AgentResponseUpdate, None]:
-        context = self._context
-
-        async def call() -> None:
-            answer = ResponseStream(self._inner(), self.folded)
-            context.result = answer if context.stream else await answer.get_final_response()
-
-        try:
-            await compose(self._middleware.agent, context, call)
-        except MiddlewareTermination as stop:
-            context.result = context.result or cast("AgentResponse | None", stop.result)
-        result = context.result
-        if isinstance(result, AgentResponse):
-            for update in result.to_updates():
-                yield update
-            self._final = result
-        elif result is not None:
-            result = result.with_context_hooks(
-                self.folded,
-                transform_hooks=context.stream_transform_hooks,
-                result_hooks=context.stream_result_hooks,
-                cleanup_hooks=context.stream_cleanup_hooks,
-            )
-            try:
-                async for update in result:
-                    yield update
-                self._final = await result.get_final_response()
-            finally:
-                await result.aclose()
+        layers = self._middleware.agent
+        return through(layers, self._context, self._inner, self._fold, AgentResponse) if layers else self._inner()
 
     def _inner(self) -> AsyncGenerator[AgentResponseUpdate, None]:
         """The run inside all middleware; traced where that is on."""
@@ -422,7 +393,7 @@ class _Steps:
             if by_call is not None:
                 by_call.ended()
         if providers:
-            around.finish(self.folded(seen))
+            around.finish(self._fold(seen))
             for provider, own in reversed(hooked):
                 if by_call is None or not isinstance(provider, HistoryProvider):
                     await provider.after_run(agent=self._agent, session=own, context=around, state=_state_of(own, provider))

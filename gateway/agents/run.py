@@ -206,7 +206,13 @@ class _Run(Generic[PartT]):
         if plan.compaction is not None and not options.get("conversation_id"):
             shown = await plan.compaction.project(plan.messages)
         return call_model(
-            plan.client, shown, options, stream=plan.stream, middleware=plan.chat_middleware, client_kwargs=plan.client_kwargs
+            plan.client,
+            shown,
+            options,
+            stream=plan.stream,
+            middleware=plan.chat_middleware,
+            client_kwargs=plan.client_kwargs,
+            session=plan.session,
         )
 
     async def _after(self, answer: ChatResponse, message_id: str, tools_off: bool) -> list[PartT]:

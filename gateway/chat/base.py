@@ -19,6 +19,7 @@ from gateway.chat.middleware import ChatContext, ChatStream, around_model, ask_c
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import Middleware, listed, sort_middleware
 from gateway.tools.given import validate_chat_options
+from gateway.tools.invocation import SessionData
 from gateway.types.messages import Message, to_messages
 from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponse, ChatResponseUpdate, ResponseFormat
@@ -220,12 +221,13 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         options: ChatOptions,
         middleware: Sequence[Middleware[ChatContext]] = (),
         client_kwargs: JsonMapping | None = None,
+        session: SessionData | None = None,
     ) -> ChatStream:
         """One model call as parts, also where it is asked for whole (`stream` off); what the run loop uses.
 
         `middleware` runs inside the client's own. A class with a `get_response` of its own is asked through that.
         """
-        context = ChatContext(self, list(messages), cast("ChatOptions", dict(options)), stream)
+        context = ChatContext(self, list(messages), cast("ChatOptions", dict(options)), stream, session=session)
         if client_kwargs:
             context.kwargs = dict(client_kwargs)
         if type(self).get_response is BaseChatClient.get_response:
