@@ -79,10 +79,12 @@ async def through(
     send: Callable[[], AsyncGenerator[UpdateT, None]],
     fold: Callable[[Sequence[UpdateT]], Any],
     whole: Callable[..., Any],
+    said: Callable[[Sequence[UpdateT]], Any] | None = None,
 ) -> AsyncGenerator[UpdateT, None]:
     """The parts of what `send` gives inside `middleware`. Once they have all come `context.result` is the whole of them.
 
-    `fold` makes the whole, an instance of the class `whole`, of parts.
+    `fold` makes the whole, an instance of the class `whole`, of parts; `said` does of those that `send` gave, where that is
+    not the same.
 
     Raises:
         MiddlewareException: Middleware set a result that is no answer.
@@ -90,7 +92,7 @@ async def through(
     around = cast("Any", context)
 
     async def call() -> None:
-        answer = ResponseStream(send(), fold)
+        answer = ResponseStream(send(), said or fold)
         around.result = answer if around.stream else await answer.get_final_response()
 
     try:

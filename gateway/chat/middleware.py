@@ -52,6 +52,8 @@ class ChatContext:
     stream_cleanup_hooks: list[Callable[[], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     session: SessionData | None = None
     """The run's, where the model is asked by an agent that has one."""
+    said: ChatResponse | None = field(default=None, init=False, repr=False)
+    """The whole as a client has it that makes it of a stream itself; there once all parts have come."""
     terminate: bool = False
     """Set: nothing further in runs. The way of agent-framework's first versions; `MiddlewareTermination` is today's."""
 
@@ -111,34 +113,58 @@ def around_model(
     """The parts of what `send` gives inside `middleware`; `send` reads the context's messages and options."""
     if OBSERVABILITY_SETTINGS.enable_instrumentation:
         send = partial(traced_call, context, send)
-    return through(middleware, context, send, partial(_fold, context), ChatResponse) if middleware else send()
+    if not middleware:
+        return send()
+    return through(middleware, context, send, partial(_fold, context), ChatResponse, partial(_said, context))
 
 
 def whole_of(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
     """The whole of a call's parts: what middleware made of it, where there was any."""
     result = context.result
     if not isinstance(result, ChatResponse):
-        return _fold(context, updates)
+        return _said(context, updates)
     if result.response_format is None and context.options.get("response_format") is not None:
         return _fold(context, result.to_updates())
     return result
+
+
+def _said(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
+    """The whole of the client's own answer: as it says itself, or the fold of its parts."""
+    whole = context.said
+    if whole is None:
+        return _fold(context, updates)
+    if not whole.messages:
+        whole.messages = ChatResponse.from_updates(updates).messages
+    if whole.response_format is None and context.options.get("response_format") is not None:
+        return _fold(context, whole.to_updates())
+    return whole
 
 
 def _fold(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
     return ChatResponse.from_updates(updates, output_format_type=context.options.get("response_format"))
 
 
-async def ask_client(context: ChatContext) -> AsyncGenerator[ChatResponseUpdate, None]:
+def ask_client(context: ChatContext) -> AsyncGenerator[ChatResponseUpdate, None]:
     """The parts of what a client answers, asked through the one method every client has."""
     given: JsonObject = {"options": context.options, **({"client_kwargs": context.kwargs} if context.kwargs else {})}
-    if not context.stream:
-        response = await context.client.get_response(context.messages, stream=False, **given)
-        for update in response.to_updates():
+    return read(context, context.client.get_response(context.messages, stream=context.stream, **given))
+
+
+async def read(context: ChatContext, answer: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
+    """The parts of an answer in any of its forms: a whole response, its parts, or what is still to be awaited for either.
+
+    What a stream itself says the whole is, `context` remembers: a conversation's id may be there and in no part.
+    """
+    found = answer if hasattr(answer, "__aiter__") else await answer
+    if isinstance(found, ChatResponse):
+        for update in found.to_updates():
             yield update
         return
-    answer = context.client.get_response(context.messages, stream=True, **given)
     try:
-        async for update in answer:
+        async for update in found:
             yield update
+        whole = await found.get_final_response() if isinstance(cast("object", found), ResponseStream) else None
+        context.said = whole if isinstance(whole, ChatResponse) else None  # without a finalizer it is the parts again
     finally:
-        await answer.aclose()
+        if hasattr(found, "aclose"):
+            await found.aclose()
