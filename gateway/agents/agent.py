@@ -75,7 +75,8 @@ class Agent(OpensSessions, Generic[OptionsT]):
         Plain functions become tools. A source among `tools` (an `MCPTool`) gives each run the tools it has by then;
         whoever made it closes it, or the agent where it is entered with `async with`. `default_options` are overlaid by a
         run's own, limits of the loop by theirs. With `require_per_service_call_history_persistence` the agent's histories
-        store after each model call, not once at the end, so a run that fails half way is not lost.
+        load before and store after each model call, not once per run, so one that fails half way is not lost; what the model's
+        provider keeps is refused then, unless `store` says that it does.
 
         Raises:
             ValueError: A limit of the loop does not exist or is out of range.
@@ -359,7 +360,8 @@ class _Steps:
         """The run with its context providers around it.
 
         Raises:
-            AgentInvalidRequestException: It is to go on in the background without a session to keep the conversation (LR4).
+            AgentInvalidRequestException: It is to go on in the background without a session to keep the conversation (LR4), or to
+                store by model call what the model's provider keeps.
         """
         context = self._context
         if context.session is None and cast("JsonMapping", {**self._agent.default_options, **context.options}).get("background"):
@@ -374,16 +376,18 @@ class _Steps:
             metadata={PRINCIPAL_KEY: self._ctx.principal.id},
         )
         hooked = [(provider, session) for provider in providers] if session is not None else []
+        by_call = self._stored_by_call(around, session) if session is not None else None
         for provider, own in hooked:
             if isinstance(provider, HistoryProvider) and (not provider.load_messages or self._is_loaded_elsewhere(own)):
                 continue  # it only stores (requirements SE13), or the model's provider has what was said
             await provider.before_run(agent=self._agent, session=own, context=around, state=_state_of(own, provider))
+            if by_call is not None and isinstance(provider, HistoryProvider):
+                by_call.loaded(provider)
         plan = await self._plan(around)
-        by_call = self._stored_by_call(around, hooked)
         seen: list[AgentResponseUpdate] = []
         async with AsyncExitStack() as closing:
             if by_call is not None:
-                plan = replace(plan, answered=by_call.answered)
+                plan = replace(plan, history=by_call)
                 closing.push_async_callback(by_call.aclose)
             async for update in await closing.enter_async_context(aclosing(run_stream(plan))):
                 seen.append(update)
@@ -398,12 +402,19 @@ class _Steps:
                 if by_call is None or not isinstance(provider, HistoryProvider):
                     await provider.after_run(agent=self._agent, session=own, context=around, state=_state_of(own, provider))
 
-    def _stored_by_call(self, around: SessionContext, hooked: Sequence[tuple[ContextProvider, AgentSession]]) -> CallHistory | None:
-        """The histories that store after each model call, where the agent says so."""
-        histories = [(provider, own) for provider, own in hooked if isinstance(provider, HistoryProvider)]
-        if not self._agent.require_per_service_call_history_persistence or not histories:
+    def _stored_by_call(self, around: SessionContext, session: AgentSession) -> CallHistory | None:
+        """What stores after each model call, where the agent says so and has a history."""
+        agent = self._agent
+        histories = any(isinstance(provider, HistoryProvider) for provider in agent.context_providers)
+        if not agent.require_per_service_call_history_persistence or not histories:
             return None
-        return CallHistory(self._agent, histories[0][1], [history for history, _ in histories], around)
+        options, stores = self._kept_by_provider()
+        if not stores and (session.service_session_id or options.get("conversation_id") is not None):
+            raise AgentInvalidRequestException(
+                "require_per_service_call_history_persistence cannot be used with a conversation that the model's provider keeps; "
+                "pass store=True to say that it does, or leave the setting out."
+            )
+        return CallHistory(agent, session, around, is_kept_elsewhere=stores)
 
     async def _plan(self, around: SessionContext) -> RunPlan:
         agent, context = self._agent, self._context
@@ -464,10 +475,14 @@ class _Steps:
 
     def _is_kept_elsewhere(self, session: AgentSession) -> bool:
         """Whether a model's provider keeps the conversation."""
+        options, stores = self._kept_by_provider()
+        return bool(session.service_session_id or options.get("conversation_id") or stores)
+
+    def _kept_by_provider(self) -> tuple[JsonMapping, bool]:
+        """The run's options over the agent's, and whether they or the client say that its provider stores."""
         options = {**self._agent.default_options, **{key: value for key, value in self._context.options.items() if value is not None}}
         stores = options.get("store")
-        stores = getattr(self._agent.client, "STORES_BY_DEFAULT", False) if stores is None else stores
-        return bool(session.service_session_id or options.get("conversation_id") or stores)
+        return options, bool(getattr(self._agent.client, "STORES_BY_DEFAULT", False) if stores is None else stores)
 
     def _options(self, around: SessionContext) -> ChatOptions:
         defaults, own = self._agent.default_options, self._context.options
