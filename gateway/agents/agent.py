@@ -5,15 +5,13 @@ An agent is behaviour only and may run many conversations at once; a conversatio
 
 from __future__ import annotations
 
-import re
-import uuid
 import warnings
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import replace
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
+from gateway.agents.base import BaseAgent
 from gateway.agents.call_history import CallHistory
 from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, inside
 from gateway.agents.parts import AgentParts, Replaced, with_replaced
@@ -21,7 +19,7 @@ from gateway.agents.run import RunObserver, RunPlan, run_stream
 from gateway.agents.tracing import traced_run
 from gateway.chat.base import OptionsT, SupportsChatGetResponse
 from gateway.chat.limits import LoopOptions, loop_options
-from gateway.errors import AgentInvalidRequestException, UserInputRequired
+from gateway.errors import AgentInvalidRequestException
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import SortedMiddleware, listed, sort_middleware, through
 from gateway.sessions.compacting import RunCompaction
@@ -29,12 +27,10 @@ from gateway.sessions.compaction import CompactionStrategy
 from gateway.sessions.context import PRINCIPAL_KEY, ContextProvider, SessionContext
 from gateway.sessions.grouping import TokenizerProtocol
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
-from gateway.sessions.session import AgentSession, OpensSessions
+from gateway.sessions.session import AgentSession
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
-from gateway.tools.function import ApprovalMode, FunctionTool
 from gateway.tools.given import normalize_tools, tell_apart
-from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.messages import AgentRunInputs, own_copies, to_messages
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
@@ -46,10 +42,8 @@ if TYPE_CHECKING:
 
     from gateway.agents.mcp_server import Lifespan
 
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 
-
-class Agent(OpensSessions, Generic[OptionsT]):
+class Agent(BaseAgent, Generic[OptionsT]):
     """An agent over a chat client; generic over the options its client takes (requirements AG9)."""
 
     def __init__(
@@ -81,21 +75,23 @@ class Agent(OpensSessions, Generic[OptionsT]):
         Raises:
             ValueError: A limit of the loop does not exist or is out of range.
         """
-        self.id = id or str(uuid.uuid4())
+        super().__init__(
+            id=id,
+            name=name,
+            description=description,
+            context_providers=context_providers,
+            middleware=middleware,
+            additional_properties=additional_properties,
+        )
         self.client = client
         self.instructions = instructions
-        self.name = name
-        self.description = description
         self.default_options = cast("ChatOptions", dict(default_options or {}))
         self.tools: list[Any] = normalize_tools(tools) + normalize_tools(self.default_options.pop("tools", None))
-        self.context_providers = list(context_providers or ())
-        self.middleware: list[Any] = listed(middleware)
         self.function_invocation_configuration = function_invocation_configuration
         loop_options(function_invocation_configuration)  # a wrong limit is told here, not in the first run
         self.compaction_strategy = compaction_strategy
         self.tokenizer = tokenizer
         self.require_per_service_call_history_persistence = require_per_service_call_history_persistence
-        self.additional_properties: JsonObject = additional_properties or {}
         self.otel_provider_name: str | None = None
         """What the spans of its runs name as provider; `None`: its client's."""
         self._warned_of_loaders = False
@@ -228,52 +224,6 @@ class Agent(OpensSessions, Generic[OptionsT]):
                 stacklevel=2,
             )
 
-    def as_tool(
-        self,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        arg_name: str = "task",
-        arg_description: str | None = None,
-        approval_mode: ApprovalMode = "never_require",
-        stream_callback: Callable[[AgentResponseUpdate], Any] | None = None,
-        propagate_session: bool = False,
-    ) -> FunctionTool[..., Any]:
-        """This agent as a tool of another, with one string argument; each call is a conversation of its own.
-
-        `stream_callback` gets the parts of each run; `propagate_session` lets calls take part in the caller's session.
-
-        Raises:
-            ValueError: Neither the agent nor `name` has a name.
-        """
-        chosen = _NOT_IN_NAMES.sub("_", name or self.name or "").strip("_")
-        chosen = f"_{chosen}" if chosen[:1].isdigit() else chosen  # some models take no name that begins with a digit
-        if not chosen:
-            raise ValueError("Agent tool name cannot be None: give the agent a name, or pass name=.")
-        argument: JsonObject = {"type": "string", "description": arg_description or f"Task for {chosen}"}
-        schema: JsonObject = {"type": "object", "properties": {arg_name: argument}, "required": [arg_name], "additionalProperties": False}
-
-        async def run_agent(invocation: FunctionInvocationContext, **arguments: Any) -> str:
-            stream = self.run(
-                str(arguments.get(arg_name, "")),
-                stream=True,
-                session=cast("AgentSession | None", invocation.session) if propagate_session else None,
-                function_invocation_kwargs=invocation.kwargs,
-                ctx=invocation.ctx.child(),
-            )
-            async for update in stream:
-                if stream_callback is not None and isawaitable(heard := stream_callback(update)):
-                    await heard
-            response = await stream.get_final_response()
-            if response.user_input_requests:
-                raise UserInputRequired(response.user_input_requests)
-            return response.text
-
-        return FunctionTool(
-            run_agent, name=chosen, description=description or self.description or "", schema=schema, approval_mode=approval_mode
-        )
-
-
     def as_mcp_server(
         self, *, server_name: str = "Agent", version: str | None = None, instructions: str | None = None, lifespan: Lifespan | None = None
     ) -> Server[Any]:
@@ -290,27 +240,6 @@ class Agent(OpensSessions, Generic[OptionsT]):
 
 RawAgent = Agent
 """Agent-framework's name for an agent without middleware and telemetry around it; here they cost nothing where there are none."""
-
-
-class BaseAgent(OpensSessions):
-    """What agents of other kinds than `Agent` share; subclasses implement `run`."""
-
-    def __init__(
-        self,
-        *,
-        id: str | None = None,
-        name: str | None = None,
-        description: str | None = None,
-        context_providers: Sequence[ContextProvider] | None = None,
-        middleware: Any = None,
-        additional_properties: JsonObject | None = None,
-    ) -> None:
-        self.id = id or str(uuid.uuid4())
-        self.name = name
-        self.description = description
-        self.context_providers = list(context_providers or ())
-        self.middleware: list[Any] = listed(middleware)
-        self.additional_properties: JsonObject = additional_properties or {}
 
 
 class _Steps:
