@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from gateway.names import HOMES
 
 if TYPE_CHECKING:
-    from gateway.agents.agent import Agent, BaseAgent, RawAgent
+    from gateway.agents.agent import Agent, RawAgent
+    from gateway.agents.base import BaseAgent
     from gateway.agents.client_run import FunctionInvocationLayer
     from gateway.agents.context import (
         AgentContext,

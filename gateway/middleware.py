@@ -2,20 +2,24 @@
 
 One composition for all layers: the first registered is the outermost. What a middleware does decides what runs
 (requirements MW7-MW12): return after `call_next` - everything; return without it - only what wraps it, with
-`context.result` as the outcome; raise `MiddlewareTermination` - nothing outside it runs its second half. The
-contexts live with their rooms: function calls in `tools`, model calls in `chat`, runs in `agents`.
+`context.result` as the outcome; raise `MiddlewareTermination` - nothing outside it runs its second half; set
+`context.terminate` - nothing further in runs. The contexts live with their rooms: function calls in `tools`, model
+calls in `chat`, runs in `agents`; the latter two answer in parts and share `through`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from gateway.errors import MiddlewareException, MiddlewareFailure, MiddlewareTermination
+from gateway.types.content import Content
+from gateway.types.messages import Message
+from gateway.types.streams import ResponseStream
 
 __all__ = [
     "CallNext",
@@ -28,11 +32,13 @@ __all__ = [
     "compose",
     "listed",
     "sort_middleware",
+    "through",
 ]
 
 ContextT = TypeVar("ContextT")
 ContextT_contra = TypeVar("ContextT_contra", contravariant=True)
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
+UpdateT = TypeVar("UpdateT")
 
 CallNext = Callable[[], Awaitable[None]]
 """Runs everything further in. Takes no argument: the context is shared and mutable."""
@@ -61,10 +67,70 @@ async def compose(middleware: Sequence[Middleware[ContextT]], context: ContextT,
     """Run `inner` inside `middleware`, outermost first."""
     call: CallNext = inner
     if middleware:
-        call = _without_arguments(inner)
+        call = _next_of(context, inner)
         for layer in reversed(middleware):
-            call = _without_arguments(partial(_as_function(layer), context, call))
+            call = _next_of(context, partial(_as_function(layer), context, call))
     await call()
+
+
+async def through(
+    middleware: Sequence[Middleware[ContextT]],
+    context: ContextT,
+    send: Callable[[], AsyncGenerator[UpdateT, None]],
+    fold: Callable[[Sequence[UpdateT]], Any],
+    whole: Callable[..., Any],
+    said: Callable[[Sequence[UpdateT]], Any] | None = None,
+) -> AsyncGenerator[UpdateT, None]:
+    """The parts of what `send` gives inside `middleware`. Once they have all come `context.result` is the whole of them.
+
+    `fold` makes the whole, an instance of the class `whole`, of parts; `said` does of those that `send` gave, where that is
+    not the same.
+
+    Raises:
+        MiddlewareException: Middleware set a result that is no answer.
+    """
+    around = cast("Any", context)
+
+    async def call() -> None:
+        answer = ResponseStream(send(), said or fold)
+        around.result = answer if around.stream else await answer.get_final_response()
+
+    try:
+        await compose(middleware, context, call)
+    except MiddlewareTermination as stop:
+        around.result = stop.result if around.result is None else around.result
+    result = around.result = _as_answer(around.result, fold, whole)
+    if isinstance(result, ResponseStream):
+        result = cast("ResponseStream[UpdateT, Any]", result).with_context_hooks(
+            fold,
+            transform_hooks=around.stream_transform_hooks,
+            result_hooks=around.stream_result_hooks,
+            cleanup_hooks=around.stream_cleanup_hooks,
+        )
+        try:
+            async for update in result:
+                yield update
+            around.result = await result.get_final_response()
+        finally:
+            await result.aclose()
+    elif result is not None:
+        for update in result.to_updates():
+            yield update
+
+
+def _as_answer(result: Any, fold: Callable[[Sequence[Any]], Any], whole: Callable[..., Any]) -> Any:
+    """A result as middleware may set it: the whole, its parts, or only what is said in it."""
+    if result is None or isinstance(result, ResponseStream) or isinstance(result, cast("type", whole)):
+        return cast("Any", result)
+    if isinstance(result, AsyncIterable):
+        return ResponseStream(cast("AsyncIterable[Any]", result), fold)
+    if isinstance(result, Message):
+        return whole(messages=[result])
+    if isinstance(result, str | Content):
+        return whole(messages=[Message("assistant", [result])])
+    raise MiddlewareException(
+        f"Middleware set context.result to a {type(result).__name__}; set {cast('type', whole).__name__}, a ResponseStream, or a text."
+    )
 
 
 def _as_function(layer: Middleware[ContextT]) -> Middleware[ContextT]:
@@ -72,15 +138,21 @@ def _as_function(layer: Middleware[ContextT]) -> Middleware[ContextT]:
     return layer if process is None else cast("Middleware[ContextT]", process)
 
 
-def _without_arguments(call: CallNext) -> CallNext:
-    """`call` as a `call_next` that says what is wrong when it is given the context, as it once was (requirements C1)."""
+def _next_of(context: object, call: CallNext) -> CallNext:
+    """`call` as a `call_next`: it says what is wrong when it is given the context, as it once was (requirements C1), and does
+    nothing once a middleware further out has set `terminate`.
+    """
 
     def call_next(*unexpected: object) -> Awaitable[None]:
         if unexpected:
             raise TypeError("call_next() takes no argument: the context is shared, so edit it and call call_next()")
-        return call()
+        return _nothing() if getattr(context, "terminate", False) else call()
 
     return call_next
+
+
+async def _nothing() -> None:
+    """What is further in than a middleware that set `terminate`."""
 
 
 # -- sorting ---------------------------------------------------------------------------------------------------

@@ -62,9 +62,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "agents.agent": (
         "Agent",
-        "BaseAgent",
         "RawAgent",
     ),
+    "agents.base": ("BaseAgent",),
     "agents.client_run": ("FunctionInvocationLayer",),
     "agents.context": (
         "AgentContext",

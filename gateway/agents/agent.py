@@ -5,15 +5,13 @@ An agent is behaviour only and may run many conversations at once; a conversatio
 
 from __future__ import annotations
 
-import re
-import uuid
 import warnings
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import replace
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
+from gateway.agents.base import BaseAgent
 from gateway.agents.call_history import CallHistory
 from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, inside
 from gateway.agents.parts import AgentParts, Replaced, with_replaced
@@ -21,20 +19,18 @@ from gateway.agents.run import RunObserver, RunPlan, run_stream
 from gateway.agents.tracing import traced_run
 from gateway.chat.base import OptionsT, SupportsChatGetResponse
 from gateway.chat.limits import LoopOptions, loop_options
-from gateway.errors import AgentInvalidRequestException, UserInputRequired
+from gateway.errors import AgentInvalidRequestException
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.middleware import MiddlewareTermination, SortedMiddleware, compose, listed, sort_middleware
+from gateway.middleware import SortedMiddleware, listed, sort_middleware, through
 from gateway.sessions.compacting import RunCompaction
 from gateway.sessions.compaction import CompactionStrategy
 from gateway.sessions.context import PRINCIPAL_KEY, ContextProvider, SessionContext
 from gateway.sessions.grouping import TokenizerProtocol
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
-from gateway.sessions.session import AgentSession, OpensSessions
+from gateway.sessions.session import AgentSession
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
-from gateway.tools.function import ApprovalMode, FunctionTool
 from gateway.tools.given import normalize_tools, tell_apart
-from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.messages import AgentRunInputs, own_copies, to_messages
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
@@ -46,10 +42,8 @@ if TYPE_CHECKING:
 
     from gateway.agents.mcp_server import Lifespan
 
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 
-
-class Agent(OpensSessions, Generic[OptionsT]):
+class Agent(BaseAgent, Generic[OptionsT]):
     """An agent over a chat client; generic over the options its client takes (requirements AG9)."""
 
     def __init__(
@@ -75,26 +69,29 @@ class Agent(OpensSessions, Generic[OptionsT]):
         Plain functions become tools. A source among `tools` (an `MCPTool`) gives each run the tools it has by then;
         whoever made it closes it, or the agent where it is entered with `async with`. `default_options` are overlaid by a
         run's own, limits of the loop by theirs. With `require_per_service_call_history_persistence` the agent's histories
-        store after each model call, not once at the end, so a run that fails half way is not lost.
+        load before and store after each model call, not once per run, so one that fails half way is not lost; what the model's
+        provider keeps is refused then, unless `store` says that it does.
 
         Raises:
             ValueError: A limit of the loop does not exist or is out of range.
         """
-        self.id = id or str(uuid.uuid4())
+        super().__init__(
+            id=id,
+            name=name,
+            description=description,
+            context_providers=context_providers,
+            middleware=middleware,
+            additional_properties=additional_properties,
+        )
         self.client = client
         self.instructions = instructions
-        self.name = name
-        self.description = description
         self.default_options = cast("ChatOptions", dict(default_options or {}))
         self.tools: list[Any] = normalize_tools(tools) + normalize_tools(self.default_options.pop("tools", None))
-        self.context_providers = list(context_providers or ())
-        self.middleware: list[Any] = listed(middleware)
         self.function_invocation_configuration = function_invocation_configuration
         loop_options(function_invocation_configuration)  # a wrong limit is told here, not in the first run
         self.compaction_strategy = compaction_strategy
         self.tokenizer = tokenizer
         self.require_per_service_call_history_persistence = require_per_service_call_history_persistence
-        self.additional_properties: JsonObject = additional_properties or {}
         self.otel_provider_name: str | None = None
         """What the spans of its runs name as provider; `None`: its client's."""
         self._warned_of_loaders = False
@@ -227,52 +224,6 @@ class Agent(OpensSessions, Generic[OptionsT]):
                 stacklevel=2,
             )
 
-    def as_tool(
-        self,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        arg_name: str = "task",
-        arg_description: str | None = None,
-        approval_mode: ApprovalMode = "never_require",
-        stream_callback: Callable[[AgentResponseUpdate], Any] | None = None,
-        propagate_session: bool = False,
-    ) -> FunctionTool[..., Any]:
-        """This agent as a tool of another, with one string argument; each call is a conversation of its own.
-
-        `stream_callback` gets the parts of each run; `propagate_session` lets calls take part in the caller's session.
-
-        Raises:
-            ValueError: Neither the agent nor `name` has a name.
-        """
-        chosen = _NOT_IN_NAMES.sub("_", name or self.name or "").strip("_")
-        chosen = f"_{chosen}" if chosen[:1].isdigit() else chosen  # some models take no name that begins with a digit
-        if not chosen:
-            raise ValueError("Agent tool name cannot be None: give the agent a name, or pass name=.")
-        argument: JsonObject = {"type": "string", "description": arg_description or f"Task for {chosen}"}
-        schema: JsonObject = {"type": "object", "properties": {arg_name: argument}, "required": [arg_name], "additionalProperties": False}
-
-        async def run_agent(invocation: FunctionInvocationContext, **arguments: Any) -> str:
-            stream = self.run(
-                str(arguments.get(arg_name, "")),
-                stream=True,
-                session=cast("AgentSession | None", invocation.session) if propagate_session else None,
-                function_invocation_kwargs=invocation.kwargs,
-                ctx=invocation.ctx.child(),
-            )
-            async for update in stream:
-                if stream_callback is not None and isawaitable(heard := stream_callback(update)):
-                    await heard
-            response = await stream.get_final_response()
-            if response.user_input_requests:
-                raise UserInputRequired(response.user_input_requests)
-            return response.text
-
-        return FunctionTool(
-            run_agent, name=chosen, description=description or self.description or "", schema=schema, approval_mode=approval_mode
-        )
-
-
     def as_mcp_server(
         self, *, server_name: str = "Agent", version: str | None = None, instructions: str | None = None, lifespan: Lifespan | None = None
     ) -> Server[Any]:
@@ -291,27 +242,6 @@ RawAgent = Agent
 """Agent-framework's name for an agent without middleware and telemetry around it; here they cost nothing where there are none."""
 
 
-class BaseAgent(OpensSessions):
-    """What agents of other kinds than `Agent` share; subclasses implement `run`."""
-
-    def __init__(
-        self,
-        *,
-        id: str | None = None,
-        name: str | None = None,
-        description: str | None = None,
-        context_providers: Sequence[ContextProvider] | None = None,
-        middleware: Any = None,
-        additional_properties: JsonObject | None = None,
-    ) -> None:
-        self.id = id or str(uuid.uuid4())
-        self.name = name
-        self.description = description
-        self.context_providers = list(context_providers or ())
-        self.middleware: list[Any] = listed(middleware)
-        self.additional_properties: JsonObject = additional_properties or {}
-
-
 class _Steps:
     """One run: middleware around providers around the loop."""
 
@@ -324,13 +254,13 @@ class _Steps:
         self._ctx = ctx
         self._observer = observer
         self._replaced: list[Replaced] = []
-        self._final: AgentResponse | None = None
-        """What middleware made of the run: its response is the run's, also where it is not the fold of all parts."""
 
     def folded(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-        """The whole of a run's parts."""
-        if self._final is not None:
-            return self._final
+        """The whole of a run's parts: what middleware made of it, also where it is not the fold of them all."""
+        made = self._context.result if self._middleware.agent else None
+        return made if isinstance(made, AgentResponse) else self._fold(updates)
+
+    def _fold(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
         if self._replaced and not self._context.stream_transform_hooks:  # parts that hooks of the run changed stay as they are
             parts = AgentParts(self._replaced[0].message_id.rpartition("-")[0], self._agent.name, self._agent.id)
             updates = with_replaced(updates, self._replaced, parts)
@@ -346,37 +276,8 @@ class _Steps:
 
     def updates(self) -> AsyncGenerator[AgentResponseUpdate, None]:
         """The run's parts."""
-        return self._around() if self._middleware.agent else self._inner()
-
-    async def _around(self) -> AsyncGenerator[AgentResponseUpdate, None]:
-        context = self._context
-
-        async def call() -> None:
-            answer = ResponseStream(self._inner(), self.folded)
-            context.result = answer if context.stream else await answer.get_final_response()
-
-        try:
-            await compose(self._middleware.agent, context, call)
-        except MiddlewareTermination as stop:
-            context.result = context.result or cast("AgentResponse | None", stop.result)
-        result = context.result
-        if isinstance(result, AgentResponse):
-            for update in result.to_updates():
-                yield update
-            self._final = result
-        elif result is not None:
-            result = result.with_context_hooks(
-                self.folded,
-                transform_hooks=context.stream_transform_hooks,
-                result_hooks=context.stream_result_hooks,
-                cleanup_hooks=context.stream_cleanup_hooks,
-            )
-            try:
-                async for update in result:
-                    yield update
-                self._final = await result.get_final_response()
-            finally:
-                await result.aclose()
+        layers = self._middleware.agent
+        return through(layers, self._context, self._inner, self._fold, AgentResponse) if layers else self._inner()
 
     def _inner(self) -> AsyncGenerator[AgentResponseUpdate, None]:
         """The run inside all middleware; traced where that is on."""
@@ -388,7 +289,8 @@ class _Steps:
         """The run with its context providers around it.
 
         Raises:
-            AgentInvalidRequestException: It is to go on in the background without a session to keep the conversation (LR4).
+            AgentInvalidRequestException: It is to go on in the background without a session to keep the conversation (LR4), or to
+                store by model call what the model's provider keeps.
         """
         context = self._context
         if context.session is None and cast("JsonMapping", {**self._agent.default_options, **context.options}).get("background"):
@@ -403,16 +305,18 @@ class _Steps:
             metadata={PRINCIPAL_KEY: self._ctx.principal.id},
         )
         hooked = [(provider, session) for provider in providers] if session is not None else []
+        by_call = self._stored_by_call(around, session) if session is not None else None
         for provider, own in hooked:
             if isinstance(provider, HistoryProvider) and (not provider.load_messages or self._is_loaded_elsewhere(own)):
                 continue  # it only stores (requirements SE13), or the model's provider has what was said
             await provider.before_run(agent=self._agent, session=own, context=around, state=_state_of(own, provider))
+            if by_call is not None and isinstance(provider, HistoryProvider):
+                by_call.loaded(provider)
         plan = await self._plan(around)
-        by_call = self._stored_by_call(around, hooked)
         seen: list[AgentResponseUpdate] = []
         async with AsyncExitStack() as closing:
             if by_call is not None:
-                plan = replace(plan, answered=by_call.answered)
+                plan = replace(plan, history=by_call)
                 closing.push_async_callback(by_call.aclose)
             async for update in await closing.enter_async_context(aclosing(run_stream(plan))):
                 seen.append(update)
@@ -422,17 +326,24 @@ class _Steps:
             if by_call is not None:
                 by_call.ended()
         if providers:
-            around.finish(self.folded(seen))
+            around.finish(self._fold(seen))
             for provider, own in reversed(hooked):
                 if by_call is None or not isinstance(provider, HistoryProvider):
                     await provider.after_run(agent=self._agent, session=own, context=around, state=_state_of(own, provider))
 
-    def _stored_by_call(self, around: SessionContext, hooked: Sequence[tuple[ContextProvider, AgentSession]]) -> CallHistory | None:
-        """The histories that store after each model call, where the agent says so."""
-        histories = [(provider, own) for provider, own in hooked if isinstance(provider, HistoryProvider)]
-        if not self._agent.require_per_service_call_history_persistence or not histories:
+    def _stored_by_call(self, around: SessionContext, session: AgentSession) -> CallHistory | None:
+        """What stores after each model call, where the agent says so and has a history."""
+        agent = self._agent
+        histories = any(isinstance(provider, HistoryProvider) for provider in agent.context_providers)
+        if not agent.require_per_service_call_history_persistence or not histories:
             return None
-        return CallHistory(self._agent, histories[0][1], [history for history, _ in histories], around)
+        options, stores = self._kept_by_provider()
+        if not stores and (session.service_session_id or options.get("conversation_id") is not None):
+            raise AgentInvalidRequestException(
+                "require_per_service_call_history_persistence cannot be used with a conversation that the model's provider keeps; "
+                "pass store=True to say that it does, or leave the setting out."
+            )
+        return CallHistory(agent, session, around, is_kept_elsewhere=stores)
 
     async def _plan(self, around: SessionContext) -> RunPlan:
         agent, context = self._agent, self._context
@@ -493,10 +404,14 @@ class _Steps:
 
     def _is_kept_elsewhere(self, session: AgentSession) -> bool:
         """Whether a model's provider keeps the conversation."""
+        options, stores = self._kept_by_provider()
+        return bool(session.service_session_id or options.get("conversation_id") or stores)
+
+    def _kept_by_provider(self) -> tuple[JsonMapping, bool]:
+        """The run's options over the agent's, and whether they or the client say that its provider stores."""
         options = {**self._agent.default_options, **{key: value for key, value in self._context.options.items() if value is not None}}
         stores = options.get("store")
-        stores = getattr(self._agent.client, "STORES_BY_DEFAULT", False) if stores is None else stores
-        return bool(session.service_session_id or options.get("conversation_id") or stores)
+        return options, bool(getattr(self._agent.client, "STORES_BY_DEFAULT", False) if stores is None else stores)
 
     def _options(self, around: SessionContext) -> ChatOptions:
         defaults, own = self._agent.default_options, self._context.options

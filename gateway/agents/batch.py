@@ -131,10 +131,7 @@ class Batch:
             await compose(self.middleware, context, lambda: self._invoke(context, unread, outcome))
         except MiddlewareTermination as stop:
             outcome.terminated = True
-            result = context.result if context.result is not None else stop.result
-            if isinstance(result, Content) and result.type in ("function_result", "function_approval_request"):
-                return result
-            return Content.from_function_result(call_id, result)
+            return _result(call, stop.result if context.result is None else context.result)
         except UserInputRequired as ask:
             return _asked(ask, call_id, outcome)
         except MiddlewareFailure:
@@ -142,9 +139,8 @@ class Batch:
         except Exception as error:  # a tool or middleware that fails must not end the run (requirements TL7, C14)
             outcome.failed = True
             return self._failure(tool, call_id, error)
-        if isinstance(context.result, Content) and context.result.type == "function_approval_request":
-            return context.result
-        return Content.from_function_result(call_id, context.result, additional_properties=call.additional_properties or None)
+        outcome.terminated = outcome.terminated or context.terminate
+        return _result(call, context.result)
 
     def _context(self, tool: Tool, arguments: JsonObject, call_id: str, approval: Content | None) -> FunctionInvocationContext:
         context = FunctionInvocationContext(
@@ -210,6 +206,14 @@ def _in_own_context(work: Coroutine[Any, Any, None]) -> Generator[Any, Any, None
             raise
         except BaseException as error:  # whatever it is: it is the work's to see
             step = partial(work.throw, error)
+
+
+def _result(call: Content, result: object) -> Content:
+    """What a call gave, from a tool or from middleware in its stead, as the model reads it."""
+    if isinstance(result, Content) and result.type in ("function_result", "function_approval_request"):
+        return result
+    given = "" if result is None else result if isinstance(result, str) else to_contents(result)
+    return Content.from_function_result(call.call_id or "", given, additional_properties=call.additional_properties or None)
 
 
 def _asked(ask: UserInputRequired, call_id: str, outcome: BatchOutcome) -> Content:

@@ -16,7 +16,6 @@ from gateway.chat.base import ClientRequest, OptionsT
 from gateway.chat.limits import loop_options
 from gateway.middleware import sort_middleware
 from gateway.sessions.compacting import RunCompaction
-from gateway.sessions.session import AgentSession
 from gateway.tools.context import CallContext
 from gateway.tools.given import normalize_tools, tell_apart
 from gateway.types.messages import own_copies
@@ -51,7 +50,6 @@ class FunctionInvocationLayer(Generic[OptionsT]):
 async def _answers(request: ClientRequest, replaced: list[Replaced]) -> AsyncGenerator[ChatResponseUpdate, None]:
     options = cast("dict[str, Any]", dict(request.options))
     tools, hosted = await tell_apart(normalize_tools(options.pop("tools", None)))
-    session = request.client_kwargs.get("session")
     around = sort_middleware(list(request.middleware))
     strategy = request.compaction_strategy
     plan = RunPlan(
@@ -65,7 +63,7 @@ async def _answers(request: ClientRequest, replaced: list[Replaced]) -> AsyncGen
         stream=request.stream,
         function_middleware=around.function,
         chat_middleware=around.chat,
-        session=session if isinstance(session, AgentSession) else None,
+        session=request.session,
         function_invocation_kwargs=request.function_invocation_kwargs,
         client_kwargs=request.client_kwargs,
         compaction=RunCompaction(strategy, request.tokenizer) if strategy or request.tokenizer else None,

@@ -27,7 +27,7 @@ AgentStream = ResponseStream[AgentResponseUpdate, AgentResponse]
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
 
 
-@dataclass(slots=True)
+@dataclass
 class AgentContext:
     """One run. Edit anything but `agent` and `stream` before `call_next`, `result` after.
 
@@ -54,6 +54,8 @@ class AgentContext:
     """Put on the result where it is a stream, as the two below."""
     stream_result_hooks: list[Callable[[AgentResponse], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     stream_cleanup_hooks: list[Callable[[], Any]] = field(default_factory=lambda: cast("list[Any]", []))
+    terminate: bool = False
+    """Set: nothing further in runs. The way of agent-framework's first versions; `MiddlewareTermination` is today's."""
 
 
 class AgentMiddleware(ABC):

@@ -28,7 +28,7 @@ Lifespan = Callable[[Server[Any]], AbstractAsyncContextManager[Any]]
 
 def to_mcp_server(agent: Agent, *, name: str, version: str, instructions: str | None, lifespan: Lifespan | None) -> Server[Any]:
     """The server, without a transport. A failed run is a result that says so, so the calling model can act on it."""
-    tool = agent.as_tool(name=agent.name or "UnnamedAgent")
+    tool = agent.as_tool(name=None if agent.name else "UnnamedAgent")
     listed = Tool(name=tool.name, description=tool.description, input_schema=tool.definition.input_schema)
 
     async def list_tools(ctx: ServerRequestContext[Any], params: PaginatedRequestParams | None) -> ListToolsResult:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, cast
 
@@ -58,6 +58,18 @@ class RunObserver(Protocol):
         ...
 
 
+class KeepsCalls(Protocol):
+    """Keeps a conversation call by call; `CallHistory` does."""
+
+    async def recall(self, given: Sequence[Message]) -> list[Message] | None:
+        """What the next model call is shown: what is kept by now, then `given`; `None`: the run's own messages."""
+        ...
+
+    async def answered(self, given: Sequence[Message], said: Sequence[Message], answer: ChatResponse) -> None:
+        """A model call ended: the tools' results that it was given, what of its answer counts, and the answer."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
     """Everything one run needs, prepared."""
@@ -85,8 +97,8 @@ class RunPlan:
     agent_name: str | None = None
     agent_id: str | None = None
     observer: RunObserver | None = None
-    answered: Callable[[Sequence[Message]], Awaitable[None]] | None = None
-    """Gets, after each model call, the tool results that it was given and its answer."""
+    history: KeepsCalls | None = None
+    """Stores each model call by itself, and says what the next one is shown; `None`: that is the run's own messages."""
     replaced: list[Replaced] = field(default_factory=lambda: cast("list[Replaced]", []))
     """Filled by a streamed run: answers whose whole is not what their parts were."""
 
@@ -131,8 +143,8 @@ class _Run(Generic[PartT]):
         self._told = 0
         self._may_be_replaced = plan.stream and bool(plan.chat_middleware or getattr(plan.client, "chat_middleware", None))
         self._ended = False
-        self._results: list[Message] = []
-        """Those that the next model call is given; kept only where somebody wants them."""
+        self._given: list[Message] = []
+        """The tools' results that the next model call is given; kept only where somebody wants them."""
 
     async def updates(self) -> AsyncGenerator[PartT, None]:
         plan = self._plan
@@ -151,6 +163,8 @@ class _Run(Generic[PartT]):
             tools_off = iteration > plan.loop.max_iterations or self._is_over()
             if plan.observer is not None:
                 await plan.observer.model_called(iteration)
+            if iteration > 1 and plan.history is not None:
+                await self._recall(plan.history)
             stream = await self._model_call(tools_off)
             told_id = message_id
             start, seen = self._told, cast("list[ChatResponseUpdate]", [])
@@ -189,9 +203,17 @@ class _Run(Generic[PartT]):
         if not results:
             return []
         _put_results(plan.messages, results, [*resumed.calls])
-        if plan.answered is not None:
-            self._results.append(Message("tool", list(results)))
+        if plan.history is not None:
+            self._given.append(Message("tool", list(results)))
         return [self._parts.own(results, "tool", f"{self._parts.response_id}-approved")]
+
+    async def _recall(self, history: KeepsCalls) -> None:
+        recalled = await history.recall(self._given)
+        if recalled is not None:
+            messages = own_copies(recalled)
+            approvals.settle(messages)
+            approvals.close_open_calls(messages)
+            self._plan.messages[:] = messages
 
     async def _model_call(self, tools_off: bool) -> ChatStream:
         plan = self._plan
@@ -206,18 +228,24 @@ class _Run(Generic[PartT]):
         if plan.compaction is not None and not options.get("conversation_id"):
             shown = await plan.compaction.project(plan.messages)
         return call_model(
-            plan.client, shown, options, stream=plan.stream, middleware=plan.chat_middleware, client_kwargs=plan.client_kwargs
+            plan.client,
+            shown,
+            options,
+            stream=plan.stream,
+            middleware=plan.chat_middleware,
+            client_kwargs=plan.client_kwargs,
+            session=plan.session,
         )
 
     async def _after(self, answer: ChatResponse, message_id: str, tools_off: bool) -> list[PartT]:
         """What follows an answer: nothing more, what somebody else must answer, or the results of its calls."""
         plan, loop = self._plan, self._plan.loop
+        if plan.history is not None:
+            said = _without_calls(answer.messages) if tools_off else answer.messages
+            await plan.history.answered(self._given, said, answer)
+            self._given = []
         plan.messages.extend(answer.messages)
         self._follow_conversation(answer)
-        if plan.answered is not None:
-            said = _without_calls(answer.messages) if tools_off else answer.messages
-            await plan.answered([*self._results, *said])
-            self._results = []
         calls = _calls_of(answer.messages)
         self._ended = tools_off or not calls or not plan.tools or not loop.enabled
         if self._ended:
@@ -233,8 +261,8 @@ class _Run(Generic[PartT]):
         results = [content for content in outcome.results if not content.user_input_request]
         if results:
             plan.messages.append(Message("tool", list(results)))
-            if plan.answered is not None:
-                self._results.append(plan.messages[-1])
+            if plan.history is not None:
+                self._given.append(plan.messages[-1])
             updates.append(self._parts.own(results, "tool", f"{message_id}-tools"))
         if outcome.waits:
             asked = [content for content in (*outcome.results, *outcome.extra) if content.user_input_request]

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, cast, overloa
 from typing_extensions import TypeVar
 
 from gateway.chat.limits import loop_options, normalize_function_invocation_configuration
-from gateway.chat.middleware import ChatContext, ChatStream, around_model, ask_client, whole_of
+from gateway.chat.middleware import ChatContext, ChatStream, around_model, ask_client, read, whole_of
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import Middleware, listed, sort_middleware
 from gateway.tools.given import validate_chat_options
+from gateway.tools.invocation import SessionData
 from gateway.types.messages import Message, to_messages
 from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponse, ChatResponseUpdate, ResponseFormat
@@ -66,6 +67,7 @@ class ClientRequest:
     tokenizer: Any
     client_kwargs: JsonMapping
     function_invocation_kwargs: JsonMapping
+    session: SessionData | None
 
 
 class BaseChatClient(ABC, Generic[OptionsT]):
@@ -109,7 +111,8 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         Raises:
             ModelError: The endpoint failed; the text says what to set or do.
         """
-        return _parts_of(self._inner_get_response(messages=messages, stream=stream, options=options))
+        asked = ChatContext(self, list(messages), options, stream)
+        return read(asked, self._inner_get_response(messages=messages, stream=stream, options=options))
 
     def _inner_get_response(
         self, *, messages: Sequence[Message], stream: bool, options: ChatOptions
@@ -183,6 +186,7 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         given = cast("ChatOptions", dict(options or {}))
         own = dict(client_kwargs or {})
         layers = [*listed(own.pop("middleware", None)), *listed(middleware)]
+        session = cast("SessionData | None", own.pop("session", None))  # agent-framework's code gives it here
         strategy = compaction_strategy or self.compaction_strategy
         tokenizer = tokenizer or self.tokenizer
         limits = given.pop("loop", None)
@@ -201,10 +205,11 @@ class BaseChatClient(ABC, Generic[OptionsT]):
                 tokenizer=tokenizer,
                 client_kwargs=own,
                 function_invocation_kwargs=function_invocation_kwargs or {},
+                session=session,
             )
             response = FunctionInvocationLayer.answers(request)
         else:
-            context = ChatContext(self, to_messages(messages), given, stream)
+            context = ChatContext(self, to_messages(messages), given, stream, session=session)
             if own:
                 context.kwargs = own
             if function_invocation_kwargs:
@@ -220,12 +225,13 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         options: ChatOptions,
         middleware: Sequence[Middleware[ChatContext]] = (),
         client_kwargs: JsonMapping | None = None,
+        session: SessionData | None = None,
     ) -> ChatStream:
         """One model call as parts, also where it is asked for whole (`stream` off); what the run loop uses.
 
         `middleware` runs inside the client's own. A class with a `get_response` of its own is asked through that.
         """
-        context = ChatContext(self, list(messages), cast("ChatOptions", dict(options)), stream)
+        context = ChatContext(self, list(messages), cast("ChatOptions", dict(options)), stream, session=session)
         if client_kwargs:
             context.kwargs = dict(client_kwargs)
         if type(self).get_response is BaseChatClient.get_response:
@@ -237,9 +243,9 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         layers = [*self.chat_middleware, *middleware] if self.chat_middleware else middleware
 
         def send() -> AsyncGenerator[ChatResponseUpdate, None]:
-            if context.kwargs and type(self)._updates is BaseChatClient._updates:
+            if type(self)._updates is BaseChatClient._updates:
                 inner = cast("Callable[..., Any]", self._inner_get_response)
-                return _parts_of(inner(messages=context.messages, stream=context.stream, options=context.options, **context.kwargs))
+                return read(context, inner(messages=context.messages, stream=context.stream, options=context.options, **context.kwargs))
             return self._updates(context.messages, stream=context.stream, options=context.options)
 
         return ResponseStream(around_model(context, layers, send), partial(whole_of, context))
@@ -292,18 +298,3 @@ class BaseChatClient(ABC, Generic[OptionsT]):
             require_per_service_call_history_persistence=require_per_service_call_history_persistence,
             additional_properties=additional_properties,
         )
-
-
-async def _parts_of(answer: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """The parts of whatever `_inner_get_response` gave."""
-    found = answer if hasattr(answer, "__aiter__") else await answer
-    if isinstance(found, ChatResponse):
-        for update in found.to_updates():
-            yield update
-        return
-    try:
-        async for update in found:
-            yield update
-    finally:
-        if hasattr(found, "aclose"):
-            await found.aclose()

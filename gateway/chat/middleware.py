@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gateway.chat.tracing import traced_call
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.middleware import CallNext, Middleware, MiddlewareTermination, MiddlewareType, compose, mark
+from gateway.middleware import CallNext, Middleware, MiddlewareType, mark, through
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
-from gateway.tools.invocation import FunctionMiddlewareTypes
+from gateway.tools.invocation import FunctionMiddlewareTypes, SessionData
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
@@ -29,7 +29,7 @@ ChatStream = ResponseStream[ChatResponseUpdate, ChatResponse]
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
 
 
-@dataclass(slots=True)
+@dataclass
 class ChatContext:
     """One model call. Edit `messages` and `options` before `call_next`, `result` after.
 
@@ -50,6 +50,12 @@ class ChatContext:
     """Put on the result where it is a stream, as the two below."""
     stream_result_hooks: list[Callable[[ChatResponse], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     stream_cleanup_hooks: list[Callable[[], Any]] = field(default_factory=lambda: cast("list[Any]", []))
+    session: SessionData | None = None
+    """The run's, where the model is asked by an agent that has one."""
+    said: ChatResponse | None = field(default=None, init=False, repr=False)
+    """The whole as a client has it that makes it of a stream itself; there once all parts have come."""
+    terminate: bool = False
+    """Set: nothing further in runs. The way of agent-framework's first versions; `MiddlewareTermination` is today's."""
 
 
 class ChatMiddleware(ABC):
@@ -82,6 +88,7 @@ def call_model(
     stream: bool,
     middleware: Sequence[Middleware[ChatContext]] = (),
     client_kwargs: JsonMapping | None = None,
+    session: SessionData | None = None,
 ) -> ChatStream:
     """One model call inside `middleware`, as parts; without `stream` the client answers whole, and that is one part per message.
 
@@ -90,8 +97,9 @@ def call_model(
     """
     direct = getattr(client, "answer", None)
     if direct is not None:
-        return cast("ChatStream", direct(messages, stream=stream, options=options, middleware=middleware, client_kwargs=client_kwargs))
-    context = ChatContext(client, list(messages), options, stream)
+        answer = direct(messages, stream=stream, options=options, middleware=middleware, client_kwargs=client_kwargs, session=session)
+        return cast("ChatStream", answer)
+    context = ChatContext(client, list(messages), options, stream, session=session)
     if client_kwargs:
         context.kwargs = dict(client_kwargs)
     return ResponseStream(around_model(context, middleware, lambda: ask_client(context)), partial(whole_of, context))
@@ -105,68 +113,58 @@ def around_model(
     """The parts of what `send` gives inside `middleware`; `send` reads the context's messages and options."""
     if OBSERVABILITY_SETTINGS.enable_instrumentation:
         send = partial(traced_call, context, send)
-    return _through(context, middleware, send) if middleware else send()
-
-
-async def _through(
-    context: ChatContext,
-    middleware: Sequence[Middleware[ChatContext]],
-    send: Callable[[], AsyncGenerator[ChatResponseUpdate, None]],
-) -> AsyncGenerator[ChatResponseUpdate, None]:
-    fold = partial(_fold, context)
-
-    async def call() -> None:
-        answer = ResponseStream(send(), fold)
-        context.result = answer if context.stream else await answer.get_final_response()
-
-    try:
-        await compose(middleware, context, call)
-    except MiddlewareTermination as stop:
-        context.result = context.result or cast("ChatResponse | None", stop.result)
-    result = context.result
-    if isinstance(result, ChatResponse):
-        for update in result.to_updates():
-            yield update
-    elif result is not None:
-        result = result.with_context_hooks(
-            fold,
-            transform_hooks=context.stream_transform_hooks,
-            result_hooks=context.stream_result_hooks,
-            cleanup_hooks=context.stream_cleanup_hooks,
-        )
-        try:
-            async for update in result:
-                yield update
-            context.result = await result.get_final_response()
-        finally:
-            await result.aclose()
+    if not middleware:
+        return send()
+    return through(middleware, context, send, partial(_fold, context), ChatResponse, partial(_said, context))
 
 
 def whole_of(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
     """The whole of a call's parts: what middleware made of it, where there was any."""
     result = context.result
     if not isinstance(result, ChatResponse):
-        return _fold(context, updates)
+        return _said(context, updates)
     if result.response_format is None and context.options.get("response_format") is not None:
         return _fold(context, result.to_updates())
     return result
+
+
+def _said(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
+    """The whole of the client's own answer: as it says itself, or the fold of its parts."""
+    whole = context.said
+    if whole is None:
+        return _fold(context, updates)
+    if not whole.messages:
+        whole.messages = ChatResponse.from_updates(updates).messages
+    if whole.response_format is None and context.options.get("response_format") is not None:
+        return _fold(context, whole.to_updates())
+    return whole
 
 
 def _fold(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
     return ChatResponse.from_updates(updates, output_format_type=context.options.get("response_format"))
 
 
-async def ask_client(context: ChatContext) -> AsyncGenerator[ChatResponseUpdate, None]:
+def ask_client(context: ChatContext) -> AsyncGenerator[ChatResponseUpdate, None]:
     """The parts of what a client answers, asked through the one method every client has."""
     given: JsonObject = {"options": context.options, **({"client_kwargs": context.kwargs} if context.kwargs else {})}
-    if not context.stream:
-        response = await context.client.get_response(context.messages, stream=False, **given)
-        for update in response.to_updates():
+    return read(context, context.client.get_response(context.messages, stream=context.stream, **given))
+
+
+async def read(context: ChatContext, answer: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
+    """The parts of an answer in any of its forms: a whole response, its parts, or what is still to be awaited for either.
+
+    What a stream itself says the whole is, `context` remembers: a conversation's id may be there and in no part.
+    """
+    found = answer if hasattr(answer, "__aiter__") else await answer
+    if isinstance(found, ChatResponse):
+        for update in found.to_updates():
             yield update
         return
-    answer = context.client.get_response(context.messages, stream=True, **given)
     try:
-        async for update in answer:
+        async for update in found:
             yield update
+        whole = await found.get_final_response() if isinstance(cast("object", found), ResponseStream) else None
+        context.said = whole if isinstance(whole, ChatResponse) else None  # without a finalizer it is the parts again
     finally:
-        await answer.aclose()
+        if hasattr(found, "aclose"):
+            await found.aclose()

@@ -69,11 +69,11 @@ def traced_call(
         operation.add({"gen_ai.output.type": "json"})
     if OBSERVABILITY_SETTINGS.enable_sensitive_data:
         operation.add(asked(context.messages, options))
-    return follow(operation, send(), partial(_finish, operation, told))
+    return follow(operation, send(), partial(_finish, context, operation, told))
 
 
-def _finish(operation: Operation, told: Mapping[str, str], updates: Sequence[ChatResponseUpdate]) -> None:
-    response = ChatResponse.from_updates(updates)
+def _finish(context: ChatContext, operation: Operation, told: Mapping[str, str], updates: Sequence[ChatResponseUpdate]) -> None:
+    response = context.said or ChatResponse.from_updates(updates)
     operation.add(answered(response.response_id, response.model, response.finish_reason, response.usage_details))
     if OBSERVABILITY_SETTINGS.enable_sensitive_data:
         operation.add({"gen_ai.output.messages": shown(response.messages, response.finish_reason)})

@@ -34,8 +34,6 @@ class SessionData(Protocol):
 class FunctionInvocationContext:
     """Edit `arguments` before `call_next`, `result` after; `result` set without `call_next` replaces the call."""
 
-    __slots__ = ("arguments", "ctx", "function", "kwargs", "metadata", "result", "session", "tools")
-
     def __init__(
         self,
         function: Tool,
@@ -59,6 +57,10 @@ class FunctionInvocationContext:
         self.kwargs: JsonObject = dict(kwargs) if kwargs else {}
         """The run's `function_invocation_kwargs`."""
         self.tools = tools
+        self.terminate = False
+        """Set: nothing further in runs, and the model is not asked again. The way of agent-framework's first versions;
+        `MiddlewareTermination` is today's.
+        """
         self.ctx = ctx if ctx is not None else CallContext()
 
     @classmethod

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
 from pydantic_core import to_jsonable_python
 
+from gateway.agents.base import BaseAgent
 from gateway.sessions.context import ContextProvider
-from gateway.sessions.session import AgentSession, OpensSessions
+from gateway.sessions.session import AgentSession
 from gateway.tools.context import CallContext
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.workflows.functional import FunctionalWorkflow
 
 
-class FunctionalWorkflowAgent(OpensSessions):
+class FunctionalWorkflowAgent(BaseAgent):
     """Runs a functional workflow whenever it is run."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
@@ -44,10 +45,13 @@ class FunctionalWorkflowAgent(OpensSessions):
         context_providers: Sequence[ContextProvider] | None = None,
     ) -> None:
         """`context_providers` are only kept for whoever asks for them: the function gets its message and nothing else."""
-        self.name = name or workflow.name
-        self.id = f"FunctionalWorkflowAgent_{self.name}"
-        self.description = description if description is not None else workflow.description
-        self.context_providers = context_providers
+        own_name = name or workflow.name
+        super().__init__(
+            id=f"FunctionalWorkflowAgent_{own_name}",
+            name=own_name,
+            description=description if description is not None else workflow.description,
+            context_providers=context_providers,
+        )
         self._workflow = workflow
 
     @property

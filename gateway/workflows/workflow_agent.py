@@ -11,10 +11,11 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
+from gateway.agents.base import BaseAgent
 from gateway.json_types import JsonObject
 from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
-from gateway.sessions.session import AgentSession, OpensSessions
+from gateway.sessions.session import AgentSession
 from gateway.tools.context import CallContext
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 Input = str | Message | Sequence[str | Message]
 
 
-class WorkflowAgent(OpensSessions):
+class WorkflowAgent(BaseAgent):
     """Runs a workflow whenever it is run."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
@@ -56,10 +57,8 @@ class WorkflowAgent(OpensSessions):
             raise ValueError(
                 f"Workflow's start executor cannot handle list[Message], so it cannot be an agent; it is {workflow.start_executor_id!r}."
             )
-        self.id = id or f"WorkflowAgent_{uuid.uuid4().hex[:8]}"
-        self.name = name
-        self.description = description
-        self.context_providers: list[ContextProvider] = list(context_providers or ())
+        own_id = id or f"WorkflowAgent_{uuid.uuid4().hex[:8]}"
+        super().__init__(id=own_id, name=name, description=description, context_providers=context_providers)
         self._workflow = workflow
 
     @property

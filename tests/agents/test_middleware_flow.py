@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from gateway import AgentResponse, ChatResponse, Message, MiddlewareTermination, agent_middleware, chat_middleware, function_middleware
+from gateway import (
+    AgentResponse,
+    AgentResponseUpdate,
+    ChatResponse,
+    ChatResponseUpdate,
+    Content,
+    Message,
+    MiddlewareException,
+    MiddlewareTermination,
+    ResponseStream,
+    agent_middleware,
+    chat_middleware,
+    function_middleware,
+)
 from tests.agents.building import agent_of, both_ways, call, run
 
 LAYERS: dict[str, Any] = {"agent": agent_middleware, "chat": chat_middleware, "function": function_middleware}
@@ -78,3 +92,144 @@ async def test_what_a_middleware_does_decides_what_runs(behaviour: str, layer: s
     if response is not None and "without" in behaviour:
         shown = [str(c.result if c.type == "function_result" else c.text) for m in response.messages for c in m.contents]
         assert "instead" in shown
+
+
+@both_ways
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("moment", ["with a result", "before the call", "after the call"])
+@pytest.mark.requirement("MW8", "MW12")
+async def test_a_middleware_that_sets_terminate_stops_what_is_further_in(moment: str, layer: str, stream: bool) -> None:
+    ran: list[str] = []
+    mark = LAYERS[layer]
+
+    @mark
+    async def outer(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
+        await call_next()
+        ran.append("outer's second half")
+
+    @mark
+    async def subject(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
+        if moment == "with a result":
+            context.result = ANSWERS[layer]()
+        if moment == "after the call":
+            await call_next()
+        context.terminate = True
+        if moment == "before the call":
+            await call_next()
+
+    def work() -> str:
+        ran.append("operation")
+        return "done"
+
+    agent, client = agent_of([call("work"), "said"], [work], middleware=[outer, subject])
+    response = await run(agent, stream)
+
+    assert "outer's second half" in ran
+    if layer == "function":
+        assert len(client.requests) == 1, "the model must not be asked again"
+        assert ("operation" in ran) is (moment == "after the call")
+    else:
+        assert bool(client.requests) is (moment == "after the call")
+    if moment == "with a result":
+        shown = [str(c.result if c.type == "function_result" else c.text) for m in response.messages for c in m.contents]
+        assert "instead" in shown
+
+
+@both_ways
+@pytest.mark.parametrize("layer", ["agent", "chat"])
+@pytest.mark.parametrize("kind", ["text", "message", "whole", "stream", "parts"])
+@pytest.mark.requirement("MW2", "MW3", "MW13")
+async def test_a_result_may_be_set_or_terminated_with_in_every_form_an_answer_has(kind: str, layer: str, stream: bool) -> None:
+    part = AgentResponseUpdate if layer == "agent" else ChatResponseUpdate
+    whole = AgentResponse if layer == "agent" else ChatResponse
+
+    async def parts() -> AsyncIterator[Any]:
+        yield part([Content.from_text("in")], "assistant")
+        yield part([Content.from_text("stead")], "assistant")
+
+    def answer() -> Any:
+        match kind:
+            case "text":
+                return "instead"
+            case "message":
+                return Message("assistant", ["instead"])
+            case "whole":
+                return ANSWERS[layer]()
+            case "stream":
+                return ResponseStream(parts(), finalizer=whole.from_updates)
+            case _:
+                return parts()
+
+    @LAYERS[layer]
+    async def sets(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
+        context.result = answer()
+
+    @LAYERS[layer]
+    async def ends(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
+        raise MiddlewareTermination("enough", result=answer())
+
+    for middleware in (sets, ends):
+        agent, client = agent_of(["said"], middleware=[middleware])
+        response = await run(agent, stream)
+        assert (response.text, client.requests) == ("instead", [])
+
+
+@pytest.mark.parametrize("layer", ["agent", "chat"])
+async def test_a_result_that_is_no_answer_is_refused_by_name(layer: str) -> None:
+    @LAYERS[layer]
+    async def wrong(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
+        context.result = 42
+
+    agent, _ = agent_of(["said"], middleware=[wrong])
+    with pytest.raises(MiddlewareException, match=r"context\.result to a int"):
+        await run(agent, stream=False)
+
+
+@both_ways
+@pytest.mark.requirement("MW4", "MW8")
+async def test_what_function_middleware_sets_reaches_the_model_as_text(stream: bool) -> None:
+    class Row(BaseModel):
+        city: str
+
+    @function_middleware
+    async def instead(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
+        context.result = {"found": [Row(city="Rome")]} if context.function.name == "rows" else None
+
+    def rows() -> str:
+        return "never"
+
+    def nothing() -> str:
+        return "never"
+
+    agent, client = agent_of([[call("rows", id="c1"), call("nothing", id="c2")], "said"], [rows, nothing], middleware=[instead])
+    await run(agent, stream)
+    results = [c.result for m in client.requests[1][0] for c in m.contents if c.type == "function_result"]
+    assert results == ['{"found": [{"city": "Rome"}]}', ""]
+
+
+@both_ways
+@pytest.mark.requirement("MW2", "MW3", "MW4")
+async def test_contexts_carry_the_session_and_whatever_middleware_puts_on_them(stream: bool) -> None:
+    sessions: list[Any] = []
+
+    def layer(mark: Any) -> Any:
+        @mark
+        async def outer(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
+            context.mine = "kept"
+            await call_next()
+
+        @mark
+        async def inner(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
+            assert context.mine == "kept"
+            sessions.append(context.session)
+            await call_next()
+
+        return [outer, inner]
+
+    def work() -> str:
+        return "done"
+
+    agent, _ = agent_of([call("work"), "said"], [work], middleware=[one for mark in LAYERS.values() for one in layer(mark)])
+    session = agent.create_session()
+    await run(agent, stream, session=session)
+    assert sessions == [session] * 4, "the run's, two model calls', the tool call's"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio  # noqa: TID251  # what code that moves over does with a run
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -24,9 +25,11 @@ from gateway import (
     Message,
     ResponseStream,
     ScriptedChatClient,
+    SequentialBuilder,
     SupportsAgentRun,
     tool,
 )
+from gateway.a2a import A2AAgent
 from gateway.agents.answers import to_complete
 from gateway.errors import ModelError
 from tests.agents.building import agent_of, both_ways, call, kinds_of, results_of, run
@@ -256,7 +259,9 @@ async def test_an_agent_as_a_tool_has_its_own_conversation_unless_the_callers_is
     outer, _ = agent_of([call("inner", {"task": "x"}), "end"], [inner.as_tool(propagate_session=shared)])
     session = outer.create_session()
     await run(outer, False, session=session)
-    assert (sessions[0] is session) is shared
+    assert (sessions[0] is not None and sessions[0].session_id == session.session_id) is shared
+    assert (sessions[0] is not None and sessions[0].state is session.state) is shared
+    assert sessions[0] is not session, "what the inner agent's provider keeps is not the caller's conversation"
 
 
 @pytest.mark.requirement("AG1")
@@ -279,6 +284,76 @@ async def test_an_agent_of_another_kind_is_written_over_base_agent() -> None:
 
     assert (await Echo(name="echo").run("hi")).text == "echo hi"
     assert isinstance(Echo(), SupportsAgentRun)
+    echo = Echo(id="e1", name="echo", description="Says it again.", additional_properties={"version": "1"})
+    assert (echo.id, echo.name, echo.description, echo.additional_properties) == ("e1", "echo", "Says it again.", {"version": "1"})
+    assert echo.create_session(session_id="mine").session_id == "mine"
+    assert echo.get_session("theirs").service_session_id == "theirs"
+
+
+def whole(text: str) -> AgentResponse:
+    return AgentResponse(messages=[Message("assistant", [text])])
+
+
+async def parts(text: str) -> AsyncIterator[AgentResponseUpdate]:
+    yield AgentResponseUpdate(contents=[Content.from_text(text)], role="assistant")
+
+
+def stream_of(text: str) -> ResponseStream[AgentResponseUpdate, AgentResponse]:
+    return ResponseStream(parts(text), finalizer=AgentResponse.from_updates)
+
+
+class Answers(BaseAgent):
+    """Its `run` is a function or a coroutine function, and gives a stream, bare parts or the whole."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__(name="Word counter", description="Counts.")
+        self.form = form
+        self.given: list[dict[str, Any]] = []
+
+    def run(self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None, **kwargs: Any) -> Any:
+        self.given.append({"task": messages, "session": session, **kwargs})
+        made: Any = {"stream": stream_of, "parts": parts, "whole": whole}[self.form.split()[-1]]("four words")
+        if not self.form.startswith("awaited"):
+            return made
+
+        async def later() -> Any:
+            return made
+
+        return later()
+
+
+@both_ways
+@pytest.mark.parametrize("form", ["stream", "parts", "awaited stream", "awaited parts", "awaited whole"])
+@pytest.mark.requirement("AG1", "AG5")
+async def test_an_agent_of_another_kind_is_a_tool_too(form: str, stream: bool) -> None:
+    heard: list[str] = []
+    counter = Answers(form)
+    made = counter.as_tool(stream_callback=lambda update: heard.append(update.text), propagate_session=True)
+    assert (made.name, made.description) == ("Word_counter", "Counts.")
+    outer, _ = agent_of([call("Word_counter", {"task": "count"}), "end"], [made])
+    session = outer.create_session()
+    response = await run(outer, stream, session=session, function_invocation_kwargs={"user": "ann"})
+    assert (results_of(response), heard) == (["four words"], ["four words"])
+    [given] = counter.given
+    assert (given["task"], given["function_invocation_kwargs"]) == ("count", {"user": "ann"})
+    assert given["session"].session_id == session.session_id and given["session"].state is session.state
+
+
+@pytest.mark.requirement("AG5")
+async def test_a_name_for_the_tool_is_taken_as_it_is_where_models_take_it() -> None:
+    agent = Answers("stream")
+    assert [agent.as_tool(name=name).name for name in ("count-words", "count words")] == ["count-words", "count_words"]
+    agent.name = "@@@"
+    assert agent.as_tool().name == "agent"
+    with pytest.raises(TypeError, match=r"BaseAgent must implement SupportsAgentRun"):
+        BaseAgent(name="nothing").as_tool()
+
+
+@pytest.mark.requirement("AG5")
+async def test_agents_of_every_kind_are_base_agents() -> None:
+    workflow = SequentialBuilder(participants=[agent_of([])[0]]).build()
+    for agent in (agent_of([])[0], workflow.as_agent("flow"), A2AAgent(name="far", url="http://127.0.0.1:1")):
+        assert isinstance(agent, BaseAgent) and agent.as_tool().name == agent.name
 
 
 @pytest.mark.requirement("AG7")

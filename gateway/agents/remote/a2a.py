@@ -8,7 +8,6 @@ when the connection breaks. Its task ids are the continuation tokens (requiremen
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Literal, cast, overload
@@ -16,11 +15,12 @@ from urllib.parse import urlsplit
 
 import anyio
 
+from gateway.agents.base import BaseAgent
 from gateway.agents.context import AgentStream
 from gateway.errors import AgentError, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.addresses import is_same_origin
-from gateway.sessions.session import AgentSession, OpensSessions
+from gateway.sessions.session import AgentSession
 from gateway.types.messages import AgentRunInputs, Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate, ContinuationToken
 from gateway.types.streams import ResponseStream
@@ -51,7 +51,7 @@ CANCEL_SECONDS = 5.0
 _INSTALL_HINT = "Remote A2A agents need the a2a-sdk package: pip install 'moongate[a2a]'."
 
 
-class A2AAgent(OpensSessions):
+class A2AAgent(BaseAgent):
     """A remote agent by its URL, its card, or a client of `a2a-sdk`."""
 
     def __init__(
@@ -74,9 +74,11 @@ class A2AAgent(OpensSessions):
         """
         if url is None and agent_card is None and client is None:
             raise ValueError("An A2AAgent needs a url, an agent_card or a client.")
-        self.id = id or str(uuid.uuid4())
-        self.name = name or (agent_card.name if agent_card is not None else None)
-        self.description = description or (agent_card.description if agent_card is not None else None)
+        super().__init__(
+            id=id,
+            name=name or (agent_card.name if agent_card is not None else None),
+            description=description or (agent_card.description if agent_card is not None else None),
+        )
         self._card = agent_card
         self._url = url
         self._client = client

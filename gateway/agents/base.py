@@ -1,0 +1,131 @@
+"""`BaseAgent`: what agents of every kind share; subclasses implement `run`. `Agent` is the kind that runs here, over a chat client."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from gateway.errors import UserInputRequired
+from gateway.json_types import JsonObject
+from gateway.middleware import listed
+from gateway.sessions.context import ContextProvider
+from gateway.sessions.session import AgentSession, OpensSessions, SupportsAgentRun
+from gateway.tools.function import ApprovalMode, FunctionTool
+from gateway.tools.invocation import FunctionInvocationContext
+from gateway.types.responses import AgentResponse, AgentResponseUpdate
+from gateway.types.streams import ResponseStream
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
+_CALLABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+class BaseAgent(OpensSessions):
+    """What agents of every kind share. A subclass implements `run(messages, *, stream=False, session=None, **kwargs)`."""
+
+    require_per_service_call_history_persistence: bool = False
+
+    def __init__(
+        self,
+        *,
+        id: str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        context_providers: Sequence[ContextProvider] | None = None,
+        middleware: Any = None,
+        additional_properties: JsonObject | None = None,
+    ) -> None:
+        """`context_providers` and `middleware` are kept for the subclass, whose `run` calls them or not."""
+        self.id = id or str(uuid.uuid4())
+        self.name = name
+        self.description = description
+        self.context_providers: list[ContextProvider] = list(context_providers or ())
+        self.middleware: list[Any] = listed(middleware)
+        self.additional_properties: JsonObject = additional_properties or {}
+
+    def as_tool(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        arg_name: str = "task",
+        arg_description: str | None = None,
+        approval_mode: ApprovalMode = "never_require",
+        stream_callback: Callable[[AgentResponseUpdate], Any] | None = None,
+        propagate_session: bool = False,
+    ) -> FunctionTool[..., Any]:
+        """This agent as a tool of another, with one string argument; each call is a conversation of its own.
+
+        `stream_callback` gets the parts of each run; `propagate_session` lets calls take part in the caller's session: its id
+        and its state, but not the conversation that the caller's provider keeps.
+
+        Raises:
+            TypeError: The agent cannot be run.
+            ValueError: Neither the agent nor `name` has a name.
+        """
+        if not isinstance(self, SupportsAgentRun):
+            raise TypeError(f"Agent {type(self).__name__} must implement SupportsAgentRun to be used as a tool: it has no run().")
+        if not (name or self.name):
+            raise ValueError("Agent tool name cannot be None: give the agent a name, or pass name=.")
+        chosen = name if name and _CALLABLE.fullmatch(name) else _tool_name(name or self.name or "")
+        argument: JsonObject = {"type": "string", "description": arg_description or f"Task for {chosen}"}
+        schema: JsonObject = {"type": "object", "properties": {arg_name: argument}, "required": [arg_name], "additionalProperties": False}
+
+        async def run_agent(invocation: FunctionInvocationContext, **arguments: Any) -> str:
+            session = _own_part(cast("AgentSession | None", invocation.session)) if propagate_session else None
+            stream = self._asked(str(arguments.get(arg_name, "")), session, invocation)
+            async for update in stream:
+                if stream_callback is not None and inspect.isawaitable(heard := stream_callback(update)):
+                    await heard
+            response = await stream.get_final_response()
+            if response.user_input_requests:
+                raise UserInputRequired(response.user_input_requests)
+            return response.text
+
+        return FunctionTool(
+            run_agent, name=chosen, description=description or self.description or "", schema=schema, approval_mode=approval_mode
+        )
+
+    def _asked(
+        self, task: str, session: AgentSession | None, invocation: FunctionInvocationContext
+    ) -> ResponseStream[AgentResponseUpdate, AgentResponse]:
+        """A run on behalf of a call; it is handed what its `run` has parameters for."""
+        run: Callable[..., Any] = cast("Any", self).run
+        parameters = inspect.signature(run).parameters
+        given: dict[str, Any] = {}
+        if "function_invocation_kwargs" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            given["function_invocation_kwargs"] = dict(invocation.kwargs)
+        if "ctx" in parameters:
+            given["ctx"] = invocation.ctx.child()
+        answer: object = run(task, stream=True, session=session, **given)
+        if isinstance(answer, ResponseStream):
+            return cast("ResponseStream[AgentResponseUpdate, AgentResponse]", answer)
+        return ResponseStream(_stream_of(answer), AgentResponse.from_updates)
+
+
+async def _stream_of(answer: Any) -> Any:
+    """What an agent of one's own gave: parts, or what is to be awaited for them or for the whole."""
+    found = await answer if inspect.isawaitable(answer) else answer
+    return _parts_of(found) if isinstance(found, AgentResponse) else found
+
+
+async def _parts_of(response: AgentResponse) -> Any:
+    for update in response.to_updates():
+        yield update
+
+
+def _own_part(session: AgentSession | None) -> AgentSession | None:
+    """The caller's session for a callee: several callees may run at once, each with a conversation of its own at its provider."""
+    if session is None:
+        return None
+    own = AgentSession(session_id=session.session_id)
+    own.state = session.state
+    return own
+
+
+def _tool_name(name: str) -> str:
+    """A name in which models may call an agent; some take none that begins with a digit."""
+    chosen = _NOT_IN_NAMES.sub("_", name).strip("_") or "agent"
+    return f"_{chosen}" if chosen[:1].isdigit() else chosen

@@ -1,0 +1,107 @@
+"""Chat clients written for agent-framework, with the import changed: what such a client says, its agents learn."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from gateway import (
+    Agent,
+    BaseChatClient,
+    ChatContext,
+    ChatMiddlewareLayer,
+    ChatResponse,
+    ChatResponseUpdate,
+    Content,
+    FunctionInvocationLayer,
+    Message,
+    ResponseStream,
+    chat_middleware,
+)
+from tests.agents.building import both_ways, call, run
+
+
+class KeepingClient(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
+    """Its provider keeps the conversation, and says so at the end of an answer only: in the finalizer, or in a hook on the whole."""
+
+    def __init__(self, replies: Sequence[str | Content], where: str = "finalizer", **settings: Any) -> None:
+        super().__init__(**settings)
+        self.replies = list(replies)
+        self.where = where
+        self.asked: list[tuple[int, Any]] = []
+
+    def _inner_get_response(
+        self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
+    ) -> Awaitable[ChatResponse] | ResponseStream[ChatResponseUpdate, ChatResponse]:
+        self.asked.append((len(messages), options.get("conversation_id")))
+        reply = self.replies.pop(0)
+        contents = [reply if isinstance(reply, Content) else Content.from_text(reply)]
+
+        async def whole() -> ChatResponse:
+            return ChatResponse(messages=[Message("assistant", contents)], conversation_id="conv-1")
+
+        async def parts() -> AsyncIterator[ChatResponseUpdate]:
+            yield ChatResponseUpdate(contents=contents, role="assistant")
+
+        def keep(response: ChatResponse) -> ChatResponse:
+            response.conversation_id = "conv-1"
+            return response
+
+        if not stream:
+            return whole()
+        match self.where:
+            case "finalizer":
+                return ResponseStream(parts(), finalizer=lambda updates: keep(ChatResponse.from_updates(updates)))
+            case "hook":
+                return ResponseStream(parts(), finalizer=ChatResponse.from_updates).with_result_hook(keep)
+            case _:
+                return ResponseStream(parts(), finalizer=lambda updates: keep(ChatResponse(messages=[])))
+
+
+@chat_middleware
+async def passes(context: ChatContext, call_next: Any) -> None:
+    await call_next()
+
+
+@both_ways
+@pytest.mark.parametrize("middleware", [[], [passes]], ids=["bare", "with middleware"])
+@pytest.mark.parametrize("where", ["finalizer", "hook", "a finalizer without messages"])
+@pytest.mark.requirement("CL3", "SE1")
+async def test_a_session_learns_the_id_of_a_conversation_that_only_the_end_of_a_stream_says(
+    where: str, middleware: list[Any], stream: bool
+) -> None:
+    def work() -> str:
+        return "done"
+
+    client = KeepingClient([call("work"), "first", "second"], where)
+    agent = Agent(client=client, tools=[work], middleware=middleware)
+    session = agent.create_session()
+    response = await run(agent, stream, session=session)
+    assert (response.text, session.service_session_id) == ("first", "conv-1")
+    await run(agent, stream, "and now?", session=session)
+    assert client.asked == [(1, None), (1, "conv-1"), (1, "conv-1")], "the provider is only told what is new"
+
+
+@both_ways
+@pytest.mark.requirement("CL2")
+async def test_a_session_given_to_a_client_reaches_its_middleware_and_not_its_hook(stream: bool) -> None:
+    given: list[Any] = []
+
+    @chat_middleware
+    async def looks(context: ChatContext, call_next: Any) -> None:
+        given.append((context.session, dict(context.kwargs)))
+        await call_next()
+
+    class Strict(KeepingClient):
+        def _inner_get_response(  # pyright: ignore[reportIncompatibleMethodOverride]  # takes this keyword and no other
+            self, *, messages: Any, stream: bool, options: Any, user: str = ""
+        ) -> Any:
+            return super()._inner_get_response(messages=messages, stream=stream, options=options)
+
+    client = Strict(["hi"], middleware=[looks])
+    session = Agent(client=client).create_session()
+    answer: Any = client.get_response("hello", stream=stream, client_kwargs={"session": session, "user": "ann"})
+    assert (await (answer.get_final_response() if stream else answer)).text == "hi"
+    assert given == [(session, {"user": "ann"})]
