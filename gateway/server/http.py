@@ -23,9 +23,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.auth.keys import KeyStore
 from gateway.auth.principal import LOCAL, Principal
+from gateway.catalog.status import STATUS_URI
 from gateway.config.models import HttpSettings
 from gateway.errors import ConfigError, StorageError
-from gateway.server.build import GatewayServer
+from gateway.policy.decision import Reject
+from gateway.policy.scopes import OWN_SOURCE, judge_scope
+from gateway.server.build import AGUI_PATH, GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.direct import DirectPath
 from gateway.server.replay import RETRY_MILLISECONDS, SessionManager
@@ -81,12 +84,24 @@ def has_two_lengths(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return b"transfer-encoding" in names and b"content-length" in names
 
 
+def insufficient_scope(wanted: str, verdict: Reject) -> Response:
+    """The refusal of a page to a caller whose key has no scope `wanted` (RFC 6750, 3.1)."""
+    challenge = f'Bearer realm="moongate", error="insufficient_scope", scope="{wanted}"'
+    return JSONResponse({"error": "insufficient_scope", "message": verdict.reason}, 403, headers={"WWW-Authenticate": challenge})
+
+
 class KeyGate:
     """ASGI middleware for every route: checks Host and Origin, verifies the API key, leaves the principal in the scope."""
 
-    def __init__(self, app: ASGIApp, keys: KeyStore, security: TransportSecuritySettings, *, requires_key: bool) -> None:
-        """`requires_key` holds even when the last key is revoked while the gateway runs: then nobody gets in."""
+    def __init__(
+        self, app: ASGIApp, keys: KeyStore, security: TransportSecuritySettings, *, requires_key: bool, judged: Sequence[str] = ()
+    ) -> None:
+        """`requires_key` holds even when the last key is revoked while the gateway runs: then nobody gets in.
+
+        Below the paths `judged` a caller's scopes are judged by what is asked for there; all other pages show the whole gateway.
+        """
         self._app = app
+        self._judged = tuple(judged)
         self._keys = keys
         self._requires_key = requires_key
         self._rebinding = TransportSecurityMiddleware(security)
@@ -114,6 +129,11 @@ class KeyGate:
             body = {"error": "unauthorized", "message": "Send `Authorization: Bearer <API key>`; make one with `moongate keys add NAME`."}
             await JSONResponse(body, 401, headers={"WWW-Authenticate": 'Bearer realm="moongate"'})(scope, receive, send)
             return
+        if principal.scopes is not None and not scope["path"].startswith(self._judged):
+            verdict = judge_scope(principal.scopes, "resources", OWN_SOURCE, STATUS_URI)
+            if isinstance(verdict, Reject):
+                await insufficient_scope(f"resources:{OWN_SOURCE}/{STATUS_URI}", verdict)(scope, receive, send)
+                return
         scope[PRINCIPAL_SCOPE_KEY] = principal
         if principal is not LOCAL:
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
@@ -160,5 +180,6 @@ def build_http_app(
     )
     if settings.direct_path == "auto":
         app.add_middleware(DirectPath, server=server, path=settings.path, max_request_bytes=settings.max_request_bytes)
-    app.add_middleware(KeyGate, keys=keys, security=security, requires_key=not is_loopback(host) or bool(keys.list()))
+    must = not is_loopback(host) or bool(keys.list())
+    app.add_middleware(KeyGate, keys=keys, security=security, requires_key=must, judged=(settings.path, AGUI_PATH))
     return app
