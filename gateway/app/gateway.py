@@ -26,6 +26,7 @@ from gateway.app.reload import Reloader, fixed_changes, with_fixed
 from gateway.app.servers import Servers
 from gateway.app.shared_skills import SharedSkills
 from gateway.auth.keys import KeyStore
+from gateway.auth.principal import Principal
 from gateway.catalog import Catalog, CatalogEntry
 from gateway.catalog.disclosure import Disclosure
 from gateway.catalog.names import NAME_BUDGET
@@ -417,11 +418,11 @@ class Gateway:
             error=f"{len(problems)} problem(s); see `moongate doctor`" if problems else None,
         )
 
-    def _instructions(self) -> str:
+    def _instructions(self, caller: Principal) -> str:
         notes = {u.id: text for u in self._servers.sources if (text := u.instructions)}
         skills = self._local.skills
         count = len(skills.index.for_models) if skills is not None else 0
-        return build_instructions(self.loaded.config.server.instructions, self.sources(), notes, count)
+        return build_instructions(self.loaded.config.server.instructions, self.sources(), notes, count, caller.scopes)
 
     # -- serving -----------------------------------------------------------------------------------------------
 

@@ -23,11 +23,13 @@ from typing import cast
 from gateway.auth.principal import Principal
 from gateway.errors import NotFound, StorageError
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.scopes import MAX_SCOPES, scope_problem
 from gateway.storage.files import locked, read_json, write_atomic
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSIONS = (1, 2)
+"""Files with scopes are of version 2, so that a Moongate which knows none lets nobody in."""
 _SECONDS_PER_DAY = 86_400
 _MAX_NAME_LENGTH = 100
 _MAX_TOKEN_LENGTH = 200
@@ -44,6 +46,8 @@ class KeyInfo:
     """Seconds since the epoch."""
     expires_at: float | None = None
     """Seconds since the epoch; `None` means never."""
+    scopes: tuple[str, ...] | None = None
+    """What it is for (`policy.scopes`); `None` means everything."""
 
     def is_expired(self, now: float) -> bool:
         """Whether the key no longer opens anything at `now`."""
@@ -52,7 +56,7 @@ class KeyInfo:
     @property
     def principal(self) -> Principal:
         """Who calls with this key."""
-        return Principal(f"key:{self.id}", self.name)
+        return Principal(f"key:{self.id}", self.name, self.scopes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +88,23 @@ class KeyStore:
         self._stored: dict[str, _Stored] = {}
         self._infos: tuple[KeyInfo, ...] = ()
 
-    def add(self, name: str, *, expires_days: float | None = None) -> NewKey:
-        """Make a key for `name` (for people; need not be unique), valid for `expires_days` or for good.
+    def add(self, name: str, *, expires_days: float | None = None, scopes: Sequence[str] | None = None) -> NewKey:
+        """Make a key for `name` (for people; need not be unique), valid for `expires_days` or for good, and for `scopes` or everything.
+
+        What a key is for never changes: make another and revoke it.
 
         Raises:
-            ValueError: `name` or `expires_days` makes no sense.
+            ValueError: `name`, `expires_days` or a scope makes no sense.
             StorageError: The file cannot be read or written.
         """
         if not name.strip() or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
             raise ValueError(f"A key needs a name of 1 to {_MAX_NAME_LENGTH} printable characters.")
         if expires_days is not None and not (math.isfinite(expires_days) and expires_days > 0):
             raise ValueError("A key must be valid for more than 0 days.")
+        if scopes is not None and not 0 < len(scopes) <= MAX_SCOPES:
+            raise ValueError(f"A key has 1 to {MAX_SCOPES} scopes, or is for everything without any.")
+        if problem := next(filter(None, map(scope_problem, scopes or ())), None):
+            raise ValueError(problem)
         self._make_folder()
         now = time.time()
         with locked(self._path):
@@ -104,7 +114,8 @@ class KeyStore:
                 key_id = secrets.token_hex(6)
             token = f"gk_{key_id}_{secrets.token_urlsafe(32)}"
             expires_at = None if expires_days is None else now + expires_days * _SECONDS_PER_DAY
-            stored = _Stored(KeyInfo(key_id, name.strip(), now, expires_at), _digest(token))
+            granted = None if scopes is None else tuple(dict.fromkeys(scopes))
+            stored = _Stored(KeyInfo(key_id, name.strip(), now, expires_at, granted), _digest(token))
             self._write({**self._stored, key_id: stored})
         return NewKey(key_id, token)
 
@@ -191,10 +202,12 @@ class KeyStore:
                 "sha256": key.digest,
                 "createdAt": key.info.created_at,
                 "expiresAt": key.info.expires_at,
+                **({} if key.info.scopes is None else {"scopes": list(key.info.scopes)}),
             }
             for key in stored.values()
         ]
-        write_atomic(self._path, json.dumps({"version": _VERSION, "keys": keys}, indent=2).encode() + b"\n")
+        version = _VERSIONS[any(key.info.scopes is not None for key in stored.values())]
+        write_atomic(self._path, json.dumps({"version": version, "keys": keys}, indent=2).encode() + b"\n")
         status = self._path.stat()
         self._keep(stored, (status.st_mtime_ns, status.st_size, status.st_ino))
 
@@ -214,9 +227,9 @@ def _decode(document: JsonValue, path: Path) -> dict[str, _Stored]:
         if not isinstance(document, dict):
             raise TypeError("not an object")
         root = cast("JsonObject", document)
-        if root["version"] != _VERSION:
+        if root["version"] not in _VERSIONS:
             raise StorageError(
-                f"{str(path)!r} has version {root['version']!r}; this Moongate reads version {_VERSION}. Use the one that wrote it."
+                f"{str(path)!r} has version {root['version']!r}; this Moongate reads up to {_VERSIONS[-1]}. Use the one that wrote it."
             )
         stored = [_decode_key(cast("JsonObject", key)) for key in root["keys"]]
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -232,5 +245,15 @@ def _decode_key(key: JsonObject) -> _Stored:
     digest = key["sha256"]
     if not isinstance(digest, str) or len(digest) != 64 or not isinstance(key["id"], str) or not isinstance(key["name"], str):
         raise TypeError("not a key")
-    info = KeyInfo(key["id"], key["name"], float(key["createdAt"]), None if expires is None else float(expires))
+    info = KeyInfo(key["id"], key["name"], float(key["createdAt"]), None if expires is None else float(expires), _decode_scopes(key))
     return _Stored(info, digest)
+
+
+def _decode_scopes(key: JsonObject) -> tuple[str, ...] | None:
+    if "scopes" not in key:
+        return None
+    given: JsonValue = key["scopes"]
+    scopes = cast("list[JsonValue]", given) if isinstance(given, list) else [given, None]
+    if not all(isinstance(scope, str) for scope in scopes):
+        raise TypeError("not scopes")
+    return tuple(cast("list[str]", scopes))

@@ -14,6 +14,7 @@ from typing import Literal, cast
 
 import anyio
 
+from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog.disclosure import Disclosure
 from gateway.catalog.names import expose_uri, split_uri, uri_label
 from gateway.catalog.own import SOURCE_ID, TASK_TOOLS
@@ -22,6 +23,8 @@ from gateway.catalog.templates import matches_template
 from gateway.catalog.uris import expose_contents, expose_messages
 from gateway.errors import Collision, NotFound
 from gateway.json_types import JsonObject
+from gateway.policy.decision import PASS
+from gateway.policy.scopes import ScopeKind
 from gateway.policy.skills import judge_skill_uri
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals
@@ -305,13 +308,19 @@ class Catalog:
             for native, reason in reasons.items()
         }
 
-    def wire_tools(self) -> list[JsonObject]:
-        """Every tool as published, in order. Shared: do not change it."""
-        return self._wire_tools
+    def wire_tools(self, principal: Principal = LOCAL) -> list[JsonObject]:
+        """Every tool this caller may use as published, in order. Shared: do not change it."""
+        if principal.scopes is None:
+            return self._wire_tools
+        return [wire for wire in self._wire_tools if self._tools[wire["name"]].admit(principal) is PASS]
 
-    def wire(self, kind: Kind) -> list[JsonObject]:
-        """Every resource, template or prompt as published, in order. Shared: do not change it."""
-        return self._merged[kind]
+    def wire(self, kind: Kind, principal: Principal = LOCAL) -> list[JsonObject]:
+        """Every resource, template or prompt this caller may use as published, in order. Shared: do not change it."""
+        if principal.scopes is None:
+            return self._merged[kind]
+        of: ScopeKind = "prompts" if kind == "prompts" else "resources"
+        owners, key = self._owners[kind], KEY_OF[kind]
+        return [wire for wire in self._merged[kind] if owners[wire[key]].admits(principal, of, owners[wire[key]].natives[kind][wire[key]])]
 
     # -- resources and prompts ---------------------------------------------------------------------------------
 
@@ -380,7 +389,7 @@ class Catalog:
         try:
             # Hosts check the digests of skills' files: they are read as they are, or refused.
             exact = "allow" if shelf.hidden_text == "strip" and native.startswith("skill://") else None
-            return await shelf.gate.run("resources/read", uri, ctx, work, exact)
+            return await shelf.gate.run("resources/read", uri, ctx, work, exact, ("resources", native))
         except NotFound:
             raise NotFound("resource", uri) from None
 
@@ -396,12 +405,13 @@ class Catalog:
                 return Finished({**outcome.result, "messages": expose_messages(outcome.result.get("messages"), shelf.label)})
             return outcome
 
-        return await shelf.gate.run("prompts/get", name, ctx, work)
+        return await shelf.gate.run("prompts/get", name, ctx, work, subject=("prompts", native))
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
         """Complete an argument of an exposed prompt or template. Raises `NotFound`."""
         await self.ready()
-        if ref.get("type") == "ref/prompt":
+        kind: ScopeKind = "prompts" if ref.get("type") == "ref/prompt" else "resources"
+        if kind == "prompts":
             shelf, native = self._owner_of_prompt(str(ref.get("name")))
             ref = {**ref, "name": native}
         else:
@@ -410,7 +420,11 @@ class Catalog:
             shelf, native = (template, template.natives["templates"][uri]) if template else self._locate(uri)
             ref = {**ref, "uri": native}
         source = cast("Source", shelf.entry.full)
-        return await shelf.gate.finish("completion/complete", native, ctx, lambda c: source.complete(ref, argument, context, c))
+
+        async def work(inner: CallContext) -> JsonObject:
+            return await source.complete(ref, argument, context, inner)
+
+        return await shelf.gate.finish("completion/complete", native, ctx, work, subject=(kind, native))
 
     @property
     def shelves(self) -> Sequence[Shelf]:
@@ -431,7 +445,7 @@ class Catalog:
             await source.watch(native)
             return {}
 
-        await shelf.gate.finish("resources/subscribe", uri, ctx, subscribe)
+        await shelf.gate.finish("resources/subscribe", uri, ctx, subscribe, subject=("resources", native))
 
     async def unwatch(self, uri: str) -> None:
         """Undo one `watch`."""

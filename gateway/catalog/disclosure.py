@@ -11,7 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+from gateway.auth.principal import Principal
 from gateway.json_types import JsonObject
+from gateway.policy.decision import PASS
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.guard import GuardedTool
@@ -71,13 +73,14 @@ class Disclosure:
         """The client is gone."""
         self._loaded.pop(scope, None)
 
-    def find(self, query: str, source: str | None) -> list[str]:
-        """Names of loadable tools, the best match first; all of them, in order, without a query."""
+    def find(self, query: str, source: str | None, principal: Principal) -> list[str]:
+        """Names of loadable tools that this caller may use, the best match first; all of them, in order, without a query."""
         names = list(self._tools)
         if query:
             scores = self._words.scores(query)
             names = [names[position] for position in sorted(scores, key=lambda p: (-scores[p], names[p]))]
-        return [name for name in names if source is None or self._tools[name].source == source]
+        tools = self._tools
+        return [name for name in names if source in (None, tools[name].source) and tools[name].admit(principal) is PASS]
 
     def describe(self, name: str, scope: str) -> JsonObject:
         """One loadable tool, shortly."""
@@ -86,9 +89,10 @@ class Disclosure:
         short = text if len(text) <= _MAX_SUMMARY_CHARS else f"{text[: _MAX_SUMMARY_CHARS - 1]}…"
         return {"name": name, "description": short, "source": tool.source, "loaded": name in self._loaded.get(scope, ())}
 
-    def change(self, names: Sequence[str], scope: str, *, load: bool) -> tuple[list[str], list[str]]:
-        """Load or unload; returns the names that now are so, and those that are unknown here."""
-        known = [name for name in dict.fromkeys(names) if name in self._tools]
+    def change(self, names: Sequence[str], scope: str, principal: Principal, *, load: bool) -> tuple[list[str], list[str]]:
+        """Load or unload; returns the names that now are so, and those that are unknown here, or nothing for this caller."""
+        tools = self._tools
+        known = [name for name in dict.fromkeys(names) if name in tools and tools[name].admit(principal) is PASS]
         before = self._loaded.get(scope, set[str]())
         after = before | set(known) if load else before - set(known)
         if after != before:
@@ -97,7 +101,7 @@ class Disclosure:
             while len(self._loaded) > MAX_SCOPES:
                 self._loaded.popitem(last=False)
             self._listener(scope)
-        return known, [name for name in dict.fromkeys(names) if name not in self._tools]
+        return known, [name for name in dict.fromkeys(names) if name not in known]
 
 
 class _ListTools:
@@ -127,7 +131,7 @@ class _ListTools:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """One line per tool, best first."""
         scope = scope_of(ctx.client.session_id, ctx.principal.id)
-        names = self._disclosure.find(str(arguments.get("query") or ""), arguments.get("source"))
+        names = self._disclosure.find(str(arguments.get("query") or ""), arguments.get("source"), ctx.principal)
         offset, limit = int(arguments.get("offset") or 0), int(arguments.get("limit") or DEFAULT_LIMIT)
         page = [self._disclosure.describe(name, scope) for name in names[offset : offset + limit]]
         lines = [f"{len(names)} tool{'' if len(names) == 1 else 's'} found."]
@@ -156,7 +160,7 @@ class _LoadTools:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Change the caller's list; names that are unknown are told, the others done."""
         scope = scope_of(ctx.client.session_id, ctx.principal.id)
-        done, unknown = self._disclosure.change(cast("list[str]", arguments["names"]), scope, load=self._load)
+        done, unknown = self._disclosure.change(cast("list[str]", arguments["names"]), scope, ctx.principal, load=self._load)
         lines: list[str] = []
         if done:
             lines.append(f"{'Loaded' if self._load else 'Unloaded'}: {', '.join(done)}.")

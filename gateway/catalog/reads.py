@@ -15,11 +15,15 @@ from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject, Rewrite
 from gateway.policy.hidden_text import HiddenText, judge_result_text
 from gateway.policy.limits import Shorten, judge_asks, judge_result
+from gateway.policy.scopes import ScopeKind, judge_scope
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Finished, InputRequired
 from gateway.tools.context import CallContext
 from gateway.tools.results import ResultKeeper, Source, shorten
 from gateway.tools.slot import Usage, run_within
+
+Subject = tuple[ScopeKind, str]
+"""Of what kind it is, and its native name or URI."""
 
 
 class ReadGate:
@@ -56,20 +60,23 @@ class ReadGate:
         ctx: CallContext,
         work: Callable[[CallContext], Awaitable[Finished | InputRequired]],
         hidden_text: HiddenText | None = None,
+        subject: Subject | None = None,
     ) -> Finished | InputRequired:
         """Run one read within the source's limits; `work` gives the result as exposed, `name` is the exposed name or URI.
-        `hidden_text` is what becomes of it where that is not the source's own rule.
+        `hidden_text` is what becomes of it where that is not the source's own rule; `subject` is what is read, by which the caller's
+        scopes are judged, and left out where the answer is sifted.
 
         Raises:
             UpstreamTimeout: It took longer than `timeoutSeconds`.
-            PolicyDenied: The result is larger than `maxKeptBytes`, cannot be kept, or has hidden text that is refused.
+            PolicyDenied: The caller has no scope for it; the result is larger than `maxKeptBytes`, cannot be kept, or has hidden text
+                that is refused.
         """
         outcome = "error"
         started = anyio.current_time()
         if self._usage is not None:
             self._usage.begin()
         try:
-            result = await run_within(self._limiter, self._policy.timeout_seconds, ctx, work)
+            result = await run_within(self._limiter, self._policy.timeout_seconds, self._let_in(ctx, subject), work)
             if result is None:
                 outcome = "timeout"
                 raise UpstreamTimeout(f"{method} of {name!r} took longer than {self._policy.timeout_seconds:g} s.", server=self._source)
@@ -97,15 +104,23 @@ class ReadGate:
         ctx: CallContext,
         work: Callable[[CallContext], Awaitable[JsonObject]],
         hidden_text: HiddenText | None = None,
+        subject: Subject | None = None,
     ) -> JsonObject:
         """`run` for what never asks: the payload itself."""
 
         async def finished(inner: CallContext) -> Finished:
             return Finished(await work(inner))
 
-        outcome = await self.run(method, name, ctx, finished, hidden_text)
+        outcome = await self.run(method, name, ctx, finished, hidden_text, subject)
         assert isinstance(outcome, Finished)
         return outcome.result
+
+    def _let_in(self, ctx: CallContext, subject: Subject | None) -> CallContext:
+        if ctx.principal.scopes is None:
+            return ctx
+        if subject is not None and isinstance(verdict := judge_scope(ctx.principal.scopes, subject[0], self._source, subject[1]), Reject):
+            raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=subject[1])
+        return ctx.let_in()
 
     async def _limited(
         self, method: str, name: str, ctx: CallContext, outcome: Finished | InputRequired, hidden_text: HiddenText

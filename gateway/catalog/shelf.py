@@ -12,14 +12,16 @@ from typing import cast
 
 import anyio
 
+from gateway.auth.principal import Principal
 from gateway.catalog.names import expose_names, expose_uri
 from gateway.catalog.prompt_tools import PromptTool, prompt_tools
 from gateway.catalog.reads import ReadGate
 from gateway.catalog.uris import UriTool
 from gateway.config.policies import SourcePolicy
 from gateway.json_types import JsonObject
-from gateway.policy.decision import Reject
+from gateway.policy.decision import PASS, Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_value
+from gateway.policy.scopes import ScopeKind, judge_scope
 from gateway.policy.shaping import public_names
 from gateway.policy.skills import judge_skill_uri
 from gateway.policy.tools import judge_tool
@@ -93,6 +95,10 @@ class Shelf:
     def hidden_text(self) -> str:
         """What becomes of hidden text; texts of our own are not searched."""
         return "allow" if self.entry.is_local else self.entry.policy.hidden_text
+
+    def admits(self, principal: Principal, kind: ScopeKind, native: str) -> bool:
+        """Whether this caller may use what the source calls so."""
+        return judge_scope(principal.scopes, kind, self.entry.source.id, native) is PASS
 
     async def rebuild_tools(self) -> None:
         """Build `tools` from what the source lists now; a tool that is the same object keeps its guard."""

@@ -17,11 +17,13 @@ from urllib.parse import unquote
 
 from gateway.catalog.catalog import Catalog
 from gateway.catalog.names import expose_uri
+from gateway.catalog.reads import Subject
 from gateway.catalog.shelf import Shelf
 from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import PASS, Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text
+from gateway.policy.scopes import judge_scope
 from gateway.policy.skills import judge_entry, judge_skill_uri
 from gateway.tools.base import Finished, SkillMethod, SkillServing
 from gateway.tools.context import CallContext
@@ -72,6 +74,8 @@ class SkillFace:
                 logger.warning("%s: its skills cannot be listed: %s", shelf.entry.source.id, error)
                 continue
             entries = self._exposed(page, shelf) if _has_extension(shelf) else _objects(page["skills"])
+            if ctx.principal.scopes is not None:
+                entries = [entry for entry in entries if self._admits(ctx, shelf, str(entry["uri"]))]
             following = page.get("nextCursor")
             inner = None
             if not entries and not isinstance(following, str) and at + 1 < len(shelves):
@@ -103,7 +107,7 @@ class SkillFace:
         shelf, native = await self._find("skill", uri)
         if not _has_extension(shelf):
             return {"skill": await self._shown(shelf, uri, ctx), "ttlMs": SHOWN_TTL_MS, "cacheScope": "private"}
-        answer = await _ask(shelf, "skills/get", uri, {"uri": native}, ctx)
+        answer = await _ask(shelf, "skills/get", uri, {"uri": native}, ctx, native)
         skill = answer.get("skill")
         exposed = self._exposed({"skills": [skill]}, shelf)
         if not exposed:
@@ -113,6 +117,8 @@ class SkillFace:
     async def directory(self, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
         """`resources/directory/read`; of a server without it, from the list of the skill's files. Raises `NotFound`."""
         shelf, native = await self._find("directory", uri)
+        if isinstance(verdict := judge_scope(ctx.principal.scopes, "resources", shelf.entry.source.id, native), Reject):
+            raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=native)
         if not _has_extension(shelf):
             return _tree(_shown_files(shelf), uri, uri)
         if not cast("SkillServing", shelf.entry.source).reads_directories:
@@ -122,6 +128,9 @@ class SkillFace:
         found = [_exposed_uri(child, shelf) for child in _objects(answer.get("resources")) if _is_allowed(child.get("uri"), shelf)]
         result: JsonObject = {"resources": found, "ttlMs": _ttl(answer), "cacheScope": "private"}
         return {**result, "nextCursor": answer["nextCursor"]} if isinstance(answer.get("nextCursor"), str) else result
+
+    def _admits(self, ctx: CallContext, shelf: Shelf, uri: str) -> bool:
+        return shelf.admits(ctx.principal, "resources", self._catalog.locate(uri)[1])
 
     def _serving(self) -> list[Shelf]:
         return [shelf for shelf in self._catalog.shelves if _has_extension(shelf) or shelf.shown_skills]
@@ -202,10 +211,13 @@ class SkillFace:
         return _tree([file for file in files if _is_allowed(file, shelf)], place, expose_uri(shelf.label, place))
 
 
-async def _ask(shelf: Shelf, method: SkillMethod, name: str, params: JsonObject, ctx: CallContext) -> JsonObject:
+async def _ask(
+    shelf: Shelf, method: SkillMethod, name: str, params: JsonObject, ctx: CallContext, native: str | None = None
+) -> JsonObject:
     """One request to a source, through its gate. Hosts compare what is listed with the file, so nothing is taken out of it."""
     source = cast("SkillServing", shelf.entry.source)
-    return await shelf.gate.finish(method, name, ctx, lambda inner: source.skills(method, params, inner), hidden_text="allow")
+    subject: Subject | None = None if native is None else ("resources", native)
+    return await shelf.gate.finish(method, name, ctx, lambda inner: source.skills(method, params, inner), "allow", subject)
 
 
 async def _page(shelf: Shelf, params: JsonObject, ctx: CallContext) -> JsonObject:

@@ -23,19 +23,20 @@ def keys() -> None:
 @keys.command("add")
 @click.argument("name")
 @click.option("--expires-days", type=float, metavar="DAYS", help="Days until it stops working. Default: never.")
+@click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="What it may use; repeat it for more. Default: everything.")
 @config_option
 @json_option
-def add_key(name: str, expires_days: float | None, config_path: str | None, as_json: bool) -> None:
+def add_key(name: str, expires_days: float | None, scopes: tuple[str, ...], config_path: str | None, as_json: bool) -> None:
     """Make a key for NAME and print it once."""
     from gateway.cli.output import print_json, say
 
     store = _store(config_path)
     try:
-        made = store.add(name, expires_days=expires_days)
+        made = store.add(name, expires_days=expires_days, scopes=scopes or None)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if as_json:
-        print_json({"id": made.id, "name": name, "key": made.token})
+        print_json({"id": made.id, "name": name, "key": made.token, "scopes": list(scopes) or None})
         return
     click.echo(made.token)
     say(f"Key {made.id} for {name!r}. It is shown this once; clients send it as `Authorization: Bearer <key>`.")
@@ -52,8 +53,8 @@ def list_keys(config_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"keys": infos})
         return
-    columns = ("id", "name", "created", "expires")
-    print_table(columns, [[str(info[key] or "never") for key in columns] for info in infos])
+    columns = ("id", "name", "created", "expires", "scopes")
+    print_table(columns, [_row(info) for info in infos])
 
 
 @keys.command("revoke")
@@ -89,7 +90,18 @@ def _store(config_path: str | None) -> KeyStore:
 
 
 def _as_json(info: KeyInfo) -> JsonObject:
-    return {"id": info.id, "name": info.name, "created": _moment(info.created_at), "expires": info.expires_at and _moment(info.expires_at)}
+    return {
+        "id": info.id,
+        "name": info.name,
+        "created": _moment(info.created_at),
+        "expires": info.expires_at and _moment(info.expires_at),
+        "scopes": None if info.scopes is None else list(info.scopes),
+    }
+
+
+def _row(info: JsonObject) -> list[str]:
+    scopes = "everything" if info["scopes"] is None else ", ".join(info["scopes"])
+    return [info["id"], info["name"], info["created"], info["expires"] or "never", scopes]
 
 
 def _moment(seconds: float) -> str:

@@ -25,7 +25,9 @@ from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog import Catalog
 from gateway.errors import AskUnavailable, GatewayError, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.decision import Reject
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+from gateway.server.http import insufficient_scope
 from gateway.server.parked import HANDLE_PREFIX, ParkedCaller, ParkedCalls
 from gateway.tools.base import Complete, InputRequired, Tool
 from gateway.tools.context import CallContext, ClientProfile, LogLevel, capability_of
@@ -82,12 +84,15 @@ class AguiRoute:
         guarded = await self._catalog.tools([f"agent/{name}"])
         if work is None or not guarded:
             return _refusal(404, f"There is no agent {name!r} here.")
+        principal = cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
+        if isinstance(verdict := guarded[0].admit(principal), Reject):
+            return insufficient_scope(f"tools:agent/{name}", verdict)
         try:
             state, answers = _resumed(wanted)
         except ValueError as error:
             return _refusal(400, str(error))
         ctx = CallContext(
-            principal=cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL)),
+            principal=principal,
             client=CLIENT,
             input_responses=answers,
             request_state=state,

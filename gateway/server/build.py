@@ -45,6 +45,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
 from gateway.catalog.skills import SkillFace
@@ -75,6 +76,10 @@ logger = logging.getLogger(__name__)
 
 REVOKED_SECONDS = 2.0
 """How long a call or task may go on after its caller's API key was revoked; what it asks next is refused at once."""
+
+AGUI_PATH = "/agui/"
+"""Where agents are reached by AG-UI applications, each by its name."""
+
 
 async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
     """Outermost middleware: what an unexpected exception says stays here; the SDK would send it to legacy clients as it is.
@@ -147,11 +152,11 @@ class GatewayServer:
         version: str,
         own_id: str,
         page_size: int,
-        instructions: Callable[[], str],
+        instructions: Callable[[Principal], str],
         ask_timeout_seconds: float,
         state_key: bytes,
     ) -> None:
-        """`instructions` describes what is here now; a person has `ask_timeout_seconds` to answer. `state_key` (32 bytes)
+        """`instructions` describes what is here now for a caller; a person has `ask_timeout_seconds` to answer. `state_key` (32 bytes)
         seals request state; gateways that share it take each other's. No side effects."""
         self._ask_timeout_seconds = ask_timeout_seconds
         self._kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None
@@ -165,9 +170,10 @@ class GatewayServer:
         self._lists = ListHandler(catalog, self.clients, page_size=page_size, own_id=own_id)
         self._reads = ReadHandler(catalog, self.clients)
         self._skills = SkillFace(catalog)
-        self.mcp = _Server(name, version=version, instructions=instructions(), get_tool_input_schema=catalog.input_schema)
+        self.mcp = _Server(name, version=version, instructions=instructions(LOCAL), get_tool_input_schema=catalog.input_schema)
         self._register()
         self.mcp.middleware.append(keep_internals)
+        self.mcp.middleware.append(self._describe_scoped)
         self.mcp.middleware.append(
             RequestStateBoundary(
                 RequestStateSecurity(
@@ -266,7 +272,16 @@ class GatewayServer:
                 made.append(agui.AguiRoute(self.catalog, agents, self._parked, **limits))
             return await made[0].serve(request)
 
-        return Route("/agui/{agent}", serve, methods=["POST"])
+        return Route(AGUI_PATH + "{agent}", serve, methods=["POST"])
+
+    async def _describe_scoped(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        """Middleware: a caller whose key is not for everything is told of what it may use."""
+        result = await call_next(ctx)
+        principal = principal_of(ctx)
+        if principal.scopes is None or result is None or ctx.method not in ("initialize", "server/discover"):
+            return result
+        told = {"instructions": self._instructions(principal)}
+        return {**result, **told} if isinstance(result, dict) else result.model_copy(update=told)
 
     async def _released(self, session: LegacySession) -> None:
         await self._reads.release(session)
@@ -275,7 +290,7 @@ class GatewayServer:
 
     def describe(self) -> None:
         """Tell clients that come from now on what is here now; done by itself when a list changes."""
-        self.mcp.instructions = self._instructions()
+        self.mcp.instructions = self._instructions(LOCAL)
         declare_skills(self.mcp, self._skills)
 
     def _describe_again(self, kind: ChangeKind) -> None:

@@ -102,7 +102,7 @@ class CallHandler:
 
     async def _run_leg(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
         run = tool.call
-        if not ctx.takes_tasks and self._tasks.may_take_long(tool, arguments):
+        if not ctx.takes_tasks and self._tasks.may_take_long(tool, arguments, ctx):
             run = self._attended(tool)
         if tool.definition.may_ask:
             return await self._parked.run(lambda leg: run(arguments, leg), ctx, caller)
@@ -122,10 +122,10 @@ class CallHandler:
         if self._tasks.must_run_here(tool):
             if ctx.client.protocol_version >= FIRST_WITH_TASKS:
                 raise MCPError(METHOD_NOT_FOUND, f"Tool {tool.exposed_name!r} only runs as a task: send `task` with the call.")
-            if not isinstance(tool.check(arguments), Reject):
+            if not isinstance(tool.check(arguments, ctx.principal), Reject):
                 return self._tasks.handle(await self._tasks.start(tool, arguments, ctx), tool)
         try:
-            if self._tasks.may_take_long(tool, arguments):
+            if self._tasks.may_take_long(tool, arguments, ctx):
                 outcome = await self._tasks.attend(tool, arguments, ctx, lambda inner: drive(tool, arguments, inner))
             else:
                 outcome = await drive(tool, arguments, ctx)

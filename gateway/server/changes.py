@@ -214,6 +214,9 @@ class Changes:
                 async with anyio.create_task_group() as tasks:
                     for uri in uris:
                         tasks.start_soon(watch, uri)
+            if facts.principal.scopes is not None:  # the stream would tell of what others watch
+                told = params.notifications.model_copy(update={"resource_subscriptions": watched})
+                params = params.model_copy(update={"notifications": told})
             if self._tasks is None:
                 return await self._listen(ctx, params)
             async with self._tasks.on_stream(ctx, params) as inner:

@@ -12,7 +12,8 @@ import logging
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY
 
-from gateway.errors import AskUnavailable, GatewayError, NotFound, StorageUnusable, UpstreamRefused, text_for_caller
+from gateway.errors import AskUnavailable, GatewayError, NotFound, PolicyDenied, StorageUnusable, UpstreamRefused, text_for_caller
+from gateway.policy import scopes
 from gateway.tools.context import Era, nested_capability
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ def to_mcp_error(error: Exception, era: Era) -> MCPError:
             return MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, str(error), {"requiredCapabilities": nested_capability(error.capability)})
         case UpstreamRefused() if relays_code(error.code, era):
             return MCPError(error.code, str(error), error.data)
+        case PolicyDenied(rule=scopes.RULE):
+            return MCPError(INVALID_PARAMS, str(error), {"error": "insufficient_scope"})
         case GatewayError():
             if isinstance(error, StorageUnusable):
                 logger.warning("a request was refused: %s", error)

@@ -25,9 +25,12 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from gateway.auth.keys import KeyStore
 from gateway.auth.principal import LOCAL, Principal
+from gateway.catalog.status import STATUS_URI
 from gateway.config.models import HttpSettings
 from gateway.errors import ConfigError, StorageError
-from gateway.server.build import GatewayServer
+from gateway.policy.decision import Reject
+from gateway.policy.scopes import OWN_SOURCE, judge_scope
+from gateway.server.build import AGUI_PATH, GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.direct import DirectPath
 from gateway.server.replay import RETRY_MILLISECONDS, SessionManager
@@ -81,12 +84,25 @@ MAX_KNOWN_ORIGINS = 256
 """Pairs of accepted Host and Origin values remembered."""
 
 
+def insufficient_scope(wanted: str, verdict: Reject) -> Response:
+    """The refusal of a page to a caller whose key has no scope `wanted` (RFC 6750, 3.1)."""
+    challenge = f'Bearer realm="moongate", error="insufficient_scope", scope="{wanted}"'
+    return JSONResponse({"error": "insufficient_scope", "message": verdict.reason}, 403, headers={"WWW-Authenticate": challenge})
+
+
 class KeyGate:
     """Outermost ASGI middleware: checks Host and Origin, verifies the API key, leaves the principal in the scope."""
 
-    def __init__(self, app: ASGIApp, keys: KeyStore, security: TransportSecuritySettings, *, requires_key: bool) -> None:
-        """`requires_key` holds even when the last key is revoked while the gateway runs: then nobody gets in."""
+    def __init__(
+        self, app: ASGIApp, keys: KeyStore, security: TransportSecuritySettings, *, requires_key: bool, judged: Sequence[str] = ()
+    ) -> None:
+        """`requires_key` holds even when the last key is revoked while the gateway runs: then nobody gets in.
+
+        At the paths `judged`, and below those that end in a slash, a caller's scopes are judged by what is asked for there; all other
+        pages show the whole gateway.
+        """
         self._app = app
+        self._judged = tuple(judged)
         self._keys = keys
         self._requires_key = requires_key
         self._rebinding = TransportSecurityMiddleware(security)
@@ -120,10 +136,18 @@ class KeyGate:
             body = {"error": "unauthorized", "message": "Send `Authorization: Bearer <API key>`; make one with `moongate keys add NAME`."}
             await JSONResponse(body, 401, headers={"WWW-Authenticate": 'Bearer realm="moongate"'})(scope, receive, send)
             return
+        if principal.scopes is not None and not self._is_judged(scope["path"]):
+            verdict = judge_scope(principal.scopes, "resources", OWN_SOURCE, STATUS_URI)
+            if isinstance(verdict, Reject):
+                await insufficient_scope(f"resources:{OWN_SOURCE}/{STATUS_URI}", verdict)(scope, receive, send)
+                return
         scope[PRINCIPAL_SCOPE_KEY] = principal
         if principal is not LOCAL:
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         await self._app(scope, receive, send)
+
+    def _is_judged(self, path: str) -> bool:
+        return any(path == judged or (judged != "/" and judged.endswith("/") and path.startswith(judged)) for judged in self._judged)
 
     async def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Response | None:
         """What the SDK says of Host and Origin; what it accepted once is not shown to it again."""
@@ -177,4 +201,5 @@ def build_http_app(
     app: ASGIApp = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site)))  # only redirects ask how the client came
     if settings.direct_path == "auto":
         app = DirectPath(app, server, path=settings.path, max_request_bytes=settings.max_request_bytes)
-    return KeyGate(app, keys, security, requires_key=not is_loopback(host) or bool(keys.list()))
+    must = not is_loopback(host) or bool(keys.list())
+    return KeyGate(app, keys, security, requires_key=must, judged=(settings.path, AGUI_PATH))

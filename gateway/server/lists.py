@@ -17,7 +17,7 @@ from mcp_types import INVALID_PARAMS, PaginatedRequestParams
 
 from gateway.catalog import Catalog
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.server.clients import Clients, RequestContext, is_modern
+from gateway.server.clients import Clients, RequestContext, is_modern, principal_of
 from gateway.tools.base import Kind
 from gateway.upstream.hop import GATEWAY_KEY, VIA_KEY, with_hops
 
@@ -42,7 +42,7 @@ class ListHandler:
     async def tools(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
         """`tools/list`."""
         await self._catalog.ready()
-        entries: Sequence[JsonObject] = self._catalog.wire_tools()
+        entries: Sequence[JsonObject] = self._catalog.wire_tools(principal_of(ctx))
         if self._catalog.disclosure is not None:
             entries = self._catalog.disclosure.visible(entries, self._clients.scope(ctx))
         return self._page(ctx, params, "tools", "name", entries)
@@ -61,7 +61,7 @@ class ListHandler:
 
     async def _kind(self, ctx: RequestContext, params: PaginatedRequestParams | None, kind: Kind, key: str) -> JsonObject:
         await self._catalog.ready()
-        return self._page(ctx, params, _WIRE_KEY[kind], key, self._catalog.wire(kind))
+        return self._page(ctx, params, _WIRE_KEY[kind], key, self._catalog.wire(kind, principal_of(ctx)))
 
     def _page(
         self, ctx: RequestContext, params: PaginatedRequestParams | None, wire_key: str, key: str, entries: Sequence[JsonObject]

@@ -127,13 +127,13 @@ class TaskHandler:
     def starts_here(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
         """Whether a call becomes a task of this gateway. A call that policy refuses does not: its refusal is the answer."""
         runs_here = self._given is not None and tool.definition.task_by == "gateway"
-        return runs_here and ctx.takes_tasks and not isinstance(tool.check(arguments), Reject)
+        return runs_here and ctx.takes_tasks and not isinstance(tool.check(arguments, ctx.principal), Reject)
 
-    def may_take_long(self, tool: GuardedTool, arguments: JsonObject) -> bool:
+    def may_take_long(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
         """Whether a call of a client that has no tasks may go on as one when its client has waited long enough."""
         if self._given is None or self._given.settings.inline_seconds is None or tool.definition.task_by == "nobody":
             return False
-        return not isinstance(tool.check(arguments), Reject)
+        return not isinstance(tool.check(arguments, ctx.principal), Reject)
 
     async def attend(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, work: Work) -> ToolOutcome:
         """Make a call whose client waits for it: what `work` gives, or a handle when it takes too long (`TaskRunner.attend`).
@@ -183,10 +183,10 @@ class TaskHandler:
         if tool.definition.task_by == "nobody":
             raise MCPError(METHOD_NOT_FOUND, f"Tool {params.name!r} cannot run as a task.")
         arguments = cast("JsonObject", raw.get("arguments") or {})
-        if isinstance(tool.check(arguments), Reject):
+        facts = self._clients.context(ctx, WireCaller(ctx))
+        if isinstance(tool.check(arguments, facts.principal), Reject):
             return await call_next(ctx)
         ttl = cast("JsonMapping", raw["task"]).get("ttl")
-        facts = self._clients.context(ctx, WireCaller(ctx))
         seconds = ttl / 1000 if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl > 0 else None
         try:
             task = await self.start(tool, arguments, facts, seconds)

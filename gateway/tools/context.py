@@ -312,6 +312,10 @@ class CallContext:
             object.__setattr__(inner, "waits", (*self.waits, wait))
         return inner
 
+    def let_in(self) -> CallContext:
+        """This call behind the gate: what it leads to is not measured by the scopes of the caller's key again."""
+        return dataclasses.replace(self, principal=self.principal.unscoped())
+
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress to the caller; `progress` must grow from call to call."""
         await self.caller.progress(progress, total, message)

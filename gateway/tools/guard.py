@@ -18,6 +18,7 @@ from typing import cast
 
 import anyio
 
+from gateway.auth.principal import Principal
 from gateway.config.policies import SourcePolicy, ToolOverride
 from gateway.errors import (
     AskExpired,
@@ -39,6 +40,7 @@ from gateway.policy.decision import Pass, Reject, Rewrite, Verdict
 from gateway.policy.hidden_text import HiddenText, judge_result_text, strip_value
 from gateway.policy.limits import Shorten, judge_asks, judge_result
 from gateway.policy.repeats import is_repeatable
+from gateway.policy.scopes import OWN_SOURCE, judge_scope
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals, Grant
@@ -209,8 +211,14 @@ class GuardedTool:
         """Whether the tool is ours, not a remote server's."""
         return self._policy.is_local
 
-    def check(self, arguments: JsonObject) -> Verdict:
+    def admit(self, principal: Principal) -> Verdict:
+        """Whether this caller may use the tool at all."""
+        return judge_scope(principal.scopes, "tools", self.source, self.definition.name)
+
+    def check(self, arguments: JsonObject, principal: Principal) -> Verdict:
         """Judge a call without running it; whoever is about to start a task asks first."""
+        if principal.scopes is not None and isinstance(verdict := self.admit(principal), Reject):
+            return verdict
         return self._policy.arguments.judge(arguments)
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
@@ -232,7 +240,7 @@ class GuardedTool:
         if self._usage is not None:
             self._usage.begin()
         try:
-            verdict = self.check(arguments)
+            verdict = self.check(arguments, ctx.principal)
             if isinstance(verdict, Reject):
                 record.refuse(verdict)
                 self._note_dropped(verdict.dropped)
@@ -245,6 +253,8 @@ class GuardedTool:
                 record.refuse(grant)
                 return _noting(refusal(grant.rule, grant.reason), record.dropped)
             ctx = grant.opened(ctx) if grant is not None else ctx
+            if ctx.principal.scopes is not None and self.source != OWN_SOURCE:
+                ctx = ctx.let_in()
             outcome = self._cleaned(await self._run(arguments, ctx, record), record)
             outcome = await self._limited(outcome, ctx, record)
             outcome = grant.sealed(outcome) if grant is not None else outcome

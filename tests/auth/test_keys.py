@@ -148,8 +148,8 @@ def test_a_damaged_file_lets_nobody_in_and_says_how_to_mend_it(path: Path, conte
 def test_a_file_of_a_later_version_is_not_guessed_at(path: Path) -> None:
     keys = KeyStore(path)
     keys.add("laptop")
-    path.write_text('{"version": 2, "keys": []}')
-    with pytest.raises(StorageError, match="version 2"):
+    path.write_text('{"version": 3, "keys": []}')
+    with pytest.raises(StorageError, match="version 3"):
         keys.list()
 
 

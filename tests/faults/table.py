@@ -93,7 +93,7 @@ ATTACKS: dict[int, Row] = {
     16: Row("sampling without end", "a budget per server that survives restarts"),
     17: Row("phishing by forms and URLs", "no form may ask for a secret; only web addresses are shown"),
     18: Row("OAuth mix-up, foreign state, unsafe metadata", "no token is earned"),
-    19: Row("scopes that grow", "-", "open: keys name callers, and policies hold for all of them; there are no scopes per key yet"),
+    19: Row("scopes that grow", "a key is shown what it is for, and refused the rest on every way in"),
     20: Row("arguments misused within their schema", "rules on values hold and cannot be bypassed"),
     21: Row("oversize, depth, compression, endless lists", "refused or cut off while they come"),
     22: Row("slow-loris and floods of connections", "ended within the set times; honest calls are answered meanwhile"),

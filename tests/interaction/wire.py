@@ -56,7 +56,7 @@ class HttpWire:
         """One POST; notifications before the answer are passed over."""
         headers = {"Accept": "application/json, text/event-stream", **self.headers}
         if self.era == "modern":
-            name = params.get("name") or params.get("taskId")
+            name = params.get("name") or params.get("taskId") or params.get("uri")
             headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method, **({"Mcp-Name": name} if name else {})}
             params = modern_params(params, tasks=self.tasks, capabilities=self.capabilities)
         answer = await self.http.post(self.url, headers=headers, json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params})

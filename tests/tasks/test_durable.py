@@ -264,12 +264,15 @@ async def test_a_process_that_lost_a_task_stops_working_on_it_and_does_not_hang(
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         assert ctx.durable is not None
 
-        async def work(key: str) -> JsonValue:
-            journal.write("first")
-            with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:
+        def steal() -> None:
+            with closing(sqlite3.connect(tmp_path / DATABASE_FILE, timeout=20)) as database:
                 database.execute("UPDATE tasks SET owner = 'another'")
                 database.execute("INSERT INTO task_owners VALUES ('another', 1e12)")
                 database.commit()
+
+        async def work(key: str) -> JsonValue:
+            journal.write("first")
+            await anyio.to_thread.run_sync(steal)  # the runner may hold the file until it goes on
             stolen.set()
             return None
 

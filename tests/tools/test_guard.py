@@ -155,7 +155,7 @@ async def test_a_refused_call_never_reaches_the_tool_and_says_why() -> None:
 
 async def test_check_judges_without_running_and_without_events() -> None:
     events = EventStream()
-    verdict = guard(never, events=events).check({"path": 1})
+    verdict = guard(never, events=events).check({"path": 1}, LOCAL.principal)
     assert isinstance(verdict, Reject)
     assert verdict.rule == "inputSchema"
     assert events.recent() == []

@@ -1,0 +1,64 @@
+"""What a caller's API key is for: one decision about tools, resources and prompts, and what is shown of the gateway itself.
+
+A scope is `SOURCE`, `SOURCE/NAME` or `KIND:SOURCE/NAME`: globs over ids of sources and native names (of a resource its URI), as
+in the `tools` of an agent. It is judged once, where the caller comes in: what an agent or workflow of this gateway calls is what
+its file names, whoever calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Literal, get_args
+
+from gateway.policy.decision import PASS, Reject, Verdict
+
+RULE = "scopes"
+
+ScopeKind = Literal["tools", "resources", "prompts"]
+"""Templates count as resources, skills too."""
+
+OWN_SOURCE = "gateway"
+"""The gateway's own tools and resources: most show a caller nothing but its own tasks, sessions and results."""
+
+STATUS_NAMES = frozenset({"gateway_status", "moongate://status"})
+"""Of `OWN_SOURCE`, what tells of every source; the pages of the console do the same."""
+
+MAX_SCOPES = 100
+MAX_SCOPE_LENGTH = 500
+
+_KINDS = frozenset(get_args(ScopeKind))
+
+
+def scope_problem(scope: str) -> str | None:
+    """What is wrong with a scope as an operator wrote it; `None` where nothing is."""
+    kind, source, name = _parts(scope)
+    if not source or not name or len(scope) > MAX_SCOPE_LENGTH or not scope.isprintable() or any(mark in scope for mark in ' "\\'):
+        return f"{scope[:60]!r} is no scope: write SOURCE, SOURCE/NAME or KIND:SOURCE/NAME, like docs, docs/search_* or resources:docs."
+    if kind is not None and kind not in _KINDS:
+        return f"Scope {scope[:60]!r} has the unknown kind {kind[:60]!r}: it is one of {', '.join(sorted(_KINDS))}, or left out for all."
+    return None
+
+
+def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name: str) -> Verdict:
+    """Whether a caller with these scopes (`None`: a key for everything) may use what `source` calls `name`."""
+    if scopes is None or (source == OWN_SOURCE and name not in STATUS_NAMES):
+        return PASS
+    for scope in scopes:
+        wanted, of, named = _parts(scope)
+        if wanted in (None, kind) and fnmatchcase(source, of) and fnmatchcase(name, named):
+            return PASS
+    has = ", ".join(scopes)
+    return Reject(RULE, f"This API key has no scope for {kind[:-1]} {name[:200]!r} of {source!r}. Its scopes: {has[:500] or 'none'}.")
+
+
+def knows_source(scopes: Sequence[str] | None, source: str) -> bool:
+    """Whether a caller with these scopes may use anything of a source."""
+    return scopes is None or any(fnmatchcase(source, _parts(scope)[1]) for scope in scopes)
+
+
+def _parts(scope: str) -> tuple[str | None, str, str]:
+    """Kind, source and name; a source alone is all of it."""
+    place, slash, name = scope.partition("/")
+    kind, colon, source = place.rpartition(":")
+    return (kind if colon else None), source, (name if slash else "*")

@@ -1,0 +1,331 @@
+"""Attack 19, scopes that grow: a key that is not for everything is shown what it is for, and refused the rest on every way in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from gateway.auth.keys import KeyStore
+from gateway.errors import StorageError
+from gateway.policy.decision import PASS
+from gateway.policy.scopes import judge_scope, scope_problem
+from gateway.storage.entries import AuditEntry
+from tests.cli.processes import moongate
+from tests.fakes.inside import gateway_inside, raw_inside
+from tests.interaction.wire import EXTENSION, Era, over_http
+from tests.skills.on_disk import write_skill
+from tests.storage.test_records import records
+
+pytestmark = [pytest.mark.attack(19), pytest.mark.timeout(60)]
+ERAS: tuple[Era, ...] = ("legacy", "modern")
+ANY: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}
+DOCS: dict[str, Any] = {
+    "instructions": "Ask me about the docs.",
+    "tools": [{"name": name, "inputSchema": ANY} for name in ("search_pages", "search_people", "delete")],
+    "resources": [{"uri": f"page://{name}", "name": name} for name in ("open", "shut")],
+    "templates": [{"uriTemplate": "shut://{id}", "name": "shut"}],
+    "prompts": [{"name": name} for name in ("ask", "tell")],
+    "reads": {f"page://{name}": {"contents": [{"uri": f"page://{name}", "text": name}]} for name in ("open", "shut")},
+    "rendered": {name: {"messages": []} for name in ("ask", "tell")},
+}
+VAULT: dict[str, Any] = {
+    "instructions": "The vault's own words.",
+    "tools": [{"name": "open", "inputSchema": ANY}],
+    "resources": [{"uri": "secret://one", "name": "one"}],
+    "reads": {"secret://one": {"contents": [{"uri": "secret://one", "text": "gold"}]}},
+}
+FLOW = """\
+name: fetch
+description: Opens the vault.
+input: {}
+executors:
+  one: {tool: vault/open, arguments: {}}
+start: one
+output: one
+"""
+READER = ("tools:docs/search_*", "resources:docs/page://open", "prompts:docs/ask")
+
+
+@dataclass(frozen=True)
+class House:
+    url: str
+    state: Path
+    keys: dict[str, str]
+
+    @property
+    def origin(self) -> str:
+        return self.url.removesuffix("/mcp")
+
+    def get(self, name: str, path: str) -> httpx2.Response:
+        return httpx2.get(self.origin + path, headers={"Authorization": f"Bearer {self.keys[name]}"})
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+    folder = tmp_path_factory.mktemp("scopes")
+    (folder / "flow.workflow.yaml").write_text(FLOW)
+    (folder / "clerk.agent.md").write_text("---\nname: clerk\ndescription: Helps.\nmodel: openai:none\n---\nHelp.\n")
+    write_skill(folder / "skills" / "pdf")
+    state = folder / "gateway-state"
+    store = KeyStore(state / "keys.json")
+    scopes = {"all": None, "reader": READER, "flow": ("workflow/fetch",), "docs": ("docs",), "skill": ("skill",), "status": ("gateway",)}
+    keys = {name: store.add(name, scopes=given).token for name, given in scopes.items()}
+    with ExitStack() as stack:
+        urls = {name: stack.enter_context(raw_inside(told)) for name, told in (("docs", DOCS), ("vault", VAULT))}
+        config = {
+            "mcpServers": {name: {"type": "http", "url": url} for name, url in urls.items()},
+            "policies": {"docs": {"tasks": {"promote": ["delete"]}}, "vault": {"disclosure": "on-demand"}},
+            "expose": {"agents": ["."], "skills": ["skills"]},
+        }
+        yield House(stack.enter_context(gateway_inside(folder, config)).url, state, keys)
+
+
+def names(answer: dict[str, Any], kind: str, key: str) -> set[str]:
+    return {entry[key] for entry in answer["result"][kind]}
+
+
+OWN = {
+    "read_result", "list_tools", "load_tools", "unload_tools", "task_status", "task_result", "task_cancel", "session_list", "session_delete"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_lists_show_a_key_what_it_is_for(house: House, era: Era) -> None:
+    async with over_http(house.url, era, token=house.keys["reader"]) as wire:
+        assert names(await wire.send("tools/list"), "tools", "name") - OWN == {"docs__search_pages", "docs__search_people"}
+        assert names(await wire.send("resources/list"), "resources", "uri") == {"docs+page://open"}
+        templates = names(await wire.send("resources/templates/list"), "resourceTemplates", "uriTemplate")
+        assert not [uri for uri in templates if "shut" in uri]
+        assert names(await wire.send("prompts/list"), "prompts", "name") == {"docs__ask"}
+    async with over_http(house.url, era, token=house.keys["all"]) as wire:
+        listed = names(await wire.send("tools/list"), "tools", "name")
+        assert {"docs__delete", "workflow__fetch", "gateway_status", "search_skills"} <= listed
+        assert len(names(await wire.send("prompts/list"), "prompts", "name")) >= 2
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_what_is_called_by_name_without_a_scope_is_refused_and_reaches_no_server(house: House, era: Era) -> None:
+    async with over_http(house.url, era, token=house.keys["reader"], tasks=era == "legacy") as wire:
+        for tool in ("docs__delete", "vault__open", "workflow__fetch", "agent__clerk", "search_skills", "load_skill", "gateway_status"):
+            refused = (await wire.send("tools/call", name=tool, arguments={}))["result"]
+            assert refused["isError"] and refused["_meta"]["dev.moongate/rule"] == "scopes", tool
+            assert "no scope for tool" in refused["content"][0]["text"] and "docs/search_*" in refused["content"][0]["text"]
+        passed = (await wire.send("tools/call", name="docs__search_pages", arguments={"text": "x"}))["result"]
+        assert passed["structuredContent"]["got"]["name"] == "search_pages"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_no_task_is_made_of_a_call_without_a_scope(house: House, era: Era) -> None:
+    task: dict[str, Any] = {"task": {}} if era == "legacy" else {}
+    async with over_http(house.url, era, token=house.keys["reader"]) as wire:
+        refused = (await wire.send("tools/call", name="docs__delete", arguments={}, **task))["result"]
+        assert refused["_meta"]["dev.moongate/rule"] == "scopes"
+        assert not refused.get("task") and refused.get("resultType", "complete") == "complete"
+    async with over_http(house.url, era, token=house.keys["docs"]) as wire:
+        made = (await wire.send("tools/call", name="docs__delete", arguments={}, **task))["result"]
+        task_id = made["task"]["taskId"] if era == "legacy" else made["taskId"]
+        with anyio.fail_after(20):
+            while (await wire.send("tasks/get", taskId=task_id))["result"]["status"] != "completed":
+                await anyio.sleep(0.02)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_reads_prompts_completions_and_subscriptions_without_a_scope_are_refused(house: House, era: Era) -> None:
+    wants: list[tuple[str, dict[str, Any]]] = [
+        ("resources/read", {"uri": "docs+page://shut"}),
+        ("resources/read", {"uri": "vault+secret://one"}),
+        ("resources/read", {"uri": "moongate://status"}),
+        ("resources/read", {"uri": "skill://pdf/SKILL.md"}),
+        ("prompts/get", {"name": "docs__tell"}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "docs__tell"}, "argument": {"name": "a", "value": ""}}),
+        ("completion/complete", {"ref": {"type": "ref/resource", "uri": "docs+shut://{id}"}, "argument": {"name": "id", "value": ""}}),
+        *([("resources/subscribe", {"uri": "docs+page://shut"})] if era == "legacy" else []),
+    ]
+    async with over_http(house.url, era, token=house.keys["reader"]) as wire:
+        for method, params in wants:
+            error = (await wire.send(method, **params))["error"]
+            assert (error["code"], error["data"]) == (-32602, {"error": "insufficient_scope"}), (method, params)
+            assert "no scope for" in error["message"]
+        read = (await wire.send("resources/read", uri="docs+page://open"))["result"]
+        assert read["contents"][0]["text"] == "open"
+        assert "result" in await wire.send("prompts/get", name="docs__ask")
+
+
+async def test_the_skills_extension_shows_a_key_the_skills_it_is_for(house: House) -> None:
+    for name, shown in (("skill", {"skill://pdf/SKILL.md"}), ("reader", set[str]())):
+        async with over_http(house.url, "modern", token=house.keys[name]) as wire:
+            assert names(await wire.send("skills/list"), "skills", "uri") == shown
+            for method, uri in (("skills/get", "skill://pdf/SKILL.md"), ("resources/directory/read", "skill://pdf")):
+                answer = await wire.send(method, uri=uri)
+                assert ("result" in answer) == bool(shown), answer
+                assert shown or answer["error"]["data"] == {"error": "insufficient_scope"}
+
+
+async def test_tools_that_are_loaded_on_demand_are_found_by_those_who_may_use_them(house: House) -> None:
+    for name, found in (("all", ["vault__open"]), ("reader", [])):
+        async with over_http(house.url, "modern", token=house.keys[name], tasks=False) as wire:
+            listed = (await wire.send("tools/call", name="list_tools", arguments={}))["result"]["structuredContent"]
+            assert [tool["name"] for tool in listed["tools"]] == found
+            loaded = (await wire.send("tools/call", name="load_tools", arguments={"names": ["vault__open"]}))["result"]
+            assert bool(loaded.get("isError")) == (not found)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_what_a_key_is_for_may_use_what_it_needs_itself(house: House, era: Era) -> None:
+    """A workflow calls what its file names: the key is for the workflow, not for the vault."""
+    async with over_http(house.url, era, token=house.keys["flow"], tasks=False) as wire:
+        assert names(await wire.send("tools/list"), "tools", "name") - OWN == {"workflow__fetch"}
+        done = (await wire.send("tools/call", name="workflow__fetch", arguments={}))["result"]
+        assert not done.get("isError"), done
+        assert (await wire.send("tools/call", name="vault__open", arguments={}))["result"]["isError"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_key_is_told_of_the_sources_it_is_for(house: House, era: Era) -> None:
+    async def told(name: str) -> str:
+        headers = {"Authorization": f"Bearer {house.keys[name]}", "Accept": "application/json, text/event-stream"}
+        if era == "modern":
+            async with over_http(house.url, era, token=house.keys[name]) as wire:
+                return (await wire.send("server/discover"))["result"]["instructions"]
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+        return httpx2.post(house.url, headers=headers, json=hello).text
+
+    assert "vault" in await told("all") and "own words" in await told("all")
+    shown = await told("docs")
+    assert "Ask me about the docs." in shown and "vault" not in shown and "skills for" not in shown
+
+
+@pytest.mark.parametrize("path", ["/", "/status.json"])
+def test_the_pages_are_for_keys_that_may_see_the_gateway(house: House, path: str) -> None:
+    refused = house.get("reader", path)
+    assert (refused.status_code, refused.json()["error"]) == (403, "insufficient_scope")
+    assert refused.headers["www-authenticate"].startswith('Bearer realm="moongate", error="insufficient_scope", scope="')
+    assert "vault" not in refused.text
+    assert (house.get("all", path).status_code, house.get("status", path).status_code) == (200, 200)
+    assert house.get("reader", "/ready").status_code == 200
+
+
+def test_an_agent_run_of_an_application_without_a_scope_is_refused_before_it_begins(house: House) -> None:
+    body: dict[str, Any] = {"threadId": "t", "runId": "r", "messages": [], "tools": [], "context": [], "state": {}, "forwardedProps": {}}
+    asked = httpx2.post(f"{house.origin}/agui/clerk", headers={"Authorization": f"Bearer {house.keys['reader']}"}, json=body)
+    assert (asked.status_code, asked.json()["error"]) == (403, "insufficient_scope")
+    assert 'scope="tools:agent/clerk"' in asked.headers["www-authenticate"]
+
+
+async def test_a_refusal_is_in_the_audit_log_with_its_rule(house: House) -> None:
+    async with over_http(house.url, "modern", token=house.keys["flow"]) as wire:
+        await wire.send("tools/call", name="docs__search_people", arguments={})
+
+    async def refused() -> list[AuditEntry]:
+        async with records(house.state) as made:
+            entries = await (await made.audit()).read(since=0, source="docs", limit=1000)
+        return [entry for entry in entries if entry.name == "docs__search_people" and entry.fields.get("rule") == "scopes"]
+
+    with anyio.fail_after(20):
+        while not (found := await refused()):
+            await anyio.sleep(0.05)
+    assert {entry.kind for entry in found} == {"call.refused"}
+
+
+async def test_a_stream_of_changes_tells_a_key_of_nothing_it_may_not_read(house: House) -> None:
+    """It acknowledges what the key may read, of all that was asked for."""
+    headers = {"Authorization": f"Bearer {house.keys['reader']}", "Accept": "application/json, text/event-stream"}
+    headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}
+    prefix = "io.modelcontextprotocol"
+    meta: dict[str, Any] = {f"{prefix}/protocolVersion": "2026-07-28", f"{prefix}/clientCapabilities": {"extensions": {EXTENSION: {}}}}
+    wanted = {"resourceSubscriptions": ["docs+page://shut", "vault+secret://one"]}
+    body: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "method": "subscriptions/listen", "params": {"_meta": meta, "notifications": wanted}}
+    acknowledged: dict[str, Any] = {}
+    async with httpx2.AsyncClient(timeout=20) as http, http.stream("POST", house.url, headers=headers, json=body) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                acknowledged = json.loads(line[6:])
+                break
+    assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
+    assert not acknowledged["params"]["notifications"].get("resourceSubscriptions")
+
+
+# -- the decision ----------------------------------------------------------------------------------------------------
+
+
+TABLE: list[tuple[str, str, str, str, bool]] = [
+    ("docs", "tools", "docs", "delete", True),
+    ("docs", "resources", "docs", "page://a/b?c", True),
+    ("docs", "tools", "docs2", "delete", False),
+    ("docs/*", "prompts", "docs", "ask", True),
+    ("docs/search_*", "tools", "docs", "search_x", True),
+    ("docs/search_*", "tools", "docs", "research_x", False),
+    ("docs/search_*", "tools", "docs", "SEARCH_x", False),
+    ("tools:docs/*", "resources", "docs", "page://a", False),
+    ("resources:docs/page://*", "resources", "docs", "page://a/../b", True),
+    ("resources:docs/page://*", "resources", "docs", "pages://a", False),
+    ("prompts:*", "prompts", "any", "ask", True),
+    ("prompts:*", "tools", "any", "ask", False),
+    ("*", "tools", "any", "any", True),
+    ("*/search", "tools", "any", "search", True),
+    ("do[ck]s/a?", "tools", "docs", "ab", True),
+    ("docs/", "tools", "docs", "", True),
+    ("skill", "tools", "gateway", "read_result", True),
+    ("skill", "tools", "gateway", "gateway_status", False),
+    ("skill", "resources", "gateway", "moongate://status", False),
+    ("gateway", "resources", "gateway", "moongate://status", True),
+    ("tools:gateway/gateway_status", "resources", "gateway", "moongate://status", False),
+]
+
+
+@pytest.mark.parametrize(("scope", "kind", "source", "name", "passes"), TABLE)
+def test_a_scope_covers_what_it_names_and_nothing_else(scope: str, kind: Any, source: str, name: str, passes: bool) -> None:
+    assert (judge_scope([scope], kind, source, name) is PASS) == passes
+    assert (judge_scope(["other", scope], kind, source, name) is PASS) == passes
+    assert judge_scope(None, kind, source, name) is PASS
+    assert judge_scope([], kind, "docs", name) is not PASS
+
+
+@pytest.mark.parametrize("scope", ["", "/x", "docs/", "tool:docs", ":docs", "tools:", "a b", 'a"b', "a\\b", "a\nb", "x" * 501])
+def test_what_is_no_scope_makes_no_key(scope: str, tmp_path: Path) -> None:
+    assert scope_problem(scope)
+    with pytest.raises(ValueError, match=r"(?i)scope"):
+        KeyStore(tmp_path / "keys.json").add("x", scopes=[scope])
+    assert not (tmp_path / "keys.json").exists()
+
+
+def test_a_file_with_scopes_is_none_for_a_version_that_knows_none_and_a_damaged_one_lets_nobody_in(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    store = KeyStore(path)
+    whole = store.add("whole")
+    assert json.loads(path.read_text())["version"] == 1
+    bound = store.add("bound", scopes=["docs", "docs", "prompts:up"])
+    document = json.loads(path.read_text())
+    assert document["version"] == 2
+    assert [info.scopes for info in KeyStore(path).list()] == [None, ("docs", "prompts:up")]
+    principal = KeyStore(path).verify(bound.token)
+    assert principal is not None and principal.scopes == ("docs", "prompts:up") and principal.unscoped().scopes is None
+    store.revoke(bound.id)
+    assert json.loads(path.read_text())["version"] == 1
+    damages: list[Any] = ["docs", [1], None, {}]
+    for damage in damages:
+        document["keys"][1]["scopes"] = damage
+        path.write_text(json.dumps(document))
+        with pytest.raises(StorageError, match="damaged"):
+            KeyStore(path).verify(whole.token)
+
+
+def test_the_command_line_makes_and_shows_scoped_keys_and_refuses_what_is_none(tmp_path: Path) -> None:
+    made = moongate("keys", "add", "reader", "--scope", "docs/search_*", "--scope", "prompts:docs", "--json", cwd=tmp_path).data
+    assert made["scopes"] == ["docs/search_*", "prompts:docs"]
+    moongate("keys", "add", "whole", cwd=tmp_path)
+    listed = moongate("keys", "list", "--json", cwd=tmp_path).data["keys"]
+    assert [key["scopes"] for key in listed] == [["docs/search_*", "prompts:docs"], None]
+    shown = moongate("keys", "list", cwd=tmp_path).out
+    assert "docs/search_*, prompts:docs" in shown and "everything" in shown
+    refused = moongate("keys", "add", "bad", "--scope", "tool:docs", cwd=tmp_path)
+    assert refused.code == 1 and "unknown kind 'tool'" in refused.err
