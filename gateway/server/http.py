@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
@@ -27,7 +28,8 @@ from gateway.config.models import HttpSettings
 from gateway.errors import ConfigError, StorageError
 from gateway.server.build import GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
-from gateway.server.direct import DirectPath
+from gateway.server.direct import DirectPath, Takes
+from gateway.server.homeward import Homeward
 from gateway.server.replay import RETRY_MILLISECONDS, SessionManager
 
 logger = logging.getLogger(__name__)
@@ -35,7 +37,21 @@ logger = logging.getLogger(__name__)
 OPEN_PATHS = frozenset({"/health", "/ready"})
 """Answered without a key: they say nothing but up or down."""
 
+_ALIVE = frozenset({"/health"})
+"""Says that this very process lives."""
+
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """What a worker that is not home has to know of home."""
+
+    home_path: str
+    """The socket where it takes requests."""
+    home_serves: Callable[[], bool]
+    takes: Takes
+    """Which calls need not go there."""
 
 
 def is_loopback(host: str) -> bool:
@@ -135,8 +151,9 @@ def build_http_app(
     port: int,
     ready: Callable[[], bool],
     routes: Sequence[BaseRoute] = (),
+    away: Away | None = None,
 ) -> Starlette:
-    """The ASGI application; its lifespan runs the legacy session manager.
+    """The ASGI application; its lifespan runs the legacy session manager. A worker that is not home hands on what is not for it (`away`).
 
     Raises:
         ConfigError: The bind is not safe.
@@ -158,7 +175,10 @@ def build_http_app(
     app = Starlette(
         routes=[endpoint, Route("/health", health), Route("/ready", readiness), *routes], lifespan=lambda _: manager.run()
     )
+    if away is not None:
+        app.add_middleware(Homeward, path=away.home_path, home_serves=away.home_serves, own_paths=_ALIVE)
     if settings.direct_path == "auto":
-        app.add_middleware(DirectPath, server=server, path=settings.path, max_request_bytes=settings.max_request_bytes)
+        takes = away.takes if away is not None else None
+        app.add_middleware(DirectPath, server=server, path=settings.path, max_request_bytes=settings.max_request_bytes, takes=takes)
     app.add_middleware(KeyGate, keys=keys, security=security, requires_key=not is_loopback(host) or bool(keys.list()))
     return app
