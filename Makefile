@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 # One test process more than there are processors: tests wait for the gateways and servers they start.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: setup run test check lint types layers house schemas bench bench-start bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
+.PHONY: setup run test check lint types layers house schemas bench bench-start bench-stdio bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
 
 setup: $(STAMP)
 
@@ -55,6 +55,9 @@ bench: $(STAMP)
 
 bench-start: $(STAMP)
 	@$(BIN)/python -m benchmarks.start $(ARGS)
+
+bench-stdio: $(STAMP)
+	@$(BIN)/python -m benchmarks.stdio $(ARGS)
 
 bench-loop: $(STAMP)
 	@$(BIN)/python -m benchmarks.loop $(ARGS)

@@ -25,6 +25,8 @@ from gateway.app.lock import LockFile
 from gateway.app.reload import Reloader, fixed_changes, with_fixed
 from gateway.app.servers import Servers
 from gateway.app.shared_skills import SharedSkills
+from gateway.app.spread import Spread
+from gateway.app.workers import Place
 from gateway.auth.keys import KeyStore
 from gateway.auth.principal import Principal
 from gateway.catalog import Catalog, CatalogEntry
@@ -79,8 +81,10 @@ _DEFAULT_PREFIX = {"skill": "", "function": "function", "agent": "agent", "workf
 class Gateway:
     """One running gateway. `from_config`, enter, then `serve_stdio` or `serve_http`."""
 
-    def __init__(self, loaded: LoadedConfig, events: EventStream) -> None:
+    def __init__(self, loaded: LoadedConfig, events: EventStream, place: Place | None = None) -> None:
         self.loaded = loaded
+        self._place = place
+        self._spread: Spread | None = None
         self.events = events
         self.catalog: Catalog
         self.keys: KeyStore
@@ -101,9 +105,9 @@ class Gateway:
         self._list_deadline = 0.0
 
     @classmethod
-    def from_config(cls, loaded: LoadedConfig, *, events: EventStream | None = None) -> Gateway:
-        """A gateway for a loaded configuration. No side effects before it is entered."""
-        return cls(loaded, events or EventStream())
+    def from_config(cls, loaded: LoadedConfig, *, events: EventStream | None = None, place: Place | None = None) -> Gateway:
+        """A gateway for a loaded configuration, or one worker's part of it (`spread.view_of`). No side effects before it is entered."""
+        return cls(loaded, events or EventStream(), place)
 
     async def __aenter__(self) -> Gateway:
         """Enter every resource; sources start in the background.
@@ -173,7 +177,9 @@ class Gateway:
             ask_timeout_seconds=config.server.ask_timeout_seconds,
             state_key=state_key,
         )
-        self._server.keep_tasks_in(services.records, config.tasks, task_tools, may_call=self.keys.may_call)
+        self._server.end_what_runs_unless(self.keys.may_call)
+        if self._place is None or self._place.is_home:
+            self._server.keep_tasks_in(services.records, config.tasks, task_tools)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(self.catalog.run)
@@ -182,6 +188,9 @@ class Gateway:
         tasks.start_soon(self._lock.run)
         tasks.start_soon(services.records.run)
         self._tasks = tasks
+        if self._place is not None:
+            self._spread = Spread(self._place, self.catalog, lambda: self._servers.table)
+            tasks.start_soon(self._spread.run)
         self._list_deadline = anyio.current_time() + config.server.startup_timeout_seconds
         await self._servers.start(turnover.joining)
         tasks.start_soon(self._note_settled)
@@ -287,6 +296,8 @@ class Gateway:
         self._local.release(local.leaving)
         self._shared.wake()
         self._server.describe()
+        if self._spread is not None:
+            self._spread.look_again()
         for server in turnover.joining:
             self._tasks.start_soon(self._note_ready, server.source)
         for note in loaded.notes:
@@ -438,6 +449,7 @@ class Gateway:
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None]) -> None:
         """Serve over HTTP until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint URL once it listens.
 
+        A worker serves where its place listens, whatever `port` is.
         After the first signal calls may finish for `server.http.drain_seconds`; the second ends them.
 
         Raises:
@@ -445,11 +457,14 @@ class Gateway:
         """
         from gateway.app.serving import Endpoint, serve_http
         from gateway.console.routes import build_routes
-        from gateway.server.http import build_http_app, check_bind
+        from gateway.server.http import Away, build_http_app, check_bind
 
         check_bind(host, self.keys)
-        server = self.loaded.config.server
-        endpoint = Endpoint.bind(host, port, server.http)
+        server, place = self.loaded.config.server, self._place
+        endpoint = Endpoint.bind(host, port, server.http) if place is None else Endpoint.at_place(host, place, server.http)
+        away = None
+        if place is not None and self._spread is not None and not place.is_home:
+            away = Away(place.home_path, lambda: place.board.home_serves, self._spread.takes)
         app = build_http_app(
             self._server,
             endpoint.settings,
@@ -458,6 +473,7 @@ class Gateway:
             port=endpoint.port,
             ready=self._settled.is_set,
             routes=[*build_routes(server.name, endpoint.url, self.sources, self.problems), *self._agui(server.http)],
+            away=away,
         )
         await serve_http(endpoint, app, on_ready)
 

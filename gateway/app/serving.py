@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from gateway.app.workers import Place, shared
 from gateway.config.models import HttpSettings
 from gateway.errors import ConfigError
 from gateway.server.build import GatewayServer
@@ -46,9 +47,9 @@ async def serve_stdio(server: GatewayServer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A listening socket and the address it is reached at."""
+    """Listening sockets and the address at which clients reach them."""
 
-    listener: socket.socket
+    listeners: list[socket.socket]
     settings: HttpSettings
     port: int
     """The one bound, which may not be the one asked for."""
@@ -62,10 +63,21 @@ class Endpoint:
         Raises:
             ConfigError: The address is taken or may not be used.
         """
-        listener = _bind(host, port)
-        bound = int(listener.getsockname()[1])
-        shown = f"[{host}]" if ":" in host else host
-        return cls(listener, settings, bound, f"http://{shown}:{bound}{settings.path}")
+        listener = bind(host, port)
+        return cls([listener], settings, *_reached_at(host, listener, settings))
+
+    @classmethod
+    def at_place(cls, host: str, place: Place, settings: HttpSettings) -> Endpoint:
+        """Where a worker serves: the socket that all share, and at home the one for what the others hand on."""
+        listeners = [shared(place.listener), *([shared(place.home)] if place.is_home else [])]
+        return cls(listeners, settings, *_reached_at(host, place.listener, settings))
+
+
+def _reached_at(host: str, listener: socket.socket, settings: HttpSettings) -> tuple[int, str]:
+    """Port and URL of the MCP endpoint."""
+    bound = int(listener.getsockname()[1])
+    shown = f"[{host}]" if ":" in host else host
+    return bound, f"http://{shown}:{bound}{settings.path}"
 
 
 async def serve_http(endpoint: Endpoint, app: ASGIApp, on_ready: Callable[[str], None]) -> None:
@@ -109,11 +121,11 @@ async def serve_http(endpoint: Endpoint, app: ASGIApp, on_ready: Callable[[str],
         tasks.start_soon(announce)
         tasks.start_soon(_on_signals, stop)
         try:
-            await server.serve(sockets=[endpoint.listener])
+            await server.serve(sockets=endpoint.listeners)
         except anyio.get_cancelled_exc_class():
             server.force_exit = True  # what runs is cancelled too
             with anyio.CancelScope(shield=True):
-                await server.shutdown(sockets=[endpoint.listener])
+                await server.shutdown(sockets=endpoint.listeners)
                 await server.lifespan.shutdown()
             raise
         tasks.cancel_scope.cancel()
@@ -143,7 +155,7 @@ def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:
     return Quiet(config)
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     """A listening socket.
 
     Raises:

@@ -294,6 +294,10 @@ class Catalog:
         tool = self._tools.get(exposed_name)
         return tool.definition.input_schema if tool is not None else None
 
+    def shows(self, exposed_name: str, tool: GuardedTool) -> bool:
+        """Whether this tool is what clients see under a name."""
+        return self._tools.get(exposed_name) is tool
+
     def count(self, source_id: str) -> int:
         """How many tools of one source are served."""
         return sum(1 for tool in self._tools.values() if tool.source == source_id)

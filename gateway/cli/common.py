@@ -12,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
+    from gateway.app.workers import Place
     from gateway.config.load import LoadedConfig
     from gateway.telemetry.logging import LogLevelName
 
@@ -75,13 +76,13 @@ def diverted_stdout() -> Generator[None]:
 
 
 @contextlib.asynccontextmanager
-async def running(loaded: LoadedConfig) -> AsyncGenerator[Gateway]:
-    """A gateway with its sources starting; left in reverse."""
+async def running(loaded: LoadedConfig, place: Place | None = None) -> AsyncGenerator[Gateway]:
+    """A gateway with its sources starting, or one worker's part of it; left in reverse."""
     from gateway.app import Gateway
 
     async with contextlib.AsyncExitStack() as stack:
         with diverted_stdout():
-            gateway = await stack.enter_async_context(Gateway.from_config(loaded))
+            gateway = await stack.enter_async_context(Gateway.from_config(loaded, place=place))
         yield gateway
 
 

@@ -24,8 +24,12 @@ from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
+    from gateway.app.workers import Place
     from gateway.config.load import LoadedConfig
     from gateway.config.watch import FileWatch
+
+MAX_WORKERS = 64
+"""More is a mistake: each is a process with connections of its own to every server."""
 
 ANNOUNCE_TIMEOUT_SECONDS = 10.0
 """Sources that need longer are announced as `starting`; they keep trying."""
@@ -34,12 +38,15 @@ ANNOUNCE_TIMEOUT_SECONDS = 10.0
 @click.command()
 @click.option("--stdio", is_flag=True, help="Serve one client over standard input and output, as IDEs start servers.")
 @click.option("--http", "address", metavar="HOST:PORT", help="Serve over HTTP there. Default: server.http of the configuration.")
+@click.option("--workers", "count", metavar="N", type=click.IntRange(1, MAX_WORKERS), default=1, help="Serve HTTP with N processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the endpoint and sources as one JSON line each on stderr.")
 @config_option
-def run(stdio: bool, address: str | None, as_json: bool, config_path: str | None) -> None:
+def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path: str | None) -> None:
     """Start the gateway (over HTTP unless --stdio is given)."""
     if stdio and address is not None:
         raise click.UsageError("--stdio and --http exclude each other; start two gateways for both.")
+    if stdio and count > 1:
+        raise click.UsageError("--workers is for HTTP: over --stdio there is one client.")
     from gateway.cli.common import configure_log, export_telemetry, run_async
 
     gc.disable()
@@ -49,12 +56,36 @@ def run(stdio: bool, address: str | None, as_json: bool, config_path: str | None
         http = loaded.config.server.http
         host, port = _parse_address(address, http.host, http.port) if address is not None else (http.host, http.port)
         configure_log(loaded)
+        place = _divide(loaded, host, port, count) if count > 1 else None
+        if place is not None and not place.is_first:
+            watch = watch_of(config_path)
+            loaded = load(config_path)
+            configure_log(loaded)
         export_telemetry()
-        follow = _Follow(loaded, watch, set(loaded.secrets))
+        follow = _Follow(loaded, watch, set(loaded.secrets), place)
         announcer = _Announcer(loaded, as_json=as_json)
         run_async(lambda: _serve(follow, announcer, None if stdio else (host, port)))
     finally:
         gc.enable()
+
+
+def _divide(loaded: LoadedConfig, host: str, port: int, count: int) -> Place:
+    """Become one of `count` processes; the one that watches over them ends here when all is over. Raises `ConfigError`."""
+    from importlib import import_module
+
+    from gateway.app.serving import bind
+    from gateway.app.workers import Supervisor
+    from gateway.auth.keys import KeyStore
+    from gateway.server.http import check_bind
+    from gateway.storage.state import default_state_dir
+
+    import_module("gateway.app.connections")  # and all behind it, before the workers part, so that they share its memory
+    storage = loaded.config.storage.dir
+    check_bind(host, KeyStore((Path(storage) if storage else default_state_dir()) / "keys.json"))
+    place = Supervisor(count, bind(host, port), loaded.config.server.http.drain_seconds).run()
+    if isinstance(place, int):
+        sys.exit(place)
+    return place
 
 
 def _collect_from_here() -> None:
@@ -97,6 +128,19 @@ class _Follow:
     watch: FileWatch | None
     secrets: set[str]
     """All that any version of the file had: servers of an earlier one may still be leaving."""
+    place: Place | None = None
+    """Among the workers, where there are several."""
+
+    def first(self) -> LoadedConfig:
+        """What to start with."""
+        return self._own_part(self.loaded)
+
+    def _own_part(self, loaded: LoadedConfig) -> LoadedConfig:
+        if self.place is None:
+            return loaded
+        from gateway.app.spread import view_of
+
+        return view_of(loaded, self.place)
 
     def read(self) -> LoadedConfig:
         """The file as it is now, with its secrets kept out of the log; blocks. Raises `ConfigError`."""
@@ -105,7 +149,7 @@ class _Follow:
         loaded = load_quietly(str(self.loaded.path) if self.loaded.path is not None else None)
         self.secrets.update(loaded.secrets)
         configure_log(dataclasses.replace(loaded, secrets=frozenset(self.secrets)))
-        return loaded
+        return self._own_part(loaded)
 
 
 async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int] | None) -> None:
@@ -115,12 +159,18 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int
     from gateway.cli.common import running
 
     with contextlib.ExitStack() as leaving:
-        async with running(follow.loaded) as gateway, anyio.create_task_group() as tasks:
+        place = follow.place
+        async with running(follow.first(), place) as gateway, anyio.create_task_group() as tasks:
             _collect_from_here()
             gateway.follow(follow.read, follow.watch)
+            if place is not None:
+                tasks.start_soon(place.end_with_supervisor)
 
             def announce(url: str | None) -> None:
-                tasks.start_soon(announcer.announce, gateway, url)
+                if place is not None:
+                    place.note_ready()
+                if place is None or (place.is_home and place.is_first):
+                    tasks.start_soon(announcer.announce, gateway, url)
 
             if address is None:
                 announce(None)

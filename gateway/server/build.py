@@ -202,14 +202,15 @@ class GatewayServer:
         bind_skills(self.mcp, self._skills, lambda ctx: self.clients.context(ctx, WireCaller(ctx)))
         declare_skills(self.mcp, self._skills)
 
-    def keep_tasks_in(
-        self, records: Records, settings: TaskSettings, tools: TaskTools, *, may_call: Callable[[str], bool] | None = None
-    ) -> None:
+    def keep_tasks_in(self, records: Records, settings: TaskSettings, tools: TaskTools) -> None:
         """Where tasks of this gateway are kept, and what shows them to clients without tasks; before it is entered.
 
-        Without it only tasks of servers are relayed. What runs for a principal that `may_call` no longer lets is ended.
+        Without it only tasks of servers are relayed.
         """
         self._kept_tasks = (records, settings, tools)
+
+    def end_what_runs_unless(self, may_call: Callable[[str], bool]) -> None:
+        """What runs for a principal that `may_call` no longer lets is ended; before it is entered."""
         self._may_call = may_call
 
     async def __aenter__(self) -> GatewayServer:
@@ -228,7 +229,7 @@ class GatewayServer:
         handler.bind(self.mcp)
         self._changes.tell_tasks(TaskNews(handler, self.clients, tasks, runner))
         self.calls = CallHandler(self.catalog, self.clients, parked, handler)
-        if runner is not None and self._may_call is not None:
+        if self._may_call is not None:
             tasks.start_soon(self._end_revoked, runner, self._may_call)
         self.mcp.add_request_handler("tools/call", CallToolRequestParams, self.calls)
         tasks.start_soon(self._changes.run)
@@ -238,12 +239,14 @@ class GatewayServer:
         self._changes.close()
         await self._stack.aclose()
 
-    async def _end_revoked(self, runner: TaskRunner, may_call: Callable[[str], bool]) -> None:
+    async def _end_revoked(self, runner: TaskRunner | None, may_call: Callable[[str], bool]) -> None:
         """End calls and tasks of callers that may no longer call, until cancelled."""
         while True:
             await anyio.sleep(REVOKED_SECONDS)
             try:
-                callers = runner.callers() | self.calls.running.callers() | self._parked.callers()
+                callers = self.calls.running.callers() | self._parked.callers()
+                if runner is not None:
+                    callers |= runner.callers()
                 if not callers:
                     continue
                 gone = await anyio.to_thread.run_sync(lambda: {caller for caller in callers if not may_call(caller)})  # noqa: B023
@@ -251,7 +254,8 @@ class GatewayServer:
                     logger.warning("what runs for %s is ended: its API key is revoked or expired", caller)
                 self._parked.end(gone)
                 self.calls.running.end(gone)
-                await runner.end(gone)
+                if runner is not None:
+                    await runner.end(gone)
             except StorageError as error:
                 logger.warning("It is not known whose API keys are revoked: %s", error)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict, deque
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from typing import TYPE_CHECKING, cast
 
 from mcp.shared.inbound import InboundModernRoute, classify_inbound_request
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from gateway.server.build import GatewayServer
 
 Headers = list[tuple[bytes, bytes]]
+
+Takes = Callable[[str, GuardedTool], bool]
+"""Whether a tool, by its exposed name, may be called here (`app.spread`)."""
 
 MAX_KNOWN_TOOLS = 50_000
 """Tools remembered with whether headers mirror their arguments; then all are looked at again."""
@@ -70,12 +73,13 @@ _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "result
 class DirectPath:
     """ASGI middleware behind the key gate and before the SDK's application."""
 
-    def __init__(self, app: ASGIApp, server: GatewayServer, *, path: str, max_request_bytes: int) -> None:
-        """`path` is the endpoint's; a larger body than `max_request_bytes` is not looked at here."""
+    def __init__(self, app: ASGIApp, server: GatewayServer, *, path: str, max_request_bytes: int, takes: Takes | None = None) -> None:
+        """`path` is the endpoint's; a larger body than `max_request_bytes` is not looked at here; without `takes` every tool may be."""
         self._app = app
         self._server = server
         self._path = path
         self._max_request_bytes = max_request_bytes
+        self._takes = takes
         self._envelopes = KnownEnvelopes()
         self._accepting: set[bytes] = set()
         self._mirrored: dict[str, tuple[GuardedTool, bool]] = {}
@@ -220,6 +224,8 @@ class DirectPath:
         except NotFound:
             return None
         definition = tool.definition
+        if self._takes is not None and not self._takes(name, tool):
+            return None
         return None if definition.may_ask or definition.task_by != "nobody" or tool.is_local or self._is_mirrored(name, tool) else tool
 
     def _is_mirrored(self, name: str, tool: GuardedTool) -> bool:

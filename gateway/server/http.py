@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -32,7 +33,8 @@ from gateway.policy.decision import Reject
 from gateway.policy.scopes import OWN_SOURCE, judge_scope
 from gateway.server.build import AGUI_PATH, GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
-from gateway.server.direct import DirectPath
+from gateway.server.direct import DirectPath, Takes
+from gateway.server.homeward import Homeward
 from gateway.server.replay import RETRY_MILLISECONDS, SessionManager
 
 logger = logging.getLogger(__name__)
@@ -40,7 +42,21 @@ logger = logging.getLogger(__name__)
 OPEN_PATHS = frozenset({"/health", "/ready"})
 """Answered without a key: they say nothing but up or down."""
 
+_ALIVE = frozenset({"/health"})
+"""Says that this very process lives."""
+
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """What a worker that is not home has to know of home."""
+
+    home_path: str
+    """The socket where it takes requests."""
+    home_serves: Callable[[], bool]
+    takes: Takes
+    """Which calls need not go there."""
 
 
 def is_loopback(host: str) -> bool:
@@ -175,8 +191,11 @@ def build_http_app(
     port: int,
     ready: Callable[[], bool],
     routes: Sequence[BaseRoute] = (),
+    away: Away | None = None,
 ) -> ASGIApp:
     """The ASGI application; its lifespan runs the legacy session manager. Gate and direct path are outermost: they are of every call.
+
+    A worker that is not home hands on what is not for it (`away`).
 
     Raises:
         ConfigError: The bind is not safe.
@@ -199,7 +218,10 @@ def build_http_app(
         routes=[endpoint, Route("/health", health), Route("/ready", readiness), *routes], lifespan=lambda _: manager.run()
     )
     app: ASGIApp = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site)))  # only redirects ask how the client came
+    if away is not None:
+        app = Homeward(app, path=away.home_path, home_serves=away.home_serves, own_paths=_ALIVE)
     if settings.direct_path == "auto":
-        app = DirectPath(app, server, path=settings.path, max_request_bytes=settings.max_request_bytes)
+        takes = away.takes if away is not None else None
+        app = DirectPath(app, server, path=settings.path, max_request_bytes=settings.max_request_bytes, takes=takes)
     must = not is_loopback(host) or bool(keys.list())
     return KeyGate(app, keys, security, requires_key=must, judged=(settings.path, AGUI_PATH))

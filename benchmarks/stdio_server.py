@@ -1,0 +1,52 @@
+"""The upstream of the stdio benchmark: the leanest MCP server over standard input and output, of both eras.
+
+    python -m benchmarks.stdio_server
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"], "additionalProperties": False}
+TOOLS = [{"name": f"tool_{n}", "description": "Says it back.", "inputSchema": SCHEMA} for n in range(2)]
+
+
+def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """`result` or `error` of one request."""
+    match method:
+        case "tools/call":
+            return {"result": {"resultType": "complete", "content": [{"type": "text", "text": params["arguments"]["text"]}]}}
+        case "tools/list":
+            return {"result": {"resultType": "complete", "tools": TOOLS, "ttlMs": 60_000, "cacheScope": "private"}}
+        case "server/discover":
+            found: dict[str, Any] = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+            return {"result": {"resultType": "complete", **found, "ttlMs": 0, "cacheScope": "private"}}
+        case "initialize":
+            agreed: dict[str, Any] = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}}
+            return {"result": {**agreed, "serverInfo": {"name": "bench", "version": "1"}}}
+        case "ping":
+            return {"result": {}}
+        case _:
+            return {"error": {"code": -32601, "message": "Method not found"}}
+
+
+def main() -> None:
+    """Answer until the input ends; all that came at once is answered at once."""
+    rest = b""
+    while chunk := os.read(0, 65_536):
+        *lines, rest = (rest + chunk).split(b"\n")
+        out: list[str] = []
+        for line in lines:
+            message = json.loads(line)
+            if "id" in message and "method" in message:
+                said = answer(message["method"], message.get("params") or {})
+                out.append(json.dumps({"jsonrpc": "2.0", "id": message["id"], **said}) + "\n")
+        data = "".join(out).encode()
+        while data:
+            data = data[os.write(1, data) :]
+
+
+if __name__ == "__main__":
+    main()

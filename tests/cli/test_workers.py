@@ -1,0 +1,182 @@
+"""`moongate run --workers N`: one gateway of several processes, seen through connections that chosen workers serve."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.processes import moongate, moongate_process
+from tests.fakes.nursery import sooner
+from tests.fakes.running import ROOT, upstream_http, upstream_stdio
+from tests.fakes.workers import Workers, is_alive, spread, text_of, until, workers
+
+pytestmark = [pytest.mark.timeout(90), pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")]
+
+ELICITS: dict[str, Any] = {"elicitation": {"form": {}}}
+
+
+def counting(folder: Path) -> dict[str, Any]:
+    """A server over stdio that writes down what it is asked, and can say which process it is."""
+    command, args = sooner("tests.fakes.counting_upstream", str(folder), "near", "1")
+    return {"command": command, "args": args, "cwd": str(ROOT)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("workers")
+
+
+@pytest.fixture(scope="module")
+def three(folder: Path) -> Generator[Workers]:
+    with upstream_http() as far:
+        servers = {"far": {"type": "http", "url": far}, "near": counting(folder), "old": upstream_stdio("--legacy")}
+        policies = {"old": {"tasks": {"promote": ["add"]}}}
+        with workers(folder, {"mcpServers": servers, "policies": policies}) as found:
+            for number in (1, 2):
+                spread(found, number)
+            yield found
+
+
+@pytest.mark.requirement("G5")
+def test_a_plain_call_of_a_modern_server_is_answered_by_whichever_worker_gets_it(three: Workers) -> None:
+    for number in (0, 1, 2):
+        assert three.answers_alone(number, "far__echo", text="hello")
+    assert not three.answers_alone(1, "near__pid", seconds=1)
+
+
+def test_a_server_process_is_started_once_and_reached_through_every_worker(three: Workers, folder: Path) -> None:
+    assert len({three.through(number).text("near__pid") for number in (0, 1, 2)}) == 1
+    requests = (folder / "near.requests").read_text().splitlines()
+    assert requests.count("initialize") == 1
+
+
+def test_every_worker_lists_the_same(three: Workers) -> None:
+    first, *others = [three.through(number).send("tools/list")["result"] for number in (0, 1, 2)]
+    assert others == [first, first]
+    assert {"far__echo", "near__pid", "old__ask_name", "gateway_status"} <= {tool["name"] for tool in first["tools"]}
+
+
+def test_a_2025_session_goes_on_over_any_connection_until_it_is_ended(three: Workers) -> None:
+    lines = [three.through(number) for number in (1, 2, 0)]
+    lines[0].open_session()
+    for line in lines:
+        line.session = lines[0].session
+        assert text_of(line.legacy("tools/call", name="far__echo", arguments={"text": "hello"})) == "hello"
+        assert text_of(line.legacy("tools/call", name="near__tool-0", arguments={})) == "tool-0"
+    lines[1].connection.request("DELETE", "/mcp", headers=lines[1].session)
+    ended = lines[1].connection.getresponse()
+    ended.read()
+    assert ended.status == 200
+    for line in lines:
+        assert line.post({"jsonrpc": "2.0", "id": 9, "method": "tools/list"})[0] == 404
+
+
+@pytest.mark.parametrize("server", ["far", "old"])
+def test_a_question_asked_through_one_worker_is_answered_through_another(three: Workers, server: str) -> None:
+    call: dict[str, Any] = {"name": f"{server}__ask_name", "arguments": {}, "capabilities": ELICITS}
+    asked = three.through(1).send("tools/call", **call)["result"]
+    assert asked["resultType"] == "input_required"
+    answers = {key: {"action": "accept", "content": {"name": "Ada"}} for key in asked["inputRequests"]}
+    again = three.through(2).send("tools/call", **call, inputResponses=answers, requestState=asked["requestState"])
+    assert "Ada" in text_of(again)
+
+
+def test_a_task_begun_through_one_worker_is_seen_through_another(three: Workers) -> None:
+    started = three.through(1).send("tools/call", tasks=True, name="old__add", arguments={"a": 1, "b": 2})["result"]
+    assert started["resultType"] == "task"
+    line = three.through(2)
+    until(lambda: line.send("tasks/get", tasks=True, taskId=started["taskId"])["result"]["status"] == "completed")
+
+
+def test_a_client_that_leaves_in_the_middle_ends_its_call_at_home(three: Workers, folder: Path) -> None:
+    line, other = three.through(1), three.through(2)
+    line.begin("far__hang", _meta={"progressToken": "p"})
+    until(lambda: "'hang': 1" in other.text("far__stats"))
+    line.connection.close()
+    until(lambda: "'cancelled': {'hang': 1}" in other.text("far__stats"))
+
+
+def test_a_change_of_the_rules_holds_for_every_worker_as_soon_as_one_client_sees_it(tmp_path: Path) -> None:
+    with upstream_http() as far, workers(tmp_path, {"mcpServers": {"far": {"type": "http", "url": far}}}, 2) as two:
+        spread(two, 1)
+        home, other = two.through(0), two.through(1)
+        written = json.loads(two.config.read_text())
+        two.config.write_text(json.dumps({**written, "policies": {"far": {"tools": {"deny": ["echo"]}}}}))
+        two.process.send_signal(signal.SIGHUP)
+        until(lambda: "error" in home.send("tools/call", name="far__echo", arguments={"text": "hello"}))
+        assert "error" in other.send("tools/call", name="far__echo", arguments={"text": "hello"})
+        spread(two, 1, "far__add", a=1, b=2)
+        assert "error" in other.send("tools/call", name="far__echo", arguments={"text": "hello"})
+
+
+def test_a_worker_that_is_killed_costs_its_own_connections_and_comes_back(tmp_path: Path) -> None:
+    servers: dict[str, Any] = {"near": counting(tmp_path)}
+    with upstream_http() as far, workers(tmp_path, {"mcpServers": {"far": {"type": "http", "url": far}, **servers}}) as three:
+        for number in (1, 2):
+            spread(three, number)
+        session = three.through(1)
+        session.open_session()
+        first, lost = three.pids(), three.through(2)
+        child_pid = session.legacy("tools/call", name="near__pid", arguments={})
+        os.kill(first[2], signal.SIGKILL)
+        assert session.legacy("tools/call", name="near__pid", arguments={}) == child_pid
+        with pytest.raises((OSError, ValueError)):
+            lost.text("far__echo", text="hello")
+        until(lambda: three.pids()[2] != first[2])
+        spread(three, 2)
+
+        os.kill(first[0], signal.SIGKILL)
+        assert session.text("far__echo", text="hello") == "hello"
+        until(lambda: three.pids()[0] != first[0])
+        assert session.post({"jsonrpc": "2.0", "id": 9, "method": "tools/list"})[0] == 404
+        session.session = {}
+        session.open_session()
+        assert text_of(session.legacy("tools/call", name="near__pid", arguments={})) != text_of(child_pid)
+        assert three.pids()[1] == first[1]
+
+
+def test_a_stop_lets_running_calls_end_and_leaves_no_process(tmp_path: Path) -> None:
+    config = {"mcpServers": {"near": counting(tmp_path)}, "server": {"http": {"drainSeconds": 20}}}
+    with workers(tmp_path, config) as three:
+        line, answers = three.through(1), list[str]()
+        pids = [*three.pids().values(), int(line.text("near__pid"))]
+        calling = threading.Thread(target=lambda: answers.append(line.text("near__wait")))
+        calling.start()
+        until(lambda: "tools/call wait" in (tmp_path / "near.requests").read_text())
+        three.process.terminate()
+        until(lambda: not is_alive(pids[2]))
+        (tmp_path / "go").touch()
+        calling.join(20)
+        assert answers == ["waited"]
+        assert three.process.wait(20) == 0
+        assert [pid for pid in pids if is_alive(pid)] == []
+
+
+def test_workers_end_with_the_process_that_watches_over_them(tmp_path: Path) -> None:
+    with workers(tmp_path, {}, 2) as two:
+        pids = two.pids().values()
+        two.process.kill()
+        until(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def test_a_gateway_that_cannot_start_says_why_once_and_ends(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = tmp_path / "gateway.json"
+    config.write_text(json.dumps({"storage": {"dir": str(tmp_path / "file")}}))
+    done = moongate_process("run", "--workers", "3", "--http", "127.0.0.1:0", "--config", str(config), cwd=tmp_path)
+    assert done.code == 2
+    assert done.err.count("error:") == 1
+
+
+def test_workers_are_for_http(tmp_path: Path) -> None:
+    done = moongate("run", "--stdio", "--workers", "2", cwd=tmp_path)
+    assert done.code == 1
+    assert "--workers is for HTTP" in done.err
