@@ -97,7 +97,7 @@ async def run_own(folder: str, rounds: int) -> None:
             version="0",
             own_id="bench",
             page_size=1000,
-            instructions=lambda: "",
+            instructions=lambda _: "",
             ask_timeout_seconds=60,
             state_key=bytes(32),
         )

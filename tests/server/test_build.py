@@ -38,7 +38,7 @@ async def test_an_unexpected_failure_never_reaches_the_wire(mode: Literal["legac
         version="1",
         own_id="me",
         page_size=10,
-        instructions=lambda: "",
+        instructions=lambda _: "",
         ask_timeout_seconds=60,
         state_key=bytes(32),
     )

@@ -40,7 +40,7 @@ async def serving(catalog: Catalog) -> AsyncGenerator[GatewayServer]:
         version="1",
         own_id="me",
         page_size=10,
-        instructions=lambda: "",
+        instructions=lambda _: "",
         ask_timeout_seconds=60,
         state_key=bytes(32),
     )

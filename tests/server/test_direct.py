@@ -142,7 +142,7 @@ class House:
         ]
         self.catalog = Catalog(entries, self.events, name_budget=64, settled=anyio.lowlevel.checkpoint)
         facts: dict[str, Any] = {"name": "t", "version": "1", "own_id": "me", "page_size": 10, "ask_timeout_seconds": 60}
-        self.server = GatewayServer(self.catalog, **facts, instructions=lambda: "", state_key=bytes(32))
+        self.server = GatewayServer(self.catalog, **facts, instructions=lambda _: "", state_key=bytes(32))
         self.keys = keys = KeyStore(folder / "keys.json")
         settings = HttpSettings(direct_path="off", max_request_bytes=50_000)
         where: dict[str, Any] = {"host": "127.0.0.1", "port": 80}
