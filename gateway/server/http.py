@@ -29,7 +29,7 @@ from gateway.config.models import HttpSettings
 from gateway.errors import ConfigError, StorageError
 from gateway.server.build import GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
-from gateway.server.direct import DirectPath
+from gateway.server.direct import Begun, DirectPath
 from gateway.server.replay import RETRY_MILLISECONDS, SessionManager
 
 logger = logging.getLogger(__name__)
@@ -80,13 +80,23 @@ def security_settings(settings: HttpSettings, host: str, port: int) -> Transport
 MAX_KNOWN_ORIGINS = 256
 """Pairs of accepted Host and Origin values remembered."""
 
+MAX_KNOWN_USERS = 1024
+"""Callers whose form for the SDK is remembered."""
+
 
 class KeyGate:
     """Outermost ASGI middleware: checks Host and Origin, verifies the API key, leaves the principal in the scope."""
 
-    def __init__(self, app: ASGIApp, keys: KeyStore, security: TransportSecuritySettings, *, requires_key: bool) -> None:
-        """`requires_key` holds even when the last key is revoked while the gateway runs: then nobody gets in."""
+    def __init__(
+        self, app: ASGIApp, keys: KeyStore, security: TransportSecuritySettings, *, requires_key: bool, direct: DirectPath | None = None
+    ) -> None:
+        """`requires_key` holds even when the last key is revoked while the gateway runs: then nobody gets in.
+
+        `direct` is the direct path that `app` begins with, if it does.
+        """
         self._app = app
+        self._direct = direct
+        self._users: dict[str, AuthenticatedUser] = {}
         self._keys = keys
         self._requires_key = requires_key
         self._rebinding = TransportSecurityMiddleware(security)
@@ -120,10 +130,35 @@ class KeyGate:
             body = {"error": "unauthorized", "message": "Send `Authorization: Bearer <API key>`; make one with `moongate keys add NAME`."}
             await JSONResponse(body, 401, headers={"WWW-Authenticate": 'Bearer realm="moongate"'})(scope, receive, send)
             return
+        self._admit(scope, principal)
+        await self._app(scope, receive, send)
+
+    def take(self, scope: Scope, body: bytes) -> Begun | None:
+        """As `DirectPath.take`, for what this gate lets through; all else is left to the application, which says why."""
+        if self._direct is None or scope["path"] in OPEN_PATHS:
+            return None
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        place = headers.get(b"host"), headers.get(b"origin")
+        if place not in self._known or len(headers) != len(scope["headers"]) or b"transfer-encoding" in headers:
+            return None
+        try:
+            principal = self._principal(scope)
+        except StorageError:
+            return None
+        if principal is None:
+            return None
+        self._admit(scope, principal)
+        return self._direct.take(scope, body)
+
+    def _admit(self, scope: Scope, principal: Principal) -> None:
         scope[PRINCIPAL_SCOPE_KEY] = principal
         if principal is not LOCAL:
-            scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
-        await self._app(scope, receive, send)
+            user = self._users.get(principal.id)
+            if user is None:
+                if len(self._users) >= MAX_KNOWN_USERS:
+                    self._users.clear()
+                user = self._users[principal.id] = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
+            scope["user"] = user
 
     async def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Response | None:
         """What the SDK says of Host and Origin; what it accepted once is not shown to it again."""
@@ -151,7 +186,7 @@ def build_http_app(
     port: int,
     ready: Callable[[], bool],
     routes: Sequence[BaseRoute] = (),
-) -> ASGIApp:
+) -> KeyGate:
     """The ASGI application; its lifespan runs the legacy session manager. Gate and direct path are outermost: they are of every call.
 
     Raises:
@@ -175,6 +210,7 @@ def build_http_app(
         routes=[endpoint, Route("/health", health), Route("/ready", readiness), *routes], lifespan=lambda _: manager.run()
     )
     app: ASGIApp = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site)))  # only redirects ask how the client came
+    direct = None
     if settings.direct_path == "auto":
-        app = DirectPath(app, server, path=settings.path, max_request_bytes=settings.max_request_bytes)
-    return KeyGate(app, keys, security, requires_key=not is_loopback(host) or bool(keys.list()))
+        app = direct = DirectPath(app, server, path=settings.path, max_request_bytes=settings.max_request_bytes)
+    return KeyGate(app, keys, security, requires_key=not is_loopback(host) or bool(keys.list()), direct=direct)
