@@ -14,7 +14,6 @@ what is not per request: sockets, start, signals, drain. Revisit when: uvicorn's
 from __future__ import annotations
 
 import asyncio
-import http
 import logging
 from collections import deque
 from collections.abc import Iterable
@@ -24,8 +23,10 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
+from gateway.app.exchange import HIGH_WATER_BYTES, STATUS_LINES, Begun, Exchange, Take
+
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn import Config
     from uvicorn.server import ServerState
 
@@ -42,20 +43,10 @@ SLICE_BYTES = 16_384
 MAX_WAITING = 64
 """Requests that wait on one connection for the answer to an earlier one; the connection of a peer that sends more is closed."""
 
-HIGH_WATER_BYTES = 262_144
-"""Of a body that the application has not taken yet; reading pauses here."""
-
-_JOINED_BYTES = 65_536
-"""A body up to this is copied behind its head; a larger one is handed over as it is."""
-
-_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
-
-_DISCONNECT: Message = {"type": "http.disconnect"}
-
 
 def _refusal(status: int, text: bytes) -> bytes:
     fields = b"connection: close\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n\r\n" % len(text)
-    return _STATUS_LINES[status] + fields + text
+    return STATUS_LINES[status] + fields + text
 
 
 _INVALID = _refusal(400, b"Invalid HTTP request received.")
@@ -68,149 +59,10 @@ def waits_for_news(method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return found.get(b"mcp-method") == b"subscriptions/listen" or (method == "GET" and b"text/event-stream" in found.get(b"accept", b""))
 
 
-class Exchange:
-    """One request and its answer; `receive` and `send` are those of ASGI."""
-
-    __slots__ = (
-        "_chunked",
-        "_head",
-        "_is_given",
-        "_left",
-        "_line",
-        "_parts",
-        "_size",
-        "_waiter",
-        "_wants_continue",
-        "is_answered",
-        "is_gone",
-        "is_started",
-        "is_whole",
-        "keep_alive",
-        "scope",
-    )
-
-    def __init__(self, line: Http1, scope: Scope, *, keep_alive: bool, wants_continue: bool) -> None:
-        self.scope = scope
-        self.keep_alive = keep_alive
-        self.is_whole = self.is_started = self.is_answered = self.is_gone = False
-        """Its body has come; its answer has begun; is complete; the peer is gone."""
-        self._line = line
-        self._wants_continue = wants_continue
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._is_given = False
-        self._waiter: asyncio.Future[None] | None = None
-        self._head: bytes | None = None
-        self._left = 0
-        self._chunked = False
-
-    # -- for the connection --------------------------------------------------------------------------------------
-
-    def feed(self, data: bytes) -> bool:
-        """More of the body came; whether more may be read."""
-        if self.is_answered:
-            return True
-        self._parts.append(data)
-        self._size += len(data)
-        self.wake()
-        return self._size <= HIGH_WATER_BYTES
-
-    def wake(self) -> None:
-        """What `receive` waits for may have come."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    # -- for the application -------------------------------------------------------------------------------------
-
-    async def receive(self) -> Message:
-        """What came of the body; then that the peer left, or has its answer."""
-        while not self.is_gone and not self.is_answered:
-            if self._parts or (self.is_whole and not self._is_given):
-                parts = self._parts
-                body = parts[0] if len(parts) == 1 else b"".join(parts)
-                self._parts, self._size, self._is_given = [], 0, self.is_whole
-                return {"type": "http.request", "body": body, "more_body": not self.is_whole}
-            if self._wants_continue and not self.is_started:
-                self._wants_continue = False
-                self._line.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self._line.read_on()
-            self._waiter = self._line.loop.create_future()
-            await self._waiter
-        return _DISCONNECT
-
-    async def send(self, message: Message) -> None:
-        """The head of the answer, then its parts. A head that tells the length waits for its body."""
-        line = self._line
-        if line.drained is not None and not self.is_gone:
-            await line.drained
-        if self.is_gone:
-            return
-        if not self.is_started:
-            assert message["type"] == "http.response.start", message["type"]
-            self._begin(message["status"], message.get("headers") or ())
-            return
-        assert message["type"] == "http.response.body" and not self.is_answered, message["type"]
-        self._write(message.get("body") or b"", is_last=not message.get("more_body"))
-
-    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, self._line.common_fields()]
-        length = None
-        closes = False
-        for name, value in headers:
-            name = name.lower()
-            if name == b"content-length":
-                length = int(value)
-            elif name == b"connection":
-                closes = closes or b"close" in value.lower()
-            elif name == b"transfer-encoding":
-                continue  # is ours to say
-            lines.append(b"%s: %s\r\n" % (name, value))
-        has_body = self.scope["method"] != "HEAD" and status not in (204, 304)
-        self._chunked = has_body and length is None
-        self._left = (length or 0) if has_body else 0
-        if self._chunked:
-            lines.append(b"transfer-encoding: chunked\r\n")
-        if closes:
-            self.keep_alive = False
-        elif not self.keep_alive:
-            lines.append(b"connection: close\r\n")
-        head = b"".join(lines)
-        if head.count(b"\n") != len(lines) + self._line.common_count - 1 or head.count(b"\r") != head.count(b"\n") or b"\0" in head:
-            raise ValueError("a header of the answer holds a line break")
-        self.is_started = True
-        self._head = head + b"\r\n"
-        if self._chunked:
-            self._line.write(self._head)
-            self._head = None
-
-    def _write(self, body: bytes, *, is_last: bool) -> None:
-        if self._chunked:
-            data = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
-            if is_last:
-                data += b"0\r\n\r\n"
-            self._line.write(data)
-        else:
-            if self.scope["method"] == "HEAD":
-                body = b""
-            self._left -= len(body)
-            if self._left < 0 or (is_last and self._left):
-                raise ValueError("the answer is not as long as it said")
-            head, self._head = self._head, None
-            if head is None:
-                self._line.write(body)
-            elif len(body) <= _JOINED_BYTES:
-                self._line.write(head + body)
-            else:
-                self._line.transport.writelines((head, body))
-        if is_last:
-            self.is_answered = True
-            self.wake()
-            self._line.answered(self)
-
-
 class Http1(asyncio.Protocol):
     """One connection. uvicorn makes it, and calls `shutdown` when it stops; `patient_protocol` gives it its deadlines."""
 
+    short_cut: Take | None = None
     head_seconds: float
     """From the connection or the first byte of a later request until its headers are whole; then 408."""
     body_seconds: float
@@ -392,9 +244,12 @@ class Http1(asyncio.Protocol):
         exchange, self._arriving = self._arriving, None
         if exchange is not None:
             exchange.is_whole = True
-            exchange.wake()
             if not exchange.keep_alive:
                 self._is_last = True
+            if exchange is self._serving and not exchange.is_begun:
+                self._start(exchange)
+            else:
+                exchange.wake()
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -454,16 +309,52 @@ class Http1(asyncio.Protocol):
         keep_alive = version == "1.1" and parser.should_keep_alive()
         exchange = self._arriving = Exchange(self, scope, keep_alive=keep_alive, wants_continue=wants_continue)
         if self._serving is None or self._serving.is_answered:
-            self._start(exchange)
+            self._serving = exchange
+            if self.short_cut is None or wants_continue or not self._comes_at_once():
+                self._start(exchange)
         else:
             self._waiting.append(exchange)
             self._pause()
 
+    def _comes_at_once(self) -> bool:
+        """Whether the body is one that the short cut may take: then nothing begins before it is whole."""
+        length = next((value for name, value in self._headers if name == b"content-length"), b"")
+        return length.isdigit() and 0 < int(length) <= HIGH_WATER_BYTES
+
     def _start(self, exchange: Exchange) -> None:
         self._serving = exchange
+        exchange.is_begun = True
+        tasks, limit = self._state.tasks, self._limit
+        if limit is not None and (len(self._state.connections) >= limit or len(tasks) >= limit):
+            self._run(exchange, _one_too_many)
+            return
+        if self.short_cut is not None and exchange.is_whole and self.drained is None:
+            begun = self.short_cut(exchange.scope, exchange.body())
+            if begun is not None:
+                tasks.add(cast("Any", begun.task))
+                begun.when_settled(lambda: self._settled(exchange, begun))
+                return
+        self._run(exchange, self._app)
+
+    def _settled(self, exchange: Exchange, begun: Begun) -> None:
+        """The short cut led to an answer, or it is the application's to go on."""
+        self._state.tasks.discard(cast("Any", begun.task))
+        try:
+            answer = begun.answer()
+            if answer is not None:
+                exchange.answer(*answer)
+        except Exception as error:
+            begun.forget()
+            self._over(exchange, error)
+            return
+        if answer is not None or begun.task.cancelled():
+            begun.forget()
+            self._over(exchange, None)
+        else:
+            self._run(exchange, begun.go_on)
+
+    def _run(self, exchange: Exchange, app: ASGIApp) -> None:
         tasks = self._state.tasks
-        is_full = self._limit is not None and (len(self._state.connections) >= self._limit or len(tasks) >= self._limit)
-        app = _one_too_many if is_full else self._app
         task = self.loop.create_task(cast("Any", app(exchange.scope, exchange.receive, exchange.send)))
         tasks.add(task)
 
@@ -537,10 +428,11 @@ class Http1(asyncio.Protocol):
             self.transport.close()
 
 
-def patient_protocol(settings: HttpSettings) -> type[Http1]:
-    """The protocol with the deadlines of `settings`, to be given to uvicorn's `Config` as `http`."""
+def patient_protocol(settings: HttpSettings, take: Take | None = None) -> type[Http1]:
+    """The protocol with the deadlines of `settings` and a short cut, to be given to uvicorn's `Config` as `http`."""
 
     class Patient(Http1):
+        short_cut = staticmethod(take) if take is not None else None
         head_seconds = settings.head_seconds
         body_seconds = settings.body_seconds
         unread_seconds = settings.unread_seconds

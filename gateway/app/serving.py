@@ -23,7 +23,8 @@ from gateway.server.build import GatewayServer
 
 if TYPE_CHECKING:
     import uvicorn
-    from starlette.types import ASGIApp
+
+    from gateway.server.http import KeyGate
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def _reached_at(host: str, listener: socket.socket, settings: HttpSettings) -> t
     return bound, f"http://{shown}:{bound}{settings.path}"
 
 
-async def serve_http(endpoint: Endpoint, app: ASGIApp, on_ready: Callable[[str], None]) -> None:
+async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint's URL once it serves.
 
     After the first signal calls that run may finish, for `drain_seconds` at most; the second ends them.
@@ -93,7 +94,7 @@ async def serve_http(endpoint: Endpoint, app: ASGIApp, on_ready: Callable[[str],
     server = _quiet_server(
         uvicorn.Config(
             app,
-            http=patient_protocol(endpoint.settings),
+            http=patient_protocol(endpoint.settings, app.take),
             ws="none",
             limit_concurrency=connection_limit(endpoint.settings),
             log_config=None,

@@ -24,18 +24,21 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
+from gateway.auth.principal import Principal
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession, modern_profile
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
 from gateway.telemetry.instrumentation import is_traced
-from gateway.tools.base import Complete
-from gateway.tools.context import CallContext, ClientProfile, LateClocks
+from gateway.tools.base import Complete, ToolOutcome
+from gateway.tools.context import ClientProfile, LateClocks
 from gateway.tools.guard import GuardedTool
 from gateway.upstream.exchange import has_odd_number
 
 if TYPE_CHECKING:
+    from asyncio import Future  # noqa: TID251  # what a call is
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from gateway.server.build import GatewayServer
@@ -83,83 +86,89 @@ class DirectPath:
         self._envelopes = KnownEnvelopes()
         self._accepting: set[bytes] = set()
         self._mirrored: dict[str, tuple[GuardedTool, bool]] = {}
-        self._patience = Patience()
         self._stamp: JsonObject | None = None
-        self._running: dict[tuple[str, int | str], Underway] = {}
+        self.patience = Patience()
+        self.running: dict[tuple[str, int | str], Underway] = {}
         """Calls of 2025 sessions, by session and request."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or pass on."""
-        headers = self._plain_headers(scope)
-        if headers is None or is_traced():
+        looked = self._look_at(scope)
+        if looked is None:
             await self._app(scope, receive, send)
             return
-        session = None
-        if headers.get(b"mcp-protocol-version") not in _MODERN and (session := self._session(headers, scope)) is None:
-            await self._app(scope, receive, send)
-            return
+        headers, session = looked
         replay = Replay(receive)
         body = await replay.read(int(headers[b"content-length"]))
         message = None if body is None else _decoded(body)
-        if message is None:
-            await self._app(scope, replay, send)
-        elif session is None:
-            await self._answer_modern(message, headers, scope, replay, send)
-        else:
-            await self._answer_legacy(message, headers[b"mcp-session-id"].decode("latin-1"), session, scope, replay, send)
-
-    async def _answer_modern(self, message: JsonObject, headers: Mapping[bytes, bytes], scope: Scope, replay: Replay, send: Send) -> None:
-        params = self._modern_params(message, headers)
-        tool = None if params is None else self._tool(params)
-        profile = None if params is None or tool is None else self._envelopes.profile_of(params["_meta"])
-        if params is None or tool is None or profile is None:
+        if message is not None and session is not None and message.get("method") == "notifications/cancelled":
+            await self._hand_on_cancelled(message, headers[b"mcp-session-id"].decode("latin-1"))
+        begun = None if message is None else self._begin(message, headers, session, scope[PRINCIPAL_SCOPE_KEY])
+        if begun is None:
             await self._app(scope, replay, send)
             return
-        server, clocks = self._server, LateClocks(HAND_ON_SECONDS)
-        ctx = server.clients.modern_context(scope[PRINCIPAL_SCOPE_KEY], profile, params, PlainCaller(), clocks)
-        running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clocks)
-        await self._finish(running, message["id"], ctx, _JSON, scope, replay, send)
+        try:
+            await begun.settled()
+            answer = begun.answer()
+            if answer is None:
+                await self.go_on(begun.running, scope, replay, send)
+            else:
+                await send({"type": "http.response.start", "status": 200, "headers": answer[0]})
+                await send({"type": "http.response.body", "body": answer[1]})
+        finally:
+            await begun.end()
 
-    async def _answer_legacy(
-        self, message: JsonObject, wire_id: str, session: LegacySession, scope: Scope, replay: Replay, send: Send
-    ) -> None:
-        if message.get("method") == "notifications/cancelled":
-            await self._hand_on_cancelled(message, wire_id)
+    def take(self, scope: Scope, body: bytes) -> Begun | None:
+        """Begin the call of a request that has come whole; `None` where it is not plain, and nothing was done.
+
+        For a server that spares itself the application's task where this leads to an answer.
+        """
+        looked = self._look_at(scope)
+        if looked is None or int(looked[0][b"content-length"]) != len(body):
+            return None
+        message = _decoded(body)
+        return None if message is None else self._begin(message, *looked, scope[PRINCIPAL_SCOPE_KEY])
+
+    def _look_at(self, scope: Scope) -> tuple[Mapping[bytes, bytes], LegacySession | None] | None:
+        """The headers of a request that may be plain, and its session if it is of 2025."""
+        headers = self._plain_headers(scope)
+        if headers is None or is_traced():
+            return None
+        if headers.get(b"mcp-protocol-version") in _MODERN:
+            return headers, None
+        session = self._session(headers, scope)
+        return None if session is None else (headers, session)
+
+    def _begin(
+        self, message: JsonObject, headers: Mapping[bytes, bytes], session: LegacySession | None, principal: Principal
+    ) -> Begun | None:
+        """Begin a plain call."""
+        server, clocks = self._server, LateClocks(HAND_ON_SECONDS)
+        if session is None:
+            params = self._modern_params(message, headers)
+            tool = None if params is None else self._tool(params)
+            profile = None if params is None or tool is None else self._envelopes.profile_of(params["_meta"])
+            if params is None or tool is None or profile is None:
+                return None
+            ctx = server.clients.modern_context(principal, profile, params, PlainCaller(), clocks)
+            running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clocks)
+            return Begun(self, running, message["id"], None)
+        wire_id = headers[b"mcp-session-id"].decode("latin-1")
         params = _plain_params(message)
         key = wire_id, cast("int | str", message.get("id"))
-        tool = None if params is None or key in self._running or not _is_plain_meta(params.get("_meta", {}), ()) else self._tool(params)
+        tool = None if params is None or key in self.running or not _is_plain_meta(params.get("_meta", {}), ()) else self._tool(params)
         if params is None or tool is None:
-            await self._app(scope, replay, send)
-            return
-        server, late, clocks = self._server, LateCaller(), LateClocks(HAND_ON_SECONDS)
-        ctx = server.clients.legacy_context(scope[PRINCIPAL_SCOPE_KEY], session, params, late, clocks)
-        running = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), clocks, late)
-        self._running[key] = running
-        try:
-            await self._finish(running, message["id"], ctx, [*_JSON, (b"mcp-session-id", wire_id.encode("latin-1"))], scope, replay, send)
-        finally:
-            del self._running[key]
-
-    async def _finish(
-        self, running: Underway, number: JsonValue, ctx: CallContext, head: Headers, scope: Scope, replay: Replay, send: Send
-    ) -> None:
-        """Answer a call that ends soon and plainly, else hand it on."""
-        try:
-            answer = await self._plain_answer(running, number, ctx)
-            if answer is None:
-                scope[RUNNING_SCOPE_KEY] = running
-                await self._app(scope, replay, send)
-            else:
-                await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(answer)), *head]})
-                await send({"type": "http.response.body", "body": answer})
-        finally:
-            await running.end()
+            return None
+        late = LateCaller()
+        ctx = server.clients.legacy_context(principal, session, params, late, clocks)
+        running = self.running[key] = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), clocks, late)
+        return Begun(self, running, message["id"], key)
 
     async def _hand_on_cancelled(self, message: JsonObject, wire_id: str) -> None:
         """The SDK ends a request that is taken back, so it is to have it first."""
         params: JsonValue = message.get("params")
         number = cast("JsonMapping", params).get("requestId") if isinstance(params, dict) else None
-        running = self._running.get((wire_id, number)) if isinstance(number, int | str) else None
+        running = self.running.get((wire_id, number)) if isinstance(number, int | str) else None
         if running is not None:
             await running.taken()
 
@@ -239,15 +248,10 @@ class DirectPath:
 
     # -- what is answered ----------------------------------------------------------------------------------------
 
-    async def _plain_answer(self, running: Underway, number: JsonValue, ctx: CallContext) -> bytes | None:
-        """The answer of a call that ends soon and plainly."""
-        task = running.task
-        if not await running.is_soon_done(self._patience) or task.cancelled() or task.exception() is not None:
-            return None
-        outcome = task.result()
+    def plain_result(self, outcome: ToolOutcome, *, is_modern: bool) -> JsonObject | None:
+        """What the SDK's path would send of an outcome, where it would send it as it is."""
         if not isinstance(outcome, Complete):
             return None
-        is_modern = ctx.client.era == "modern"
         result = to_wire(outcome, modern=is_modern)
         if not is_plain_result(result):  # a plain one has nothing that a client cannot take (`profiles`)
             return None
@@ -260,11 +264,76 @@ class DirectPath:
             return None
         else:
             result = {key: value for key, value in result.items() if key != "resultType"}
+        return result
+
+    async def go_on(self, running: Underway, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a call on as it runs."""
+        scope[RUNNING_SCOPE_KEY] = running
+        await self._app(scope, receive, send)
+
+
+class Begun:
+    """A plain call under way: its answer, or the longer path for it."""
+
+    __slots__ = ("_key", "_number", "_path", "running")
+
+    def __init__(self, path: DirectPath, running: Underway, number: JsonValue, key: tuple[str, int | str] | None) -> None:
+        """`key` is that of a call in a session."""
+        self.running = running
+        self._path = path
+        self._number = number
+        self._key = key
+
+    @property
+    def task(self) -> Future[ToolOutcome]:
+        """The call."""
+        return self.running.task
+
+    async def settled(self) -> None:
+        """Wait until there is something to do: to answer, or to go on."""
+        await self.running.settled(self._path.patience)
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Have `then` called at that time."""
+        self.running.when_settled(self._path.patience, then)
+
+    def answer(self) -> tuple[Headers, bytes] | None:
+        """Headers and body of the answer to a call that ended soon and plainly; all others go on."""
+        task = self.running.task
+        if not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        is_modern = self._key is None
+        result = self._path.plain_result(task.result(), is_modern=is_modern)
+        if result is None:
+            return None
         try:
-            answer = to_json({"jsonrpc": "2.0", "id": number, "result": result})
+            body = to_json({"jsonrpc": "2.0", "id": self._number, "result": result})
         except (ValueError, TypeError, RecursionError):
             return None
-        return None if has_odd_number(answer, result) else answer
+        if has_odd_number(body, result):
+            return None
+        headers = [(b"content-length", b"%d" % len(body)), *_JSON]
+        if self._key is not None:
+            headers.append((b"mcp-session-id", self._key[0].encode("latin-1")))
+        return headers, body
+
+    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand the call on as it runs, and see to its end."""
+        try:
+            await self._path.go_on(self.running, scope, receive, send)
+        finally:
+            await self.end()
+
+    async def end(self) -> None:
+        """Nobody waits for it any more."""
+        self.forget()
+        await self.running.end()
+
+    def forget(self) -> None:
+        """It is over."""
+        if self._key is not None:
+            self._path.running.pop(self._key, None)
+            self._key = None
 
 
 def _decoded(body: bytes) -> JsonObject | None:

@@ -33,7 +33,7 @@ from gateway.policy.decision import Reject
 from gateway.policy.scopes import OWN_SOURCE, judge_scope
 from gateway.server.build import AGUI_PATH, GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
-from gateway.server.direct import DirectPath, Takes
+from gateway.server.direct import Begun, DirectPath, Takes
 from gateway.server.homeward import Homeward
 from gateway.server.replay import RETRY_MILLISECONDS, SessionManager
 
@@ -99,6 +99,9 @@ def security_settings(settings: HttpSettings, host: str, port: int) -> Transport
 MAX_KNOWN_ORIGINS = 256
 """Pairs of accepted Host and Origin values remembered."""
 
+MAX_KNOWN_USERS = 1024
+"""Callers whose form for the SDK is remembered."""
+
 
 def insufficient_scope(wanted: str, verdict: Reject) -> Response:
     """The refusal of a page to a caller whose key has no scope `wanted` (RFC 6750, 3.1)."""
@@ -110,15 +113,24 @@ class KeyGate:
     """Outermost ASGI middleware: checks Host and Origin, verifies the API key, leaves the principal in the scope."""
 
     def __init__(
-        self, app: ASGIApp, keys: KeyStore, security: TransportSecuritySettings, *, requires_key: bool, judged: Sequence[str] = ()
+        self,
+        app: ASGIApp,
+        keys: KeyStore,
+        security: TransportSecuritySettings,
+        *,
+        requires_key: bool,
+        judged: Sequence[str] = (),
+        direct: DirectPath | None = None,
     ) -> None:
         """`requires_key` holds even when the last key is revoked while the gateway runs: then nobody gets in.
 
         At the paths `judged`, and below those that end in a slash, a caller's scopes are judged by what is asked for there; all other
-        pages show the whole gateway.
+        pages show the whole gateway. `direct` is the direct path that `app` begins with, if it does.
         """
         self._app = app
         self._judged = tuple(judged)
+        self._direct = direct
+        self._users: dict[str, AuthenticatedUser] = {}
         self._keys = keys
         self._requires_key = requires_key
         self._rebinding = TransportSecurityMiddleware(security)
@@ -157,10 +169,35 @@ class KeyGate:
             if isinstance(verdict, Reject):
                 await insufficient_scope(f"resources:{OWN_SOURCE}/{STATUS_URI}", verdict)(scope, receive, send)
                 return
+        self._admit(scope, principal)
+        await self._app(scope, receive, send)
+
+    def take(self, scope: Scope, body: bytes) -> Begun | None:
+        """As `DirectPath.take`, for what this gate lets through; all else is left to the application, which says why."""
+        if self._direct is None or scope["path"] in OPEN_PATHS:
+            return None
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        place = headers.get(b"host"), headers.get(b"origin")
+        if place not in self._known or len(headers) != len(scope["headers"]) or b"transfer-encoding" in headers:
+            return None
+        try:
+            principal = self._principal(scope)
+        except StorageError:
+            return None
+        if principal is None or (principal.scopes is not None and not self._is_judged(scope["path"])):
+            return None
+        self._admit(scope, principal)
+        return self._direct.take(scope, body)
+
+    def _admit(self, scope: Scope, principal: Principal) -> None:
         scope[PRINCIPAL_SCOPE_KEY] = principal
         if principal is not LOCAL:
-            scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
-        await self._app(scope, receive, send)
+            user = self._users.get(principal.id)
+            if user is None:
+                if len(self._users) >= MAX_KNOWN_USERS:
+                    self._users.clear()
+                user = self._users[principal.id] = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
+            scope["user"] = user
 
     def _is_judged(self, path: str) -> bool:
         return any(path == judged or (judged != "/" and judged.endswith("/") and path.startswith(judged)) for judged in self._judged)
@@ -192,7 +229,7 @@ def build_http_app(
     ready: Callable[[], bool],
     routes: Sequence[BaseRoute] = (),
     away: Away | None = None,
-) -> ASGIApp:
+) -> KeyGate:
     """The ASGI application; its lifespan runs the legacy session manager. Gate and direct path are outermost: they are of every call.
 
     A worker that is not home hands on what is not for it (`away`).
@@ -220,8 +257,9 @@ def build_http_app(
     app: ASGIApp = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site)))  # only redirects ask how the client came
     if away is not None:
         app = Homeward(app, path=away.home_path, home_serves=away.home_serves, own_paths=_ALIVE)
+    direct = None
     if settings.direct_path == "auto":
         takes = away.takes if away is not None else None
-        app = DirectPath(app, server, path=settings.path, max_request_bytes=settings.max_request_bytes, takes=takes)
+        app = direct = DirectPath(app, server, path=settings.path, max_request_bytes=settings.max_request_bytes, takes=takes)
     must = not is_loopback(host) or bool(keys.list())
-    return KeyGate(app, keys, security, requires_key=must, judged=(settings.path, AGUI_PATH))
+    return KeyGate(app, keys, security, requires_key=must, judged=(settings.path, AGUI_PATH), direct=direct)

@@ -132,26 +132,29 @@ class Underway:
         self.task = loop.create_task(work)
         self._clocks = clocks
         self._late = late
-        self._over: asyncio.Future[None] = loop.create_future()
+        self._then: Callable[[], None] | None = None
+        self._watched: list[Underway] | None = None
         self._is_taken = self._is_ended = False
         self._taken: asyncio.Future[None] | None = None
         if late is not None:
             late.hand_on = self.hand_on
 
-    async def is_soon_done(self, patience: Patience) -> bool:
-        """Whether the call ends within `HAND_ON_SECONDS` and is not handed on before; it goes on in any case."""
-        watched = patience.watch(self)
-        self.task.add_done_callback(self._end_wait)
-        try:
-            await self._over
-        finally:
-            watched.clear()
-        return self.task.done()
+    def when_settled(self, patience: Patience, then: Callable[[], None]) -> None:
+        """Have `then` called once: when the call is over, handed on, or has taken `HAND_ON_SECONDS`. It goes on in any case."""
+        self._then = then
+        self._watched = patience.watch(self)
+        self.task.add_done_callback(self._settle)
+
+    async def settled(self, patience: Patience) -> None:
+        """Wait for the same."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.when_settled(patience, lambda: None if over.done() else over.set_result(None))
+        await over
 
     def hand_on(self) -> None:
         """It is not for `direct` any more."""
         self._clocks.arm()
-        self._end_wait()
+        self._settle()
 
     async def taken(self) -> None:
         """Hand it on and wait until the SDK's path has it, or it is over."""
@@ -183,9 +186,12 @@ class Underway:
         if not self.task.cancelled():
             self.task.exception()
 
-    def _end_wait(self, _: object = None) -> None:
-        if not self._over.done():
-            self._over.set_result(None)
+    def _settle(self, _: object = None) -> None:
+        if self._watched is not None:
+            self._watched.clear()
+        then, self._then = self._then, None
+        if then is not None:
+            then()
 
     def _cancel(self) -> None:
         if not self._is_ended:

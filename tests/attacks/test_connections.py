@@ -15,12 +15,11 @@ from urllib.parse import urlsplit
 import anyio
 import httpx2
 import pytest
-import uvicorn
 
 from gateway.app.connections import connection_limit
-from gateway.app.http1 import patient_protocol
 from gateway.config.models import HttpSettings
 from tests.fakes.running import child, free_port, gateway_http, upstream_stdio, wait_until_ready, write_config
+from tests.fakes.wired import served
 
 pytestmark = pytest.mark.timeout(60)
 CHUNKED = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -162,15 +161,10 @@ async def test_fields_after_a_body_are_no_headers_of_its_request() -> None:
         await send({"type": "http.response.start", "status": 204, "headers": [(b"connection", b"close")]})
         await send({"type": "http.response.body"})
 
-    server = uvicorn.Server(uvicorn.Config(app, http=patient_protocol(HttpSettings()), lifespan="off", log_config=None))
-    listener = socket.create_server(("127.0.0.1", 0))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: server.serve(sockets=[listener]))
-        async with await anyio.connect_tcp("127.0.0.1", listener.getsockname()[1]) as stream:
-            await stream.send(CHUNKED + b"1\r\na\r\n0\r\nauthorization: Bearer x\r\n\r\n")
-            with anyio.fail_after(20):
-                assert (await stream.receive()).startswith(b"HTTP/1.1 204 ")
-        server.should_exit = True
+    async with served(app) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(CHUNKED + b"1\r\na\r\n0\r\nauthorization: Bearer x\r\n\r\n")
+        with anyio.fail_after(25):
+            assert (await stream.receive()).startswith(b"HTTP/1.1 204 ")
     assert seen == [b"host", b"transfer-encoding"]
 
 

@@ -1,4 +1,7 @@
-"""The direct path against the SDK's: the same messages go to both, and nobody can tell which one answered."""
+"""The direct path against the SDK's: the same messages go to both, and nobody can tell which one answered.
+
+The direct path has two doors: as an application, and as the short cut of the connection that reads the request.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope
 
 from gateway.auth.keys import KeyStore
 from gateway.catalog import Catalog, CatalogEntry
@@ -27,6 +30,7 @@ from gateway.server.underway import HAND_ON_SECONDS
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, OnChange, TaskStarted, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext, LogLevel
+from tests.fakes.wired import Counting, Wired, lifespan, served
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 20}, "n": {}, "héé": {}}}
 MIRRORED: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string", "x-mcp-header": "Text"}}}
@@ -116,20 +120,11 @@ class Remote:
         """Nothing changes here."""
 
 
-class Counting:
-    """What lies behind the direct path; counts what gets there."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-        self.count = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.count += 1
-        await self.app(scope, receive, send)
-
-
 class House:
-    """One gateway with two doors."""
+    """One gateway with three doors."""
+
+    wired: Wired
+    taken = 0
 
     def __init__(self, folder: Path) -> None:
         self.echo, self.mirrored, self.asking = Echo("echo", SCHEMA), Echo("mirrored", MIRRORED), Echo("asking", SCHEMA, may_ask=True)
@@ -149,7 +144,14 @@ class House:
         self.longer = build_http_app(self.server, settings, keys, **where, ready=lambda: True)
         self.behind = Counting(self.longer)
         direct = DirectPath(self.behind, self.server, path=settings.path, max_request_bytes=settings.max_request_bytes)
-        self.direct = KeyGate(direct, keys, security_settings(settings, **where), requires_key=False)
+        self.direct = KeyGate(direct, keys, security_settings(settings, **where), requires_key=False, direct=direct)
+
+
+    def take(self, scope: Scope, body: bytes) -> Any:
+        """The short cut, counted where it leads to something."""
+        begun = self.direct.take(scope, body)
+        self.taken += begun is not None
+        return begun
 
 
 @pytest.fixture(autouse=True)
@@ -164,31 +166,9 @@ async def standing(folder: Path) -> AsyncGenerator[House]:
     house = House(folder)
     await house.catalog.refresh()
     with anyio.fail_after(25):
-        async with house.server, lifespan(house.longer):
+        async with house.server, lifespan(house.longer), served(house.direct, house.take) as port:
+            house.wired = Wired(port)
             yield house
-
-
-@asynccontextmanager
-async def lifespan(app: ASGIApp) -> AsyncGenerator[None]:
-    """Start an application and stop it, as a server does."""
-    started, leaving, stopped = anyio.Event(), anyio.Event(), anyio.Event()
-
-    async def receive() -> Any:
-        if started.is_set():
-            await leaving.wait()
-        return {"type": "lifespan.shutdown" if started.is_set() else "lifespan.startup"}
-
-    async def send(message: Any) -> None:
-        (stopped if started.is_set() else started).set()
-        assert message["type"].endswith(".complete"), message
-
-    async with anyio.create_task_group() as tasks:
-        scope: Any = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
-        tasks.start_soon(cast("Any", app), scope, receive, send)
-        await started.wait()
-        yield
-        leaving.set()
-        await stopped.wait()
 
 
 @dataclass
@@ -299,16 +279,17 @@ async def same(house: House, headers: Mapping[str, str] | Sequence[tuple[str, st
     lines = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
     seen: list[Any] = []
     tools = (house.echo, house.mirrored, house.asking, house.own)
-    for app in (house.direct, house.longer):
+    for app in (house.direct, house.wired, house.longer):
         before, begun = house.behind.count, len(house.events.recent())
         for tool in tools:
             tool.calls.clear()
         reply = await post(app, lines, body)
         seen.append((told(reply), [list(tool.calls) for tool in tools], happened(house.events, begun)))
-        if app is house.direct and direct is not None:
+        if app is not house.longer and direct is not None:
             assert (house.behind.count == before) is direct, (body, reply)
-    first, second = (json.dumps(what, sort_keys=True, default=repr, indent=1) for what in seen)
-    assert first == second, body
+    first, second, third = (json.dumps(what, sort_keys=True, default=repr, indent=1) for what in seen)
+    assert first == third, body
+    assert second == third, body
     return seen[0][0]
 
 
@@ -320,7 +301,7 @@ async def test_each_outcome_of_a_call_reads_the_same_by_both_paths(tmp_path: Pat
             for capabilities in ("{}", f'{{"elicitation": {{}}, "extensions": {{"{META}tasks": {{}}}}}}'):
                 meta = {f"{META}clientCapabilities": json.loads(capabilities)}
                 await same(house, heads(), json.dumps(request(None, meta)).encode())
-        assert len(OUTCOMES) < house.behind.count - before < 2 * len(OUTCOMES) - 10
+        assert len(OUTCOMES) < (house.behind.count - before) / 2 < 2 * len(OUTCOMES) - 10
 
 
 NUMBERS: list[Any] = [None, True, 0, -1, 10**40, 2**64, -0.0, 0.1, 5e-324, 1.7976931348623157e308]
@@ -392,7 +373,7 @@ async def test_whatever_is_sent_is_told_done_and_recorded_the_same_by_both_paths
 async def test_a_plain_call_never_reaches_the_sdk_and_is_judged_by_the_gate(tmp_path: Path) -> None:
     async with standing(tmp_path) as house:
         status, _, message = await same(house, heads(), json.dumps(request(number="seven")).encode(), direct=True)
-        assert (status, message["id"], message["result"]["content"]) == (200, "seven", [TEXT])
+        assert (status, message["id"], message["result"]["content"], house.taken) == (200, "seven", [TEXT], 1)
         _, _, refused = await same(house, heads(), json.dumps(request({"text": "evil"})).encode(), direct=True)
         assert refused["result"]["_meta"]["dev.moongate/rule"] == "arguments.echo.text"
         _, _, wrong = await same(house, heads(), json.dumps(request({"text": 1})).encode(), direct=True)
@@ -427,6 +408,19 @@ async def test_a_client_that_leaves_ends_its_call(tmp_path: Path, after: float) 
         assert reply == Reply()
         assert house.echo.cancelled.is_set()
         assert len(house.echo.calls) == 1
+
+
+async def test_a_client_that_closes_its_connection_ends_its_call(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        body = json.dumps(request()).encode()
+        await same(house, heads(), body, direct=True)
+        house.echo.seconds = 60
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post, house.wired, list(heads().items()), body)
+            while house.taken < 2:
+                await anyio.sleep(0.001)
+            tasks.cancel_scope.cancel()
+        await house.echo.cancelled.wait()
 
 
 async def test_a_server_that_stops_ends_the_calls_it_began(tmp_path: Path) -> None:
@@ -474,7 +468,7 @@ async def test_each_outcome_of_a_call_in_a_session_reads_the_same_by_both_paths(
         for outcome in (o for o in OUTCOMES if not isinstance(o, InputRequired)):
             house.echo.told = outcome
             await same(house, old_heads(session), json.dumps(old_request()).encode())
-        assert 8 < house.behind.count - before < len(OUTCOMES) - 6
+        assert 8 < (house.behind.count - before) / 2 < len(OUTCOMES) - 6
 
 
 async def test_whatever_is_sent_in_a_session_is_told_done_and_recorded_the_same_by_both_paths(tmp_path: Path) -> None:
@@ -505,7 +499,7 @@ async def test_a_plain_call_in_a_session_never_reaches_the_sdk_and_is_judged_by_
     async with standing(tmp_path) as house:
         session = await open_session(house)
         status, _, message = await same(house, old_heads(session), json.dumps(old_request(number="x")).encode(), direct=True)
-        assert (status, message) == (200, {"jsonrpc": "2.0", "id": "x", "result": {"content": [TEXT]}})
+        assert (status, message, house.taken) == (200, {"jsonrpc": "2.0", "id": "x", "result": {"content": [TEXT]}}, 1)
         body = json.dumps(old_request({"text": "evil"})).encode()
         _, _, refused = await same(house, old_heads(session), body, direct=True)
         assert refused["result"]["_meta"]["dev.moongate/rule"] == "arguments.echo.text"

@@ -1,0 +1,234 @@
+"""`Exchange`: one HTTP request on a connection and its answer, as an ASGI application sees them; `Begun`: one that a short cut answers.
+
+Belongs to `http1`, which reads and writes; plain asyncio as there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+HIGH_WATER_BYTES = 262_144
+"""Of a body that the application has not taken yet; reading pauses here."""
+
+_JOINED_BYTES = 65_536
+"""A body up to this is copied behind its head; a larger one is handed over as it is."""
+
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
+"""First lines of answers, line break included."""
+
+_DISCONNECT: Message = {"type": "http.disconnect"}
+
+
+class Line(Protocol):
+    """What an exchange needs of its connection."""
+
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    drained: asyncio.Future[None] | None
+    """Done when the peer has read on; `None` while it does."""
+    common_count: int
+    """How many `common_fields` there are."""
+
+    def common_fields(self) -> bytes:
+        """The header lines of every answer."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+        ...
+
+    def read_on(self) -> None:
+        """There is room for more."""
+        ...
+
+    def answered(self, exchange: Exchange) -> None:
+        """Its answer is complete."""
+        ...
+
+
+class Begun(Protocol):
+    """A request that the short cut took."""
+
+    @property
+    def task(self) -> asyncio.Future[Any]:
+        """What answers it."""
+        ...
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Have `then` called once, when `answer` can tell."""
+        ...
+
+    def answer(self) -> tuple[list[tuple[bytes, bytes]], bytes] | None:
+        """Headers and body; `None` where the longer path must go on."""
+        ...
+
+    def forget(self) -> None:
+        """It is over."""
+        ...
+
+    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The longer path: an application for this request alone."""
+        ...
+
+
+Take = Callable[["Scope", bytes], Begun | None]
+"""Begins to answer a request that came whole, without a task for the request itself; `None` leaves it to the application."""
+
+
+class Exchange:
+    """One request and its answer; `receive` and `send` are those of ASGI."""
+
+    __slots__ = (
+        "_chunked",
+        "_head",
+        "_is_given",
+        "_left",
+        "_line",
+        "_parts",
+        "_size",
+        "_waiter",
+        "_wants_continue",
+        "is_answered",
+        "is_begun",
+        "is_gone",
+        "is_started",
+        "is_whole",
+        "keep_alive",
+        "scope",
+    )
+
+    def __init__(self, line: Line, scope: Scope, *, keep_alive: bool, wants_continue: bool) -> None:
+        self.scope = scope
+        self.keep_alive = keep_alive
+        self.is_begun = self.is_whole = self.is_started = self.is_answered = self.is_gone = False
+        """It was given to the application; its body has come; its answer has begun; is complete; the peer is gone."""
+        self._line = line
+        self._wants_continue = wants_continue
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._is_given = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._head: bytes | None = None
+        self._left = 0
+        self._chunked = False
+
+    # -- for the connection --------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> bool:
+        """More of the body came; whether more may be read."""
+        if self.is_answered:
+            return True
+        self._parts.append(data)
+        self._size += len(data)
+        self.wake()
+        return self._size <= HIGH_WATER_BYTES
+
+    def wake(self) -> None:
+        """What `receive` waits for may have come."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def body(self) -> bytes:
+        """What came of the body; `receive` gives it all the same."""
+        if len(self._parts) != 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0]
+
+    def answer(self, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """Send a whole answer, unless the peer is gone."""
+        if not self.is_gone:
+            self._begin(200, headers)
+            self._write(body, is_last=True)
+
+    # -- for the application -------------------------------------------------------------------------------------
+
+    async def receive(self) -> Message:
+        """What came of the body; then that the peer left, or has its answer."""
+        while not self.is_gone and not self.is_answered:
+            if self._parts or (self.is_whole and not self._is_given):
+                parts = self._parts
+                body = parts[0] if len(parts) == 1 else b"".join(parts)
+                self._parts, self._size, self._is_given = [], 0, self.is_whole
+                return {"type": "http.request", "body": body, "more_body": not self.is_whole}
+            if self._wants_continue and not self.is_started:
+                self._wants_continue = False
+                self._line.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._line.read_on()
+            self._waiter = self._line.loop.create_future()
+            await self._waiter
+        return _DISCONNECT
+
+    async def send(self, message: Message) -> None:
+        """The head of the answer, then its parts. A head that tells the length waits for its body."""
+        line = self._line
+        if line.drained is not None and not self.is_gone:
+            await line.drained
+        if self.is_gone:
+            return
+        if not self.is_started:
+            assert message["type"] == "http.response.start", message["type"]
+            self._begin(message["status"], message.get("headers") or ())
+            return
+        assert message["type"] == "http.response.body" and not self.is_answered, message["type"]
+        self._write(message.get("body") or b"", is_last=not message.get("more_body"))
+
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        lines = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, self._line.common_fields()]
+        length = None
+        closes = False
+        for name, value in headers:
+            name = name.lower()
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"connection":
+                closes = closes or b"close" in value.lower()
+            elif name == b"transfer-encoding":
+                continue  # is ours to say
+            lines.append(b"%s: %s\r\n" % (name, value))
+        has_body = self.scope["method"] != "HEAD" and status not in (204, 304)
+        self._chunked = has_body and length is None
+        self._left = (length or 0) if has_body else 0
+        if self._chunked:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        if closes:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        head = b"".join(lines)
+        if head.count(b"\n") != len(lines) + self._line.common_count - 1 or head.count(b"\r") != head.count(b"\n") or b"\0" in head:
+            raise ValueError("a header of the answer holds a line break")
+        self.is_started = True
+        self._head = head + b"\r\n"
+        if self._chunked:
+            self._line.write(self._head)
+            self._head = None
+
+    def _write(self, body: bytes, *, is_last: bool) -> None:
+        if self._chunked:
+            data = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
+            if is_last:
+                data += b"0\r\n\r\n"
+            self._line.write(data)
+        else:
+            if self.scope["method"] == "HEAD":
+                body = b""
+            self._left -= len(body)
+            if self._left < 0 or (is_last and self._left):
+                raise ValueError("the answer is not as long as it said")
+            head, self._head = self._head, None
+            if head is None:
+                self._line.write(body)
+            elif len(body) <= _JOINED_BYTES:
+                self._line.write(head + body)
+            else:
+                self._line.transport.writelines((head, body))
+        if is_last:
+            self.is_answered = True
+            self.wake()
+            self._line.answered(self)

@@ -1,0 +1,102 @@
+"""An application behind a socket, as the gateway serves it: uvicorn with our protocol and its short cut."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import anyio
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.app.exchange import Take
+from gateway.app.http1 import patient_protocol
+from gateway.config.models import HttpSettings
+
+
+@asynccontextmanager
+async def served(app: ASGIApp, take: Take | None = None, settings: HttpSettings | None = None) -> AsyncGenerator[int]:
+    """The port of `app`, without its lifespan."""
+    protocol = patient_protocol(settings or HttpSettings(), take)
+    given: dict[str, Any] = {"lifespan": "off", "log_config": None, "proxy_headers": False, "ws": "none", "timeout_graceful_shutdown": 1}
+    server = uvicorn.Server(uvicorn.Config(app, http=protocol, **given))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: server.serve(sockets=[listener]))
+            try:
+                yield listener.getsockname()[1]
+            finally:
+                server.should_exit = True
+
+
+@asynccontextmanager
+async def lifespan(app: ASGIApp) -> AsyncGenerator[None]:
+    """Start an application and stop it, as a server does."""
+    started, leaving, stopped = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def receive() -> Any:
+        if started.is_set():
+            await leaving.wait()
+        return {"type": "lifespan.shutdown" if started.is_set() else "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        (stopped if started.is_set() else started).set()
+        assert message["type"].endswith(".complete"), message
+
+    async with anyio.create_task_group() as tasks:
+        scope: Any = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+        tasks.start_soon(cast("Any", app), scope, receive, send)
+        await started.wait()
+        yield
+        leaving.set()
+        await stopped.wait()
+
+
+class Counting:
+    """Counts what reaches an application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.count = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.count += 1
+        await self.app(scope, receive, send)
+
+
+class Wired:
+    """An application that asks the one at a port, each request on a connection of its own."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parts: list[bytes] = []
+        while True:
+            message = await receive()
+            parts.append(message["body"])
+            if not message["more_body"]:
+                break
+        lines = [b"%s %s HTTP/1.1" % (scope["method"].encode(), scope["raw_path"])]
+        lines += [b"%s: %s" % line for line in scope["headers"]]
+        async with await anyio.connect_tcp("127.0.0.1", self.port) as stream:
+            await stream.send(b"\r\n".join([*lines, b"connection: close", b"", b""]) + b"".join(parts))
+            told = b"".join([part async for part in stream])
+        head, _, body = told.partition(b"\r\n\r\n")
+        first, *rest = head.split(b"\r\n")
+        headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in rest)]
+        if (b"transfer-encoding", b"chunked") in headers:
+            body = _joined(body)
+        await send({"type": "http.response.start", "status": int(first.split()[1]), "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def _joined(chunked: bytes) -> bytes:
+    parts: list[bytes] = []
+    while chunked:
+        size, _, chunked = chunked.partition(b"\r\n")
+        parts.append(chunked[: int(size, 16)])
+        chunked = chunked[int(size, 16) + 2 :]
+    return b"".join(parts)
