@@ -30,7 +30,7 @@ class Line(Protocol):
 
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
-    drained: asyncio.Future[None] | None
+    drained: asyncio.Event | None
     """Done when the peer has read on; `None` while it does."""
     common_count: int
     """How many `common_fields` there are."""
@@ -88,6 +88,7 @@ class Exchange:
         "_chunked",
         "_head",
         "_is_given",
+        "_is_open_ended",
         "_left",
         "_line",
         "_parts",
@@ -113,10 +114,10 @@ class Exchange:
         self._parts: list[bytes] = []
         self._size = 0
         self._is_given = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Event | None = None
         self._head: bytes | None = None
         self._left = 0
-        self._chunked = False
+        self._chunked = self._is_open_ended = False
 
     # -- for the connection --------------------------------------------------------------------------------------
 
@@ -131,8 +132,8 @@ class Exchange:
 
     def wake(self) -> None:
         """What `receive` waits for may have come."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._waiter is not None:
+            self._waiter.set()
 
     def body(self) -> bytes:
         """What came of the body; `receive` gives it all the same."""
@@ -160,15 +161,17 @@ class Exchange:
                 self._wants_continue = False
                 self._line.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._line.read_on()
-            self._waiter = self._line.loop.create_future()
-            await self._waiter
+            if self._waiter is None:
+                self._waiter = asyncio.Event()
+            self._waiter.clear()
+            await self._waiter.wait()
         return _DISCONNECT
 
     async def send(self, message: Message) -> None:
         """The head of the answer, then its parts. A head that tells the length waits for its body."""
         line = self._line
         if line.drained is not None and not self.is_gone:
-            await line.drained
+            await line.drained.wait()
         if self.is_gone:
             return
         if not self.is_started:
@@ -192,7 +195,8 @@ class Exchange:
                 continue  # is ours to say
             lines.append(b"%s: %s\r\n" % (name, value))
         has_body = self.scope["method"] != "HEAD" and status not in (204, 304)
-        self._chunked = has_body and length is None
+        self._chunked = has_body and length is None and self.scope["http_version"] == "1.1"
+        self._is_open_ended = has_body and length is None and not self._chunked
         self._left = (length or 0) if has_body else 0
         if self._chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
@@ -205,7 +209,7 @@ class Exchange:
             raise ValueError("a header of the answer holds a line break")
         self.is_started = True
         self._head = head + b"\r\n"
-        if self._chunked:
+        if self._chunked or self._is_open_ended:
             self._line.write(self._head)
             self._head = None
 
@@ -215,6 +219,8 @@ class Exchange:
             if is_last:
                 data += b"0\r\n\r\n"
             self._line.write(data)
+        elif self._is_open_ended:  # HTTP/1.0: it ends with the connection
+            self._line.write(body)
         else:
             if self.scope["method"] == "HEAD":
                 body = b""

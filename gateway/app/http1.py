@@ -75,7 +75,7 @@ class Http1(asyncio.Protocol):
             config.load()
         self.loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport
-        self.drained: asyncio.Future[None] | None = None
+        self.drained: asyncio.Event | None = None
         """Done when the peer has read on; `None` while it does."""
         self.common_count = 0
         self._app = cast("ASGIApp", config.loaded_app)  # pyright: ignore[reportUnknownMemberType]  # whatever it was given
@@ -148,7 +148,7 @@ class Http1(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The peer does not read."""
         if self.drained is None:
-            self.drained = self.loop.create_future()
+            self.drained = asyncio.Event()
             self._unread = self.loop.call_later(self.unread_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
@@ -157,8 +157,8 @@ class Http1(asyncio.Protocol):
             self._unread.cancel()
             self._unread = None
         drained, self.drained = self.drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
+        if drained is not None:
+            drained.set()
 
     # -- for uvicorn ---------------------------------------------------------------------------------------------
 

@@ -168,6 +168,47 @@ async def test_fields_after_a_body_are_no_headers_of_its_request() -> None:
     assert seen == [b"host", b"transfer-encoding"]
 
 
+async def test_an_old_client_is_answered_without_chunks_and_the_end_is_that_of_the_connection() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        for part in (b"data: 1\n\n", b"", b"data: 2\n\n"):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    async with served(app) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        with anyio.fail_after(25):
+            told = b"".join([part async for part in stream])
+    head, _, body = told.partition(b"\r\n\r\n")
+    assert body == b"data: 1\n\ndata: 2\n\n"
+    assert b"transfer-encoding" not in head and b"connection: close" in head
+
+
+async def test_all_who_wait_for_the_end_of_a_request_learn_it_and_one_who_gives_up_disturbs_nobody() -> None:
+    ends: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+
+        async def wait() -> None:
+            ends.append((await receive())["type"])
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(wait)
+            with anyio.move_on_after(0.01):
+                await receive()
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body"})
+
+    async with served(app) as port, httpx2.AsyncClient() as http:
+        with anyio.fail_after(25):
+            assert (await http.get(f"http://127.0.0.1:{port}/")).status_code == 204
+            while len(ends) < 2:
+                await anyio.sleep(0.01)
+    assert ends == ["http.disconnect"] * 2
+
+
 def ended_while_sending(raw: socket.socket, requests: bytes, seconds: float) -> bool:
     """Sends whole `requests` again and again and reads nothing: whether the other side ends the connection in time.
 
