@@ -221,7 +221,7 @@ class Http1(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field, of the head or (dropped) of a trailer."""
         if self._in_head:
-            self._headers.append((name.lower(), value))
+            self._headers.append((name.lower(), value.strip(b" \t")))  # the parser leaves what follows a value
 
     def on_headers_complete(self) -> None:
         """Its head is complete; what it offers is passed over."""

@@ -168,6 +168,21 @@ async def test_fields_after_a_body_are_no_headers_of_its_request() -> None:
     assert seen == [b"host", b"transfer-encoding"]
 
 
+async def test_space_around_a_header_is_none_of_its_value() -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.extend(scope["headers"])
+        await send({"type": "http.response.start", "status": 204, "headers": [(b"connection", b"close")]})
+        await send({"type": "http.response.body"})
+
+    async with served(app) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(b"GET / HTTP/1.1\r\nHost: a\r\nMcp-Name:  \t two words \t \r\nEmpty: \t\r\n\r\n")
+        with anyio.fail_after(25):
+            assert (await stream.receive()).startswith(b"HTTP/1.1 204 ")
+    assert seen == [(b"host", b"a"), (b"mcp-name", b"two words"), (b"empty", b"")]
+
+
 async def test_an_old_client_is_answered_without_chunks_and_the_end_is_that_of_the_connection() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
