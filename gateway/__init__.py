@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gateway.agents.files.provider import DEFAULT_FILE_ACCESS_INSTRUCTIONS, DEFAULT_FILE_ACCESS_SOURCE_ID, FileAccessProvider
     from gateway.agents.files.search import FileSearchMatch, FileSearchResult
     from gateway.agents.files.store import AgentFileStore, InMemoryAgentFileStore
+    from gateway.agents.layers import AgentMiddlewareLayer
     from gateway.agents.lifecycle.hooks import LifecycleHooks
     from gateway.agents.lifecycle.layers import lifecycle_middleware
     from gateway.agents.middleware.approval import DEFAULT_TOOL_APPROVAL_SOURCE_ID, ToolApprovalMiddleware, ToolApprovalRuleCallback
@@ -200,7 +201,13 @@ if TYPE_CHECKING:
     from gateway.upstream.tasks import MCPTaskOptions
     from gateway.workflows.agent_executor import AgentExecutor, AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
     from gateway.workflows.builder import WorkflowBuilder
-    from gateway.workflows.checkpoints import CheckpointStorage, FileCheckpointStorage, InMemoryCheckpointStorage, WorkflowCheckpoint
+    from gateway.workflows.checkpoints import (
+        CheckpointID,
+        CheckpointStorage,
+        FileCheckpointStorage,
+        InMemoryCheckpointStorage,
+        WorkflowCheckpoint,
+    )
     from gateway.workflows.context import WorkflowContext
     from gateway.workflows.edges import (
         Case,
@@ -289,13 +296,15 @@ __all__ = [
     "OBSERVABILITY_SETTINGS", "SKIP_PARSING", "SUMMARIZED_BY_SUMMARY_ID_KEY", "SUMMARY_OF_GROUP_IDS_KEY", "SUMMARY_OF_MESSAGE_IDS_KEY",
     "A2AAgent", "AGUIChatClient", "AdditionItemMismatch", "Agent", "AgentBasedGroupChatOrchestrator", "AgentContext", "AgentException",
     "AgentExecutor", "AgentExecutorRequest", "AgentExecutorResponse", "AgentFileStore", "AgentFrameworkException", "AgentLoopMiddleware",
-    "AgentMiddleware", "AgentMiddlewareTypes", "AgentModeProvider", "AgentOrchestrationOutput", "AgentRequestInfoResponse",
+    "AgentMiddleware",
+    "AgentMiddlewareLayer", "AgentMiddlewareTypes", "AgentModeProvider", "AgentOrchestrationOutput", "AgentRequestInfoResponse",
     "AgentResponse", "AgentResponseUpdate", "AgentRunContext", "AgentRunInputs", "AgentSession", "AggregatingSkillsSource", "Annotation",
     "BackgroundAgentsProvider", "BackgroundTaskInfo", "BackgroundTaskStatus", "BaseAgent", "BaseChatClient", "BaseEmbeddingClient",
     "BaseGroupChatOrchestrator", "CachingSkillsSource", "CallContext", "Case", "CharacterEstimatorTokenizer",
     "ChatAndFunctionMiddlewareTypes", "ChatClientContentFilterException", "ChatClientException", "ChatClientInvalidAuthException",
     "ChatClientInvalidRequestException", "ChatClientInvalidResponseException", "ChatContext", "ChatMiddleware", "ChatMiddlewareLayer",
-    "ChatMiddlewareTypes", "ChatOptions", "ChatResponse", "ChatResponseUpdate", "ChatTelemetryLayer", "CheckResult", "CheckpointStorage",
+    "ChatMiddlewareTypes", "ChatOptions", "ChatResponse", "ChatResponseUpdate", "ChatTelemetryLayer", "CheckResult",
+    "CheckpointID", "CheckpointStorage",
     "ClassSkill", "CompactionProvider", "CompactionStrategy", "ConcurrentBuilder", "Content", "ContentError", "ContextProvider",
     "ContextWindowCompactionStrategy", "ContinuationToken", "ConversationSplit", "ConversationSplitter", "DeduplicatingSkillsSource",
     "Default", "DelegatingSkillsSource", "Edge", "EdgeCondition", "EdgeDuplicationError", "Embedding", "EmbeddingGenerationOptions",

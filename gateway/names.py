@@ -65,6 +65,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "RawAgent",
     ),
     "agents.base": ("BaseAgent",),
+    "agents.layers": ("AgentMiddlewareLayer",),
     "agents.client_run": ("FunctionInvocationLayer",),
     "agents.context": (
         "AgentContext",
@@ -374,6 +375,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "workflows.runner": ("DEFAULT_MAX_ITERATIONS",),
     "workflows.builder": ("WorkflowBuilder",),
     "workflows.checkpoints": (
+        "CheckpointID",
         "CheckpointStorage",
         "FileCheckpointStorage",
         "InMemoryCheckpointStorage",

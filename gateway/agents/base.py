@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, cast
 
 from gateway.errors import UserInputRequired
@@ -99,21 +99,7 @@ class BaseAgent(OpensSessions):
             given["function_invocation_kwargs"] = dict(invocation.kwargs)
         if "ctx" in parameters:
             given["ctx"] = invocation.ctx.child()
-        answer: object = run(task, stream=True, session=session, **given)
-        if isinstance(answer, ResponseStream):
-            return cast("ResponseStream[AgentResponseUpdate, AgentResponse]", answer)
-        return ResponseStream(_stream_of(answer), AgentResponse.from_updates)
-
-
-async def _stream_of(answer: Any) -> Any:
-    """What an agent of one's own gave: parts, or what is to be awaited for them or for the whole."""
-    found = await answer if inspect.isawaitable(answer) else answer
-    return _parts_of(found) if isinstance(found, AgentResponse) else found
-
-
-async def _parts_of(response: AgentResponse) -> Any:
-    for update in response.to_updates():
-        yield update
+        return stream_of(run(task, stream=True, session=session, **given))
 
 
 def _own_part(session: AgentSession | None) -> AgentSession | None:
@@ -129,3 +115,20 @@ def _tool_name(name: str) -> str:
     """A name in which models may call an agent; some take none that begins with a digit."""
     chosen = _NOT_IN_NAMES.sub("_", name).strip("_") or "agent"
     return f"_{chosen}" if chosen[:1].isdigit() else chosen
+
+
+def stream_of(answer: Any) -> ResponseStream[AgentResponseUpdate, AgentResponse]:
+    """What an agent of one's own gave: a stream, bare parts, or what is to be awaited for them or for the whole."""
+    if isinstance(answer, ResponseStream):
+        return cast("ResponseStream[AgentResponseUpdate, AgentResponse]", answer)
+    return ResponseStream(_settled(answer), AgentResponse.from_updates)
+
+
+async def _settled(answer: Any) -> Any:
+    found = await answer if inspect.isawaitable(answer) else answer
+    return _parts_of(found) if isinstance(found, AgentResponse) else found
+
+
+async def _parts_of(response: AgentResponse) -> AsyncGenerator[AgentResponseUpdate, None]:
+    for update in response.to_updates():
+        yield update

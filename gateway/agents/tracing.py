@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from gateway.chat.tracing import DURATION, LABELS, answered, provider_of, shown
+from gateway.json_types import JsonMapping
+from gateway.sessions.session import AgentSession
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Operation, follow
 from gateway.types.content import Content
+from gateway.types.messages import Message
+from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 
 if TYPE_CHECKING:
@@ -26,25 +29,32 @@ def traced_run(
     agent: Agent, context: AgentContext, updates: AsyncGenerator[AgentResponseUpdate, None]
 ) -> AsyncGenerator[AgentResponseUpdate, None]:
     """A run's parts, inside a span."""
+    operation = begun(agent, context.messages, context.session, context.options)
+    return follow(operation, updates, lambda seen: finish(operation, AgentResponse.from_updates(seen)))
+
+
+def begun(agent: Any, messages: Sequence[Message], session: AgentSession | None, options: JsonMapping | ChatOptions) -> Operation:
+    """The span of a run of an agent of any kind, from now on."""
+    client, defaults = getattr(agent, "client", None), cast("JsonMapping", getattr(agent, "default_options", None) or {})
     name = agent.name or agent.id
-    told = {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": agent.otel_provider_name or provider_of(agent.client)}
+    told = {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": agent.otel_provider_name or provider_of(client)}
     operation = Operation(f"invoke_agent {name}", {**told, "gen_ai.agent.id": agent.id, "gen_ai.agent.name": name}, metric=DURATION)
     if agent.description:
         operation.add({"gen_ai.agent.description": agent.description})
-    model = context.options.get("model") or agent.default_options.get("model") or getattr(agent.client, "model", None)
+    model = options.get("model") or defaults.get("model") or getattr(client, "model", None)
     if model:
         operation.add({"gen_ai.request.model": str(model)})
-    if context.session is not None:
-        operation.add({"gen_ai.conversation.id": context.session.service_session_id or context.session.session_id})
+    if session is not None:
+        operation.add({"gen_ai.conversation.id": session.service_session_id or session.session_id})
     if OBSERVABILITY_SETTINGS.enable_sensitive_data:
-        operation.add({"gen_ai.input.messages": shown(context.messages)})
-        if agent.instructions:
-            operation.add({"gen_ai.system_instructions": json.dumps([{"type": "text", "content": agent.instructions}])})
-    return follow(operation, updates, partial(_finish, operation))
+        operation.add({"gen_ai.input.messages": shown(messages)})
+        if instructions := getattr(agent, "instructions", None):
+            operation.add({"gen_ai.system_instructions": json.dumps([{"type": "text", "content": instructions}])})
+    return operation
 
 
-def _finish(operation: Operation, updates: Sequence[AgentResponseUpdate]) -> None:
-    response = AgentResponse.from_updates(updates)
+def finish(operation: Operation, response: AgentResponse) -> None:
+    """The run is over, with this response or what there is of it."""
     operation.add(answered(response.response_id, None, response.finish_reason, response.usage_details))
     if OBSERVABILITY_SETTINGS.enable_sensitive_data:
         operation.add({"gen_ai.output.messages": shown(response.messages, response.finish_reason)})

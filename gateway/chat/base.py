@@ -85,11 +85,12 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         compaction_strategy: object = None,
         tokenizer: object = None,
         additional_properties: JsonMapping | None = None,
+        otel_provider_name: str | None = None,
     ) -> None:
         """`middleware` is a mixed list, outermost first: chat middleware runs around every model call, function middleware
         around every tool call. `function_invocation_configuration` limits the loop of both, and `compaction_strategy` with
         `tokenizer` shortens what the model is shown of a conversation: in this client's own `get_response`, and in agents
-        over it that have none of their own.
+        over it that have none of their own. `otel_provider_name` is the provider in telemetry.
 
         Raises:
             ValueError: A limit of the loop does not exist or is out of range.
@@ -103,7 +104,7 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         self.compaction_strategy: Any = compaction_strategy
         self.tokenizer: Any = tokenizer
         self.additional_properties: JsonObject = dict(additional_properties or {})
-        self.otel_provider_name = self.OTEL_PROVIDER_NAME
+        self.otel_provider_name = otel_provider_name or self.OTEL_PROVIDER_NAME
 
     def _updates(self, messages: Sequence[Message], *, stream: bool, options: ChatOptions) -> AsyncGenerator[ChatResponseUpdate, None]:
         """Send one request and yield what comes back; one part where `stream` is false.

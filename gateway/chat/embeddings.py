@@ -150,20 +150,7 @@ class OpenAIEmbeddingClient(BaseEmbeddingClient):
             SettingNotFoundError: There is no model or no key anywhere; the text says what to set.
         """
         super().__init__(additional_properties=additional_properties)
-        given = Given(
-            model=model,
-            api_key=api_key,
-            base_url=base_url,
-            org_id=org_id,
-            azure_endpoint=azure_endpoint,
-            api_version=api_version,
-            credential=credential,
-            default_headers=default_headers,
-            async_client=async_client,
-            env_file_path=env_file_path,
-            env_file_encoding=env_file_encoding,
-        )
-        endpoint = find_endpoint(given, self.NAMES)
+        endpoint = find_endpoint(Given.among(locals()), self.NAMES)
         self.model = endpoint.model
         self._connection = OpenAIConnection(endpoint, retry=retry)
 

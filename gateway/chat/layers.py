@@ -5,9 +5,16 @@ They are there so that such a class keeps its bases when its imports change, and
 
 from __future__ import annotations
 
-from typing import Generic
+from typing import Generic, TypeVar
 
 from gateway.chat.base import OptionsT
+
+EmbeddingInputT = TypeVar("EmbeddingInputT")
+"""What is embedded."""
+EmbeddingT = TypeVar("EmbeddingT")
+"""The form of a vector."""
+EmbeddingOptionsT = TypeVar("EmbeddingOptionsT")
+"""What an embedding client takes as options."""
 
 
 class ChatMiddlewareLayer(Generic[OptionsT]):
@@ -16,3 +23,7 @@ class ChatMiddlewareLayer(Generic[OptionsT]):
 
 class ChatTelemetryLayer(Generic[OptionsT]):
     """A span for each model call: on with `enable_instrumentation`."""
+
+
+class EmbeddingTelemetryLayer(Generic[EmbeddingInputT, EmbeddingT, EmbeddingOptionsT]):
+    """A span for each request for embeddings: on with `enable_instrumentation`."""

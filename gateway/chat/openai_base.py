@@ -54,20 +54,7 @@ class OpenAIClientBase(BaseChatClient[OptionsT]):
         Raises:
             SettingNotFoundError: There is no model or no key anywhere; the text says what to set.
         """
-        given = Given(
-            model=model,
-            api_key=api_key,
-            base_url=base_url,
-            org_id=org_id,
-            azure_endpoint=azure_endpoint,
-            api_version=api_version,
-            credential=credential,
-            default_headers=default_headers,
-            async_client=async_client,
-            env_file_path=env_file_path,
-            env_file_encoding=env_file_encoding,
-        )
-        endpoint = find_endpoint(given, self.NAMES)
+        endpoint = find_endpoint(Given.among(locals()), self.NAMES)
         super().__init__(
             endpoint.model,
             middleware,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypedDict, cast, runtime_checkable
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast, runtime_checkable
 
 import anyio.to_thread
 
@@ -87,6 +87,11 @@ class Given:
     async_client: AsyncOpenAI | None = None
     env_file_path: str | None = None
     env_file_encoding: str | None = None
+
+    @classmethod
+    def among(cls, arguments: Mapping[str, Any]) -> Given:
+        """What of a constructor's arguments (its `locals()`) is about the endpoint; the constructors of all clients name them alike."""
+        return cls(**{one.name: arguments[one.name] for one in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

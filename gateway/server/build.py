@@ -74,6 +74,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+DRAIN_SECONDS = 5.0
+"""How long a server that is told to stop waits for what its tasks do that must not be done twice."""
+
 REVOKED_SECONDS = 2.0
 """How long a call or task may go on after its caller's API key was revoked; what it asks next is refused at once."""
 
@@ -160,6 +163,7 @@ class GatewayServer:
         seals request state; gateways that share it take each other's. No side effects."""
         self._ask_timeout_seconds = ask_timeout_seconds
         self._kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None
+        self._runner: TaskRunner | None = None
         self._may_call: Callable[[str], bool] | None = None
         self.catalog = catalog
         self._task_key = hmac.digest(state_key, b"task-handles", "sha256")
@@ -225,6 +229,7 @@ class GatewayServer:
             runner = TaskRunner(tasks, records, handler.call, settings=settings, ask_timeout_seconds=self._ask_timeout_seconds)
             handler.run_with(runner)
             tools.run_with(runner)
+            self._runner = runner
             tasks.start_soon(runner.run)
         handler.bind(self.mcp)
         self._changes.tell_tasks(TaskNews(handler, self.clients, tasks, runner))
@@ -237,6 +242,8 @@ class GatewayServer:
 
     async def __aexit__(self, *exc: object) -> None:
         self._changes.close()
+        if self._runner is not None and exc[0] is None:
+            await self._runner.drain(DRAIN_SECONDS)
         await self._stack.aclose()
 
     async def _end_revoked(self, runner: TaskRunner | None, may_call: Callable[[str], bool]) -> None:

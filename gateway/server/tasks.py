@@ -207,7 +207,6 @@ class TaskHandler:
         """
         said: JsonObject = {}
         while True:
-            began = anyio.current_time()
             if "." in task_id:
                 state = {**await self._state_of_relayed(task_id, facts), "taskId": task_id}
                 changed = poll_seconds(state)
@@ -216,12 +215,13 @@ class TaskHandler:
                 state, changed = modern_state(task), 0.0
                 if state == said and not task.is_over:
                     await self._runner.moved(task)
+            spacing = 0.0
             if state != said:
-                said = state
+                said, spacing = state, SPACING_SECONDS
                 await tell(dict(state))
             if state.get("status") in ENDED:
                 return
-            await anyio.sleep(max(changed, SPACING_SECONDS - (anyio.current_time() - began)))
+            await anyio.sleep(max(changed, spacing))
 
     async def knows(self, task_id: str, facts: CallContext) -> bool:
         """Whether the caller has such a task, as far as can be told without asking its server."""

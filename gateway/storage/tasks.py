@@ -124,8 +124,8 @@ class TaskRows:
     async def save(self, row: TaskRow, *, owner: str, drop_steps: bool = False) -> bool:
         """Write what the owner knows: status, message, outcome, questions. False when another process took the task over.
 
-        Answers that came through another process are kept and put into `row`. What is over stays as it is. With `drop_steps` what
-        the task did is forgotten; else it is kept as long as the task, for another try.
+        Answers that came through another process are kept and put into `row`, which waits for nobody then. What is over stays as it
+        is. With `drop_steps` what the task did is forgotten; else it is kept as long as the task, for another try.
         """
         async with self._database.begin() as connection:
             found = await _locked(connection, row.id)
@@ -134,6 +134,8 @@ class TaskRows:
             for key, stored in found.asked.items():
                 if "answer" in stored and key in row.asked:
                     row.asked[key].setdefault("answer", stored["answer"])
+            if row.status == "input_required" and all("answer" in item for item in row.asked.values()):
+                row.status = "working"  # it was answered while this was on its way
             row.is_cancelled = found.is_cancelled or row.is_cancelled
             row.admitted_at = max(found.admitted_at, row.admitted_at)
             await connection.execute(sa.update(tasks).where(tasks.c.id == row.id), to_row(row))

@@ -58,8 +58,11 @@ class StepLog:
         self._counts: dict[str, int] = {}
         self._is_noting = False
         self._written: anyio.Event | None = None
+        self._under_way: dict[str, bool | Callable[[str], bool]] = {}
         self.ask: CallContext | None = None
         """Whom to ask about a step whose outcome nobody knows."""
+        self.begins_none = False
+        """Whether no step begins any more, because the process stops."""
 
     @classmethod
     def noting(cls, task_id: str, records: Records, owner: str, on_lost: Callable[[], None], goes_on: Callable[[], bool]) -> StepLog:
@@ -108,16 +111,29 @@ class StepLog:
         is_done, value = self._steps.get(key, (False, None))
         if is_done:
             return value
+        if self.begins_none:
+            await anyio.sleep_forever()
         await self._put(key, is_done=False, value=await self._retries(key, repeatable))
+        self._under_way[key] = repeatable
         try:
-            value = await work(f"{self.task_id}:{key}")
+            value = await self._worked(key, work)
+            await self.finish(key, value)
+        finally:
+            del self._under_way[key]
+        return value
+
+    async def _worked(self, key: str, work: Callable[[str], Awaitable[JsonValue]]) -> JsonValue:
+        try:
+            return await work(f"{self.task_id}:{key}")
         except GatewayError:  # nothing was done that must not be done again
             self._steps.pop(key, None)
             if not self._is_noting:
                 await until_stored(lambda: self._drop(key))
             raise
-        await self.finish(key, value)
-        return value
+
+    def holds_up(self) -> bool:
+        """Whether a step is under way that a person would have to be asked about, were it cut off."""
+        return any(not (found if isinstance(found, bool) else found(key)) for key, found in self._under_way.items())
 
     async def begin(self, key: str, *, repeatable: bool) -> tuple[bool, JsonValue]:
         """See `DurablePort.begin`."""

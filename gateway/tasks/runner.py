@@ -63,6 +63,9 @@ SOURCE_WAIT_SECONDS = 60.0
 SWEEP_SECONDS = 60.0
 """How often tasks past their time are removed."""
 
+DRAIN_LOOK_SECONDS = 0.02
+"""How often a runner that stops looks whether the last step has ended."""
+
 INTERNAL = -32603
 """JSON-RPC's code for what went wrong inside."""
 
@@ -113,6 +116,9 @@ class TaskRunner:
         self._adopts_from = float("-inf")
         self._doubtful: set[str] = set()
         self._is_stopping = False
+        self._logs: dict[str, StepLog] = {}
+        """Of what runs here, by task."""
+        self._is_draining = False
 
     # -- what the server asks for ------------------------------------------------------------------------------
 
@@ -220,6 +226,22 @@ class TaskRunner:
         for task in [task for task in self._here.values() if task.principal in principals and not task.is_over]:
             await self.cancel(task)
 
+    async def drain(self, seconds: float) -> None:
+        """The process is about to stop: begin nothing more, and let what must not be done twice end, for so long at most.
+
+        What waits for a person is not waited for.
+        """
+        self._is_draining = True
+        for log in self._logs.values():
+            log.begins_none = True
+        with anyio.move_on_after(seconds):
+            while any(log.holds_up() and not self._waits_for_a_person(name) for name, log in self._logs.items()):  # noqa: ASYNC110
+                await anyio.sleep(DRAIN_LOOK_SECONDS)
+
+    def _waits_for_a_person(self, task_id: str) -> bool:
+        task = self._here.get(task_id)
+        return task is not None and bool(task.asks)
+
     async def run(self) -> None:
         """Keep the lease, hear what came in elsewhere, give turns, take over orphans and forget what is old, until cancelled."""
         try:
@@ -250,6 +272,8 @@ class TaskRunner:
         while True:
             try:
                 self._wake = anyio.Event()
+                if self._is_draining:
+                    await anyio.sleep_forever()
                 await self._give_turns()
                 if anyio.current_time() - looked_at >= 2 * self._tick_seconds:
                     looked_at = anyio.current_time()
@@ -313,6 +337,12 @@ class TaskRunner:
 
     async def _run(self, task: Task, ctx: CallContext) -> None:
         """The task-runner boundary: whatever happens becomes the task's end."""
+        try:
+            await self._run_to_end(task, ctx)
+        finally:
+            self._logs.pop(task.id, None)
+
+    async def _run_to_end(self, task: Task, ctx: CallContext) -> None:
         result: ToolOutcome | None = None
         problem: Exception | None = None
         try:
@@ -332,6 +362,8 @@ class TaskRunner:
         except BaseException:
             self._here.pop(call.task.id, None)
             raise
+        finally:
+            self._logs.pop(call.task.id, None)
         if call.is_task:
             await self._conclude(call.task, call.outcome, call.error)
 
@@ -354,7 +386,7 @@ class TaskRunner:
         if call.done.is_set():
             await self._conclude(task, call.outcome, call.error)
             return False
-        self._here[task.id] = task
+        self._here[task.id], self._logs[task.id] = task, call.log
         if task.asks:
             await self._save(task)
         return True
@@ -388,6 +420,7 @@ class TaskRunner:
         if row.attempts > MAX_ATTEMPTS:
             raise GatewayError(f"The gateway stopped {MAX_ATTEMPTS} times while this ran, so it is not tried again.")
         log = StepLog(row.id, steps, self._records, self._owner, lambda: self._lose(task), lambda: self._goes_on(task))
+        self._logs[row.id], log.begins_none = log, self._is_draining
         settled: dict[str, Any] = {"takes_tasks": False, "in_task": True, "log_level": None, "durable": log.port()}
         seconds = self.settings.ask_timeout_seconds
         caller = self._caller(task, ctx.client)

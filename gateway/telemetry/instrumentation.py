@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from opentelemetry.metrics import Histogram, Meter
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Span, SpanContext, Tracer
 
 SCOPE = "moongate"
 """Name of the instrumentation in what is exported."""
 
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
-Kind = Literal["internal", "client", "server"]
+Kind = Literal["internal", "client", "server", "producer"]
 PartT = TypeVar("PartT")
 
 DURATION_BUCKETS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -47,6 +47,21 @@ class ObservabilitySettings:
         """Whether what was said, tool arguments and results are recorded as well."""
         self._is_refused = False
         self._histograms: dict[str, tuple[object, Histogram]] = {}
+
+    @property
+    def ENABLED(self) -> bool:  # agent-framework's name
+        """Whether traces and metrics are made."""
+        return self.enable_instrumentation
+
+    @property
+    def SENSITIVE_DATA_ENABLED(self) -> bool:  # agent-framework's name
+        """Whether they hold what was said."""
+        return self.enable_instrumentation and self.enable_sensitive_data
+
+    @property
+    def is_user_disabled(self) -> bool:
+        """Whether the program refused them for good; whoever sets exporters up by the way should ask."""
+        return self._is_refused
 
     def turn_on(self, *, with_content: bool, force: bool) -> None:
         """Make traces and metrics from now on, unless the program refused them for good."""
@@ -134,14 +149,26 @@ class Operation:
 
     __slots__ = ("_attributes", "_metric", "_span", "_start")
 
-    def __init__(self, name: str, attributes: Attributes, *, kind: Kind = "internal", metric: str = "") -> None:
-        """Start it below whatever span is active. `metric` is the histogram of its duration."""
-        from opentelemetry.trace import SpanKind
+    def __init__(
+        self, name: str, attributes: Attributes, *, kind: Kind = "internal", metric: str = "", links: Sequence[SpanContext] = ()
+    ) -> None:
+        """Start it below whatever span is active. `metric` is the histogram of its duration, `links` what it came from."""
+        from opentelemetry.trace import Link, SpanKind
 
         self._attributes: dict[str, str | int | float | bool | Sequence[str]] = dict(attributes)
         self._metric = metric
         self._start = time.perf_counter()
-        self._span: Span = get_tracer().start_span(name, kind=SpanKind[kind.upper()], attributes=self._attributes)
+        causes = [Link(context) for context in links]
+        self._span: Span = get_tracer().start_span(name, kind=SpanKind[kind.upper()], attributes=self._attributes, links=causes)
+
+    @property
+    def context(self) -> SpanContext:
+        """What others link to."""
+        return self._span.get_span_context()
+
+    def event(self, name: str, attributes: Attributes | None = None) -> None:
+        """Something happened in it, now."""
+        self._span.add_event(name, attributes)
 
     def active(self) -> AbstractContextManager[Span]:
         """What is begun inside belongs to this operation."""

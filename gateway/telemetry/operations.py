@@ -8,10 +8,14 @@ would give every typing error a time series of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal, TypeVar, cast
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
-from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Attributes, Operation
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 SERVER_DURATION = "mcp.server.operation.duration"
 CLIENT_DURATION = "mcp.client.operation.duration"
@@ -59,6 +63,37 @@ async def measured(
         raise
     finally:
         OBSERVABILITY_SETTINGS.histogram(metric, "s", BUCKETS).record(time.perf_counter() - start, labels)
+
+
+@contextmanager
+def create_mcp_client_span(method_name: str, target: str | None = None, attributes: Attributes | None = None) -> Generator[Span]:
+    """A span of one's own around a request to an MCP server, for clients that are not made with the SDK; active inside.
+
+    `target` is the tool or the prompt. Where instrumentation is off the span goes nowhere. An error that passes is told by its class.
+    """
+    from opentelemetry.trace import INVALID_SPAN
+
+    if not OBSERVABILITY_SETTINGS.enable_instrumentation:
+        yield INVALID_SPAN
+        return
+    name = f"{method_name} {target}" if target else method_name
+    operation = Operation(name, {"mcp.method.name": method_name, **(attributes or {})}, kind="client")
+    try:
+        with operation.active() as span:
+            yield span
+    except BaseException as error:
+        operation.fail(error)
+        raise
+    finally:
+        operation.end()
+
+
+def set_mcp_span_error(span: Span, error_type: str, description: str | None = None) -> None:
+    """Say on a span of a request that it failed, and how: the class of an error, or `tool_error`."""
+    from opentelemetry.trace import StatusCode
+
+    span.set_attribute("error.type", error_type)
+    span.set_status(StatusCode.ERROR, description)
 
 
 def _named(method: str, params: Mapping[str, object] | None) -> dict[str, str]:

@@ -6,10 +6,11 @@ Names are agent-framework's. Used by people's code, by orchestrations and by `pl
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, Self
 
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.workflows.agent_executor import AgentExecutor, is_agent
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.edges import (
@@ -27,6 +28,7 @@ from gateway.workflows.edges import (
 )
 from gateway.workflows.executor import Executor
 from gateway.workflows.runner import DEFAULT_MAX_ITERATIONS
+from gateway.workflows.tracing import traced_build
 from gateway.workflows.validation import (
     GraphConnectivityError,
     ValidationTypeEnum,
@@ -134,6 +136,11 @@ class WorkflowBuilder:
         Raises:
             WorkflowValidationError: All that is wrong, one line each; the class is that of the first problem.
         """
+        if OBSERVABILITY_SETTINGS.enable_instrumentation:
+            return traced_build(self._name, self._description, self._build)
+        return self._build(lambda: None)
+
+    def _build(self, checked: Callable[[], None]) -> Workflow:
         named = [self._start, *(name for group in self._groups for edge in group.edges for name in (edge.source_id, edge.target_id))]
         raise_all(
             [GraphConnectivityError(unknown_id(name, self._executors)) for name in dict.fromkeys(named) if name not in self._executors]
@@ -152,6 +159,7 @@ class WorkflowBuilder:
             *check_yields(self._executors, [*self._named(self._output_from), *self._named(self._intermediate_output_from)]),
         ]
         raise_all(problems)
+        checked()
         is_open = outputs is None and intermediates is None
         return Workflow(
             self._groups,

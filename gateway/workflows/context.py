@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Generic, Never
 
 from typing_extensions import TypeVar
 
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.workflows.events import RESERVED_TYPES, WorkflowEvent, WorkflowEventSource
 from gateway.workflows.messages import State, WorkflowMessage
+from gateway.workflows.tracing import traced_send
 
 if TYPE_CHECKING:
     from gateway.workflows.executor import Executor
@@ -98,7 +100,10 @@ class WorkflowContext(Generic[OutT, W_OutT]):
 
     async def send_message(self, message: OutT, target_id: str | None = None) -> None:
         """Send along every outgoing edge, or only to `target_id`; delivered in the next round."""
-        self._sent.append(WorkflowMessage(message, self._executor.id, target_id))
+        sent = WorkflowMessage(message, self._executor.id, target_id)
+        if OBSERVABILITY_SETTINGS.enable_instrumentation:
+            sent.sent_in = traced_send(message, target_id)
+        self._sent.append(sent)
 
     async def yield_output(self, output: W_OutT) -> None:
         """Give an output of the workflow. It reaches the caller where the workflow selects this executor."""

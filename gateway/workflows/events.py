@@ -7,6 +7,7 @@ agent-framework's.
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -44,6 +45,7 @@ WorkflowEventType = Literal[
     "failed",
     "output",
     "intermediate",
+    "data",
     "request_info",
     "warning",
     "error",
@@ -57,7 +59,7 @@ WorkflowEventType = Literal[
     "handoff_sent",
     "magentic_orchestrator",
 ]
-"""Kinds of events. `warning` and `error` come from executors, the last three from orchestrations."""
+"""Kinds of events. `warning` and `error` come from executors, the last three from orchestrations; `data` is `emit`'s."""
 
 RESERVED_TYPES = frozenset({"started", "status", "failed", "output", "intermediate", "request_info"})
 """Kinds that only the engine makes; executors have `yield_output` and `request_info` instead."""
@@ -123,6 +125,13 @@ class WorkflowEvent(Generic[DataT]):
     def failed(cls, details: WorkflowErrorDetails) -> WorkflowEvent[Any]:
         """The run ended with an error."""
         return WorkflowEvent("failed", details=details, origin=WorkflowEventSource.FRAMEWORK)
+
+    @classmethod
+    def emit(cls, executor_id: str, data: DataT) -> WorkflowEvent[DataT]:
+        """An executor's output on the way, as agent-framework's first versions reported it; `ctx.yield_output` is today's."""
+        text = "WorkflowEvent.emit() is deprecated: use ctx.yield_output() and intermediate_output_from"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return cls("data", data, executor_id)
 
     @classmethod
     def warning(cls, message: str) -> WorkflowEvent[str]:

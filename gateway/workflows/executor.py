@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, ForwardRef, Protocol, TypeVar, cast, get_args, get_origin, overload
+from typing import Any, ClassVar, ForwardRef, Protocol, Self, TypeVar, cast, get_args, get_origin, overload
 
 from gateway.errors import WorkflowError
 from gateway.workflows.annotations import hints_of, is_compatible, is_instance_of, members, name_of, resolved
@@ -127,6 +128,27 @@ class Executor:
     def to_dict(self) -> dict[str, Any]:
         """Id and kind."""
         return {"id": self.id, "type": self.type}
+
+    def to_json(self) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """An executor of this class with what `to_dict` says; a class that takes more than an id overrides this."""
+        return cls(**{name: value for name, value in data.items() if name != "type"})
+
+    @classmethod
+    def from_json(cls, raw: str) -> Self:
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: It is no JSON object.
+        """
+        data = json.loads(raw)
+        if not isinstance(data, dict):
+            raise ValueError("JSON payload must decode to a mapping")
+        return cls.from_dict(cast("dict[str, Any]", data))
 
     def register(self, function: HandlerFunction, spec: HandlerSpec) -> None:
         """Add a handler to this object; for subclasses that are made from functions.

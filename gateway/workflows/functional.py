@@ -18,6 +18,7 @@ from typing import Any, Literal, overload
 import anyio
 
 from gateway.sessions.context import ContextProvider
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.types.streams import ResponseStream
 from gateway.workflows.annotations import coerced, hints_of, is_instance_of, members, name_of, types_in
@@ -29,6 +30,7 @@ from gateway.workflows.functional_steps import Function, RunContext, StepWrapper
 from gateway.workflows.request import RunRequest
 from gateway.workflows.runner import OnEvent, failed_executor
 from gateway.workflows.stream import live
+from gateway.workflows.tracing import traced_run
 
 logger = logging.getLogger(__name__)
 
@@ -190,7 +192,10 @@ class FunctionalWorkflow:
             await note(WorkflowEvent[Any].started())
             await status(WorkflowRunState.IN_PROGRESS)
             try:
-                await self._call(ctx, storage, note)
+                work: Awaitable[None] = self._call(ctx, storage, note)
+                if OBSERVABILITY_SETTINGS.enable_instrumentation:
+                    work = traced_run(self.name, self.description, None, work)
+                await work
             except Exception as error:  # the boundary to the function's code
                 await note(WorkflowEvent[Any].failed(WorkflowErrorDetails.from_exception(error, executor_id=failed_executor(error))))
                 await status(WorkflowRunState.FAILED)

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.workflows.events import WorkflowEvent
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
 
 RUN_KWARGS_KEY = "_workflow_run_kwargs"
 """Shared-state key of the keyword arguments that a run was given for its agents."""
@@ -34,6 +37,8 @@ class WorkflowMessage:
     type: MessageType = MessageType.STANDARD
     original_request_info_event: WorkflowEvent[Any] | None = None
     """The request that a response answers."""
+    sent_in: tuple[SpanContext, ...] = ()
+    """The spans in which it was sent, where telemetry is on; of this process only."""
 
 
 class State:

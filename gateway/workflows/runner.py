@@ -24,9 +24,11 @@ from gateway.workflows.events import WorkflowErrorDetails, WorkflowEvent, Workfl
 from gateway.workflows.executor import Executor
 from gateway.workflows.messages import MessageType, State, WorkflowMessage
 from gateway.workflows.snapshots import take
-from gateway.workflows.tracing import traced_step
+from gateway.workflows.tracing import BUFFERED, CONDITION_FALSE, WRONG_TARGET, WRONG_TYPE, traced_delivery, traced_start, traced_step
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
+
     from gateway.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
@@ -78,6 +80,8 @@ class Runner:
         self._last_checkpoint: CheckpointID | None = None
         self._is_continued = False
         self._says_pending = False
+        self._sent_in: dict[int, tuple[SpanContext, ...]] = {}
+        """In which spans what fan-ins wait with was sent, where telemetry is on."""
         self._board = Board(self._state.shared, self._report, call, is_streaming=is_streaming)
         self._board.pending = self._state.pending
         self._board.yielded = self._yielded
@@ -115,6 +119,8 @@ class Runner:
         executor = self._workflow.get_start_executor()
         if executor.joins:
             first = WorkflowMessage([first.data], START_SOURCE)
+        if OBSERVABILITY_SETTINGS.enable_instrumentation:
+            traced_start(executor.id)
         await self._lanes([(executor, [Delivery(first, [START_SOURCE])])])
         self._state.shared.commit()
         if self._state.messages:
@@ -165,7 +171,7 @@ class Runner:
                 continue
             taken = 0
             for index, group in groups:
-                for target_id, delivery in await self._through(index, group, message):
+                for target_id, delivery in await self._decided(index, group, message):
                     taken += 1
                     target = self._workflow.executors[target_id]
                     key = (target_id,) if target.joins else (message.source_id, index, target_id)
@@ -173,6 +179,21 @@ class Runner:
             if groups and not taken:
                 logger.debug("no edge of %r takes a message of type %s", message.source_id, type(message.data).__name__)
         return [(target, _joined(lane) if target.joins else lane) for target, lane in lanes.values()]
+
+    async def _decided(self, index: int, group: EdgeGroup, message: WorkflowMessage) -> Sequence[tuple[str, Delivery]]:
+        decision = self._through(index, group, message)
+        if not OBSERVABILITY_SETTINGS.enable_instrumentation:
+            return await decision
+        return await traced_delivery(group, message, decision, lambda: self._why_not(group, message))
+
+    def _why_not(self, group: EdgeGroup, message: WorkflowMessage) -> str:
+        """Why an edge group let a message go nowhere, for who reads traces."""
+        targets = [name for name in group.target_executor_ids if message.target_id in (None, name)]
+        if not targets:
+            return WRONG_TARGET
+        if isinstance(group, FanInEdgeGroup):
+            return BUFFERED if self._joins(targets[0], message) else WRONG_TYPE
+        return CONDITION_FALSE if any(self._takes(name, message) for name in targets) else WRONG_TYPE
 
     async def _through(self, index: int, group: EdgeGroup, message: WorkflowMessage) -> list[tuple[str, Delivery]]:
         """Where one edge group lets one message go."""
@@ -204,15 +225,22 @@ class Runner:
 
     def _gather(self, index: int, group: FanInEdgeGroup, message: WorkflowMessage) -> list[tuple[str, Delivery]]:
         target_id, sources = group.edges[0].target_id, group.source_executor_ids
-        if not self._workflow.executors[target_id].can_handle(WorkflowMessage([message.data], message.source_id)):
+        if not self._joins(target_id, message):
             return []
         box = self._state.waiting.setdefault(index, {})
         box.setdefault(message.source_id, []).append(message.data)
+        if message.sent_in:
+            self._sent_in[index] = (*self._sent_in.get(index, ()), *message.sent_in)
         if any(source not in box for source in sources):
             return []
         del self._state.waiting[index]
         data = [item for source in sources for item in box[source]]
-        return [(target_id, Delivery(WorkflowMessage(data, group.type), sources))]
+        joined = WorkflowMessage(data, group.type, sent_in=self._sent_in.pop(index, ()))
+        return [(target_id, Delivery(joined, sources))]
+
+    def _joins(self, target_id: str, message: WorkflowMessage) -> bool:
+        """Whether the target of a fan-in takes lists of such messages."""
+        return self._workflow.executors[target_id].can_handle(WorkflowMessage([message.data], message.source_id))
 
     async def _lanes(self, lanes: list[tuple[Executor, list[Delivery]]]) -> None:
         """Deliver everything; the first failure cancels the rest and is raised."""
@@ -250,7 +278,9 @@ class Runner:
             await self._emit(WorkflowEvent[Any].executor_invoked(target.id, copied(message.data)))
             try:
                 step = target.find(message)(message.data, ctx)
-                await (traced_step(target.id, type(target).__name__, step) if OBSERVABILITY_SETTINGS.enable_instrumentation else step)
+                if OBSERVABILITY_SETTINGS.enable_instrumentation:
+                    step = traced_step(target.id, type(target).__name__, message, step)
+                await step
             except Exception as error:  # the boundary to an executor's code
                 details = WorkflowErrorDetails.from_exception(error, executor_id=target.id)
                 await self._emit(WorkflowEvent[Any].executor_failed(target.id, details))
@@ -318,4 +348,5 @@ def _joined(lane: list[Delivery]) -> list[Delivery]:
     for item in standard:
         # A fan-in already made a list of what its sources sent.
         data += item.message.data if len(item.source_ids) > 1 else [item.message.data]
-    return [Delivery(WorkflowMessage(data, sources[0]), sources), *rest]
+    sent_in = tuple(context for item in standard for context in item.message.sent_in)
+    return [Delivery(WorkflowMessage(data, sources[0], sent_in=sent_in), sources), *rest]

@@ -291,8 +291,10 @@ class Workflow:
                     await runner.repeat_requests()
 
             try:
-                run = runner.run(begin)
-                await (traced_run(self.name or self.id, self.id, run) if OBSERVABILITY_SETTINGS.enable_instrumentation else run)
+                run: Awaitable[None] = runner.run(begin)
+                if OBSERVABILITY_SETTINGS.enable_instrumentation:
+                    run = traced_run(self.name or self.id, self.description, self.id, run)
+                await run
             except anyio.get_cancelled_exc_class():
                 self.note_status(WorkflowRunState.CANCELLED)
                 self.run_state.shared.discard()

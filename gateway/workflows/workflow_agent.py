@@ -71,6 +71,15 @@ class WorkflowAgent(BaseAgent):
         """What it waits for, by request id."""
         return self._workflow.run_state.pending
 
+    @staticmethod
+    def merge_updates(updates: Sequence[AgentResponseUpdate], response_id: str) -> AgentResponse:
+        """One response of updates that several agents gave in between each other: each answer's stay together, in the order they began."""
+        answers = list(dict.fromkeys(update.response_id for update in updates))
+        answers.sort(key=lambda one: one is None)  # those that belong to no answer come last
+        response = AgentResponse.from_updates([update for answer in answers for update in updates if update.response_id == answer])
+        response.response_id = response_id
+        return response
+
     @overload
     def run(
         self,

@@ -22,6 +22,7 @@ from gateway.agents.source import AgentSource
 from gateway.chat.resolve import ModelResolver
 from gateway.config.policies import SourcePolicy
 from gateway.json_types import JsonObject
+from gateway.server.task_wire import legacy_task, modern_state
 from gateway.storage.names import DATABASE_FILE
 from gateway.storage.records import Records
 from gateway.storage.state import StateFolder
@@ -298,3 +299,24 @@ async def test_a_run_of_an_ag_ui_agent_that_was_in_flight_is_not_repeated_before
             await runner.answer(task, {key: {"action": "accept", "content": {"outcome": "retry"}}})
             assert texts(await reached(runner, await runner.find(task.id, "local"), "completed", "failed")) == ["From afar."]
     assert journal.lines() == ["run", "run"]
+
+
+# -- failing models --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement(94, "AG3")
+@pytest.mark.parametrize("turn", ["first", "after a tool"])
+async def test_a_model_that_fails_inside_a_task_is_a_result_that_says_so_and_the_same_over_both_dialects(
+    turn: str, tmp_path: Path, model: ScriptedServer
+) -> None:
+    (tmp_path / "helper.agent.md").write_text(HELPER)
+    refusal: JsonObject = {"status": 401, "error": {"message": "bad key SECRET", "type": "invalid_request_error"}}
+    asks: JsonObject = {"tool_calls": [{"name": "look", "arguments": {}}]}
+    await model.play(*([refusal] if turn == "first" else [asks, refusal]))
+    async with agents(tmp_path, model.base_url, look=seen) as runner:
+        task = await reached(runner, await runner.start("helper", {"task": "x"}, ASKABLE), "completed", "failed", "input_required")
+        assert (task.status, task.result and task.result["isError"]) == ("completed", True), task.error
+        assert "401" in texts(task)[0] or "key" in texts(task)[0]
+        assert (modern_state(task)["status"], legacy_task(task)["status"]) == ("completed", "failed")
+        await model.play({"text": "well now"})
+        assert texts(await reached(runner, await runner.start("helper", {"task": "y"}, ASKABLE), "completed"))[0] == "well now"

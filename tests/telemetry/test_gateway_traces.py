@@ -167,7 +167,7 @@ def test_a_collector_gets_one_trace_of_all_parts_and_the_durations_and_nothing_o
     spans = {span.name: span for span in collected.spans() if span.trace_id.hex() == TRACE}
     below = {span.name: next((p.name for p in collected.spans() if p.span_id == span.parent_span_id), "") for span in spans.values()}
     assert below["tools/call workflow__tour"] == "" and spans["tools/call workflow__tour"].parent_span_id.hex() == PARENT.split("-")[2]
-    line = ["MCP send tools/call trace", "execute_tool up__trace", "invoke_agent scout", "executor.process look", "invoke_workflow tour"]
+    line = ["MCP send tools/call trace", "execute_tool up__trace", "invoke_agent scout", "executor.process look", "workflow.run"]
     assert [below[name] for name in line] == [*line[1:], "tools/call workflow__tour"]
     assert below["chat scripted"] == "invoke_agent scout"
     assert f"-{spans['MCP send tools/call trace'].span_id.hex()}-" in said, "the upstream server was told the span that called it"

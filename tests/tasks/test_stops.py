@@ -1,0 +1,165 @@
+"""A process that is told to stop while its tasks work: what must not be done twice ends first, nothing more begins."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+
+from gateway.json_types import JsonObject, JsonValue
+from gateway.storage.records import Records
+from gateway.storage.state import StateFolder
+from gateway.tools.base import Complete
+from gateway.tools.context import CallContext, ClientProfile
+from tests.interaction.wire import over_http
+from tests.tasks.dying import Journal, running
+from tests.tasks.test_durable import ended
+from tests.tasks.test_gateways import FLOW, FUNCTIONS, start_gateway, stop, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60), pytest.mark.requirement(97)]
+CTX = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+
+
+class Two:
+    """A tool of two steps, of which the first waits for its gate."""
+
+    def __init__(self, folder: Path, *, repeatable: bool | Callable[[str], bool] = False) -> None:
+        self.journal = Journal(folder / "journal")
+        self.begun = anyio.Event()
+        self.gate = anyio.Event()
+        self.repeatable = repeatable
+
+    async def __call__(self, tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        async def first(key: str) -> JsonValue:
+            self.begun.set()
+            await self.gate.wait()
+            self.journal.write("first")
+            return 1
+
+        async def second(key: str) -> JsonValue:
+            self.journal.write("second")
+            return 2
+
+        assert ctx.durable is not None
+        await ctx.durable.step("first", first, repeatable=self.repeatable)
+        await ctx.durable.step("second", second, repeatable=False)
+        return Complete.text("done")
+
+
+async def test_a_step_that_must_not_be_done_twice_may_end_when_the_process_stops_and_no_other_begins(tmp_path: Path) -> None:
+    work = Two(tmp_path)
+    drained = anyio.Event()
+    async with running(tmp_path, work) as runner:
+        await runner.start("tool", {}, CTX)
+        await work.begun.wait()
+
+        async def drain() -> None:
+            await runner.drain(60)
+            drained.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(drain)
+            await anyio.wait_all_tasks_blocked()
+            assert not drained.is_set()
+            await runner.start("tool", {}, CTX)
+            work.gate.set()
+        assert work.journal.lines() == ["first"]
+        assert [task.status for task in await runner.all_of("local")] == ["working", "working"]
+    async with running(tmp_path, work) as runner:
+        for task in await runner.all_of("local"):
+            assert (await ended(runner, task)).status == "completed", task.asks
+    assert sorted(work.journal.lines()) == ["first", "first", "second", "second"]
+
+
+def goes_on(key: str) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("why", ["may be repeated", "goes on elsewhere", "takes for ever"])
+async def test_a_process_that_stops_waits_for_nothing_else_and_not_for_ever(why: str, tmp_path: Path) -> None:
+    work = Two(tmp_path, repeatable=why == "may be repeated" if why != "goes on elsewhere" else goes_on)
+    async with running(tmp_path, work) as runner:
+        await runner.start("tool", {}, CTX)
+        await work.begun.wait()
+        with anyio.fail_after(20):
+            await runner.drain(0.05 if why == "takes for ever" else 1000)
+
+
+async def test_a_process_that_stops_does_not_wait_for_a_person(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        async def asks(key: str) -> JsonValue:
+            request: JsonObject = {"method": "elicitation/create", "params": {"mode": "form", "message": "?", "requestedSchema": {}}}
+            return await ctx.ask(request)
+
+        assert ctx.durable is not None
+        return Complete.text(str(await ctx.durable.step("asks", asks, repeatable=False)))
+
+    async with running(tmp_path, call) as runner:
+        task = await runner.start("tool", {}, CTX)
+        while not task.asks:
+            await task.moved.wait()
+        with anyio.fail_after(20):
+            await runner.drain(1000)
+
+
+async def test_a_gateway_that_is_told_to_stop_lets_a_call_of_a_task_end_and_asks_nobody_about_it_later(tmp_path: Path) -> None:
+    (tmp_path / "durable_functions.py").write_text(FUNCTIONS)
+    (tmp_path / "flow.workflow.yaml").write_text(FLOW)
+    first, url = start_gateway(tmp_path, "gateway")
+    try:
+        async with over_http(url, "modern") as wire:
+            made = (await wire.send("tools/call", name="workflow__flow", arguments={"x": "a"}))["result"]
+        journal = tmp_path / "journal"
+        with anyio.fail_after(20):
+            while not journal.exists() or "second" not in journal.read_text():
+                await anyio.sleep(0.02)
+        first.send_signal(signal.SIGTERM)
+        with anyio.fail_after(20):
+            await refused(url)
+        (tmp_path / "go").touch()
+        assert await anyio.to_thread.run_sync(first.wait, 20) == 0
+    finally:
+        stop(first)
+    second, url = start_gateway(tmp_path, "gateway")
+    try:
+        async with over_http(url, "modern") as wire:
+            state = await until(wire, made["taskId"], "completed", "failed", "input_required")
+    finally:
+        stop(second)
+    assert (state["status"], journal.read_text().split()) == ("completed", ["first", "second"]), state
+
+
+async def refused(url: str) -> None:
+    """Wait until nobody listens there any more."""
+    while True:
+        try:
+            async with httpx2.AsyncClient() as http:
+                await http.get(url)
+        except httpx2.TransportError:
+            return
+        await anyio.sleep(0.02)
+
+
+# -- questions -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_question_answered_while_it_is_being_stored_leaves_no_task_that_waits_for_nothing(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with running(tmp_path, call) as runner:
+        task = await runner.start("tool", {}, CTX)
+        request: JsonObject = {"method": "elicitation/create", "params": {}}
+        task.row.asked["q"] = {"request": request, "at": 0.0, "answer": {"action": "accept"}}
+        task.row.status = "input_required"
+        records = Records(StateFolder(tmp_path), audit_days=1)
+        stored = await records.tasks()
+        assert await stored.save(task.row, owner=task.row.owner)
+        [row] = await stored.all_of()
+        await records.aclose()
+        assert (row.status, task.status, task.asks) == ("working", "working", {})

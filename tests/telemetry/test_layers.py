@@ -1,0 +1,168 @@
+"""What `gateway.observability` offers beside the switch: layers for agents of one's own, names of attributes, spans of MCP clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from opentelemetry.trace import SpanKind, StatusCode
+
+from gateway import (
+    Agent,
+    AgentResponse,
+    AgentResponseUpdate,
+    AgentSession,
+    BaseAgent,
+    BaseChatClient,
+    ChatResponse,
+    Content,
+    Message,
+    ResponseStream,
+    ScriptedChatClient,
+    agent_middleware,
+    disable_instrumentation,
+)
+from gateway.agents.layers import AgentMiddlewareLayer
+from gateway.errors import ModelError
+from gateway.observability import (
+    OBSERVABILITY_SETTINGS,
+    AgentTelemetryLayer,
+    ChatTelemetryLayer,
+    OtelAttr,
+    create_mcp_client_span,
+    enable_instrumentation,
+    set_mcp_span_error,
+)
+from tests.agents.building import both_ways
+from tests.telemetry.conftest import Recorded
+
+pytestmark = pytest.mark.requirement("OT1")
+
+
+class Echo(BaseAgent):
+    """An agent of another kind."""
+
+    def run(self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None, **kwargs: Any) -> Any:
+        text = messages if isinstance(messages, str) else messages[-1].text
+
+        async def parts() -> Any:
+            if text == "fail":
+                raise ModelError("SECRET")
+            yield AgentResponseUpdate(contents=[Content.from_text(f"echo {text}")], role="assistant", response_id="r1")
+            yield AgentResponseUpdate(contents=[Content.from_usage({"input_token_count": 2})], role="assistant", response_id="r1")
+
+        answer = ResponseStream[AgentResponseUpdate, AgentResponse](parts(), finalizer=AgentResponse.from_updates)
+        return answer if stream else answer.get_final_response()
+
+
+class Traced(AgentTelemetryLayer, AgentMiddlewareLayer, Echo):
+    """Put together as agent-framework's agents are."""
+
+    AGENT_PROVIDER_NAME = "mine"
+
+
+async def answer_of(agent: Any, stream: bool, text: str = "hi", **how: Any) -> AgentResponse:
+    found = agent.run(text, stream=stream, **how)
+    response: AgentResponse = await (found.get_final_response() if stream else found)
+    return response
+
+
+@both_ways
+async def test_an_agent_of_ones_own_gets_a_span_for_each_run_from_the_layer(stream: bool, recorded: Recorded) -> None:
+    agent = Traced(id="e1", name="echo", description="Says it again.")
+    response = await answer_of(agent, stream, session=agent.create_session(session_id="s1"))
+    assert response.text == "echo hi"
+    span = recorded.spans()["invoke_agent echo"]
+    assert dict(span.attributes or {}) == {
+        OtelAttr.OPERATION: OtelAttr.AGENT_INVOKE_OPERATION,
+        OtelAttr.PROVIDER_NAME: "mine",
+        OtelAttr.AGENT_ID: "e1",
+        OtelAttr.AGENT_NAME: "echo",
+        OtelAttr.AGENT_DESCRIPTION: "Says it again.",
+        OtelAttr.CONVERSATION_ID: "s1",
+        OtelAttr.RESPONSE_ID: "r1",
+        OtelAttr.INPUT_TOKENS: 2,
+    }
+    with pytest.raises(ModelError):
+        await answer_of(agent, stream, "fail")
+    failed = recorded.spans()["invoke_agent echo"]
+    assert (failed.status.status_code, (failed.attributes or {})["error.type"]) == (StatusCode.ERROR, "ModelError")
+    assert "SECRET" not in failed.to_json()
+
+
+async def test_the_layer_costs_nothing_where_telemetry_is_off_and_adds_nothing_to_an_agent_that_has_spans(recorded: Recorded) -> None:
+    class Both(AgentTelemetryLayer, Agent):
+        """Traced twice, if nobody looks."""
+
+    await answer_of(Both(ScriptedChatClient(["hi"]), name="twice"), stream=False)
+    assert [span.name for span in recorded.exporter.get_finished_spans()] == ["chat scripted", "invoke_agent twice"]
+    disable_instrumentation()
+    await answer_of(Traced(name="quiet", otel_provider_name="other"), stream=True)
+    assert "invoke_agent quiet" not in recorded.spans()
+
+
+@both_ways
+@pytest.mark.requirement("MW1", "MW6", "MW2")
+async def test_an_agent_of_ones_own_gets_agent_middleware_from_the_layer(stream: bool) -> None:
+    log: list[str] = []
+
+    def noting(name: str) -> Any:
+        @agent_middleware
+        async def notes(context: Any, call_next: Any) -> None:
+            log.append(f"{name}>")
+            context.messages.append(Message("user", [name]))
+            await call_next()
+            log.append(f"<{name}")
+
+        return notes
+
+    class Around(AgentMiddlewareLayer, Echo):
+        """Middleware without telemetry."""
+
+    agent = Around(name="echo", middleware=[noting("agent")])
+    response = await answer_of(agent, stream, middleware=[noting("run")])
+    assert (response.text, log) == ("echo run", ["agent>", "run>", "<run", "<agent"])
+
+    @agent_middleware
+    async def instead(context: Any, call_next: Any) -> None:
+        context.result = "instead"
+
+    assert (await answer_of(agent, stream, middleware=[instead])).text == "instead"
+
+
+async def test_a_client_names_its_provider_in_telemetry(recorded: Recorded) -> None:
+    class Client(ChatTelemetryLayer, BaseChatClient):
+        async def _inner_get_response(self, **given: Any) -> ChatResponse:
+            return ChatResponse(messages=[Message("assistant", ["hi"])])
+
+    await Client(model="m", otel_provider_name="mine").get_response("hi")
+    assert (recorded.spans()["chat m"].attributes or {})[OtelAttr.PROVIDER_NAME] == "mine"
+
+
+def test_names_of_attributes_are_the_words_that_are_exported() -> None:
+    assert (str(OtelAttr.OPERATION), repr(OtelAttr.OPERATION)) == ("gen_ai.operation.name", "gen_ai.operation.name")
+    assert {OtelAttr.WORKFLOW_RUN_SPAN: 1}["workflow.run"] == 1  # pyright: ignore[reportArgumentType]  # a string in every way
+    assert len({member.value for member in OtelAttr}) == len(OtelAttr)
+
+
+def test_a_span_around_a_request_to_a_server_is_made_by_hand_where_the_client_is_ones_own(recorded: Recorded) -> None:
+    with create_mcp_client_span("tools/call", "search", {"mcp.session.id": "s"}) as span:
+        set_mcp_span_error(span, "tool_error", "no such page")
+    with pytest.raises(ValueError), create_mcp_client_span("initialize"):
+        raise ValueError("SECRET")
+    call, first = recorded.spans()["tools/call search"], recorded.spans()["initialize"]
+    assert call.kind is SpanKind.CLIENT
+    assert dict(call.attributes or {}) == {"mcp.method.name": "tools/call", "mcp.session.id": "s", "error.type": "tool_error"}
+    assert (call.status.status_code, call.status.description) == (StatusCode.ERROR, "no such page")
+    assert (first.attributes or {})["error.type"] == "ValueError" and "SECRET" not in first.to_json()
+
+
+def test_the_switch_says_how_it_stands(recorded: Recorded) -> None:
+    stands = OBSERVABILITY_SETTINGS
+    assert (stands.ENABLED, stands.SENSITIVE_DATA_ENABLED, stands.is_user_disabled) == (True, False, False)
+    disable_instrumentation()
+    with create_mcp_client_span("ping") as span:
+        assert not span.is_recording()
+    assert (stands.ENABLED, stands.is_user_disabled) == (False, True)
+    enable_instrumentation(enable_sensitive_data=True, force=True)
+    assert stands.SENSITIVE_DATA_ENABLED
