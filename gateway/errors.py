@@ -50,10 +50,10 @@ or a peer's raw body. `server.errors` is the only place that turns these into wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 
 class GatewayError(Exception):
@@ -327,6 +327,23 @@ def text_for_caller(error: Exception) -> str:
             text = text.replace(str(cause), STORAGE_TEXT)
         cause = cause.__cause__
     return text
+
+
+def mask_secrets(error: GatewayError, mask: Callable[[str], str]) -> None:
+    """Take secrets out of what an error says: a server may repeat what it was given."""
+    error.args = tuple(mask(part) if isinstance(part, str) else part for part in error.args)
+    if isinstance(error, UpstreamRefused):
+        error.data = _masked(error.data, mask)
+
+
+def _masked(value: JsonValue, mask: Callable[[str], str]) -> JsonValue:
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, dict):
+        return {mask(key): _masked(inner, mask) for key, inner in cast("JsonMapping", value).items()}
+    if isinstance(value, list):
+        return [_masked(inner, mask) for inner in cast("list[JsonValue]", value)]
+    return value
 
 
 def only_cause(error: Exception) -> Exception:

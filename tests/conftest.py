@@ -7,6 +7,8 @@ from collections.abc import Generator
 
 import pytest
 
+from tests.cli.processes import untouched_logging
+
 FOREIGN = ("MOONGATE_", "OPENAI_", "AZURE_OPENAI_", "FOUNDRY_", "OTEL_", "ENABLE_", "NOTES_FILE", "UNITS_PORT")
 """Starts of the names of variables that change what a gateway does."""
 
@@ -23,4 +25,11 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]
         for name in ("NO_PROXY", "no_proxy"):
             patch.setenv(name, ",".join(filter(None, (os.environ.get(name), LOOPBACK))))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state-home")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Generator[None]:
+    """A command that runs here sets the process's logging up, and which tests come after in a process is chance."""
+    with untouched_logging():
         yield

@@ -151,7 +151,7 @@ class Gateway:
             state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
         )
         self._learn_secrets()
-        status = GatewayStatus(self.sources, self.problems, self._mask.mask) if config.server.status_tool else None
+        status = GatewayStatus(self.sources, self.problems) if config.server.status_tool else None
         task_tools = TaskTools()
         self._own = OwnSource(store, status, records, task_tools.tools)
         self._offer_own()
@@ -162,6 +162,7 @@ class Gateway:
             name_budget=budget,
             settled=self._wait_for_lists,
             approvals=services.approvals,
+            mask=self._mask.mask,
             keeper=ResultKeeper(store, ttl_seconds=kept.result_ttl_seconds),
             disclosure=self._disclosure,
         )
@@ -319,7 +320,7 @@ class Gateway:
     def problems(self) -> list[str]:
         """What is wrong with the gateway as a whole: a configuration or lock file that could not be taken up."""
         problems = (self._reloader.problem if self._reloader is not None else None, self._lock.problem)
-        return [problem for problem in problems if problem]
+        return [self._mask.mask(problem) for problem in problems if problem]
 
     # -- state -------------------------------------------------------------------------------------------------
 
@@ -401,14 +402,15 @@ class Gateway:
         return self._local.skills.index if self._local.skills is not None else None
 
     def sources(self) -> list[SourceStatus]:
-        """How every source is doing, in catalog order; disabled servers last."""
+        """How every source is doing, in catalog order; disabled servers last. A server's last words may hold what it was given."""
         statuses = [self._local_status(name) for name in self._local.table]
         statuses += [self._upstream_status(upstream) for upstream in self._servers.sources]
         for name, entry in self.loaded.config.mcp_servers.items():
             if entry.disabled:
                 statuses.append(_disabled(name, "disabled in the configuration", _transport_of(entry)))
         statuses += [_disabled(s.name, f"{s.json_path}: {s.reason} {s.hint or ''}".rstrip(), s.transport) for s in self.loaded.disabled]
-        return statuses
+        mask = self._mask.mask
+        return [dataclasses.replace(status, error=mask(status.error)) if status.error else status for status in statuses]
 
     def _upstream_status(self, upstream: UpstreamSource) -> SourceStatus:
         status = upstream.status()

@@ -52,12 +52,13 @@ class Catalog:
         keeper: ResultKeeper | None = None,
         disclosure: Disclosure | None = None,
         approvals: Approvals | None = None,
+        mask: Callable[[str], str] | None = None,
     ) -> None:
         """`name_budget` is the longest exposed tool name; `settled` waits, bounded, for sources that are still starting;
         `approvals` asks people where policy wants that.
 
         `keeper` keeps the whole of results over their budget; without one they are refused. `disclosure` is told which tools
-        are listed on demand only, and decides who is shown them.
+        are listed on demand only, and decides who is shown them. `mask` takes secrets out of what errors say.
 
         No side effects.
         """
@@ -65,7 +66,7 @@ class Catalog:
         self._settled = settled
         self.disclosure = disclosure
         """What narrows the listing per client; `None` while every tool is listed to everybody."""
-        self._fittings = Fittings(events, name_budget, keeper, approvals)
+        self._fittings = Fittings(events, name_budget, keeper, approvals, mask)
         self._shelves = self._label_shelves(entries)
         self._tools: dict[str, GuardedTool] = {}
         """What clients see and call."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from gateway.config.policies import SourcePolicy
-from gateway.errors import GatewayError, PolicyDenied, UpstreamTimeout
+from gateway.errors import GatewayError, PolicyDenied, UpstreamTimeout, mask_secrets
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject, Rewrite
 from gateway.policy.hidden_text import HiddenText, judge_result_text
@@ -39,9 +39,10 @@ class ReadGate:
         *,
         is_local: bool = False,
         usage: Usage | None = None,
+        mask: Callable[[str], str] | None = None,
     ) -> None:
         """`limiter` is the one the source's tools use: reads and calls share its slots; `keeper` keeps what is shortened.
-        `usage` counts them.
+        `usage` counts them; `mask` takes secrets out of what errors say.
 
         Texts of our own (`is_local`) are not searched for what is hidden in them.
         """
@@ -52,6 +53,7 @@ class ReadGate:
         self._events = events
         self._keeper = keeper
         self._usage = usage
+        self._mask = mask
 
     async def run(
         self,
@@ -84,6 +86,8 @@ class ReadGate:
             return await self._limited(method, name, ctx, result, hidden_text or self._hidden_text)
         except GatewayError as error:
             outcome = type(error).__name__ if outcome != "timeout" else outcome
+            if self._mask is not None:
+                mask_secrets(error, self._mask)
             raise
         finally:
             if self._usage is not None:

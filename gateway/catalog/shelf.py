@@ -6,7 +6,7 @@ source: `Catalog` merges the shelves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -60,6 +60,8 @@ class Fittings:
     """The longest exposed tool name."""
     keeper: ResultKeeper | None
     approvals: Approvals | None
+    mask: Callable[[str], str] | None
+    """Takes secrets out of what errors say."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +90,14 @@ class Shelf:
         entry, fittings = self.entry, self.fittings
         self.limiter = anyio.CapacityLimiter(entry.policy.max_concurrency)
         self.gate = ReadGate(
-            entry.source.id, entry.policy, self.limiter, fittings.events, fittings.keeper, is_local=entry.is_local, usage=entry.usage
+            entry.source.id,
+            entry.policy,
+            self.limiter,
+            fittings.events,
+            fittings.keeper,
+            is_local=entry.is_local,
+            usage=entry.usage,
+            mask=fittings.mask,
         )
 
     @property
@@ -142,7 +151,7 @@ class Shelf:
             inner,
             exposed_name=name,
             source=entry.source.id,
-            policy=ToolGate.build(inner.definition, entry.policy, is_local=entry.is_local, keeper=fittings.keeper),
+            policy=ToolGate.build(inner.definition, entry.policy, is_local=entry.is_local, keeper=fittings.keeper, mask=fittings.mask),
             limiter=self.limiter,
             events=fittings.events,
             approvals=fittings.approvals,

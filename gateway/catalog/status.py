@@ -1,7 +1,7 @@
 """`gateway_status`: lets a model tell its user why a server is missing and what to do about it.
 
 Reads what the sources say of themselves; starts, repairs and reveals nothing. Errors are one line, without control
-characters and with every known secret masked.
+characters; who tells them has masked every known secret.
 """
 
 from __future__ import annotations
@@ -51,13 +51,10 @@ def status_resource() -> JsonObject:
 class GatewayStatus:
     """Implements `Tool`: `gateway_status(server?)`."""
 
-    def __init__(
-        self, sources: Callable[[], Sequence[SourceStatus]], problems: Callable[[], Sequence[str]], mask: Callable[[str], str]
-    ) -> None:
-        """`sources` tells how each is doing now, `problems` what is wrong with the gateway itself; `mask` takes secrets out of a text."""
+    def __init__(self, sources: Callable[[], Sequence[SourceStatus]], problems: Callable[[], Sequence[str]]) -> None:
+        """`sources` tells how each is doing now, `problems` what is wrong with the gateway itself, both without secrets."""
         self._sources = sources
         self._problems = problems
-        self._mask = mask
         self.definition = ToolDefinition(
             name="gateway_status",
             title="Status of the gateway",
@@ -117,7 +114,7 @@ class GatewayStatus:
         return entry
 
     def _clean(self, text: str) -> str:
-        plain = escape_controls(self._mask(" ".join(text.split())))
+        plain = escape_controls(" ".join(text.split()))
         return plain if len(plain) <= MAX_ERROR_CHARS else plain[: MAX_ERROR_CHARS - 1] + "…"
 
 

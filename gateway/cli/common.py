@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.app import Gateway
     from gateway.app.workers import Place
     from gateway.config.load import LoadedConfig
-    from gateway.telemetry.logging import LogLevelName
+    from gateway.telemetry.logging import LogLevelName, SecretMask
 
 T = TypeVar("T")
 
@@ -101,28 +101,34 @@ def run_async(work: Callable[[], Awaitable[T]]) -> T:
         raise unwrap(group) from None
 
 
-def configure_log(loaded: LoadedConfig, level: LogLevelName | None = None) -> None:
-    """Send the log to stderr with the configuration's secrets masked; `level` overrides the configured one."""
+def configure_log(loaded: LoadedConfig, level: LogLevelName | None = None, mask: SecretMask | None = None) -> SecretMask:
+    """Send the log to stderr with the configuration's secrets masked, beside those of `mask`; `level` overrides the configured one.
+
+    Returns the mask, which is `mask` itself where one is given.
+    """
     from gateway.telemetry.logging import SecretMask, configure_logging
 
-    mask = SecretMask()
+    mask = mask or SecretMask()
     for secret in loaded.secrets:
         mask.register_secret(secret)
     configure_logging(level or loaded.config.server.log_level, mask=mask)
+    return mask
 
 
-def export_telemetry() -> None:
-    """Set up traces and metrics where the environment asks for them (`ENABLE_INSTRUMENTATION`).
+def export_telemetry(mask: SecretMask) -> None:
+    """Set up traces and metrics where the environment asks for them (`ENABLE_INSTRUMENTATION`), without the secrets of `mask`.
 
     Raises:
         ConfigError: It does, and the extra that exports them is not installed.
     """
     if os.environ.get("ENABLE_INSTRUMENTATION"):
-        from gateway.telemetry.providers import configure_otel_providers, is_wanted
+        from gateway.telemetry.instrumentation import enable_instrumentation
+        from gateway.telemetry.providers import is_wanted, set_up_providers
 
         try:
             if is_wanted():
-                configure_otel_providers()
+                set_up_providers(mask=mask.mask)
+                enable_instrumentation()
         except ModuleNotFoundError as error:
             from gateway.errors import ConfigError
 

@@ -7,7 +7,6 @@ process is gone.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import json
 import os
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.app.workers import Place
     from gateway.config.load import LoadedConfig
     from gateway.config.watch import FileWatch
+    from gateway.telemetry.logging import SecretMask
 
 MAX_WORKERS = 64
 """More is a mistake: each is a process with connections of its own to every server."""
@@ -55,14 +55,14 @@ def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path
         loaded = load(config_path)
         http = loaded.config.server.http
         host, port = _parse_address(address, http.host, http.port) if address is not None else (http.host, http.port)
-        configure_log(loaded)
+        mask = configure_log(loaded)
         place = _divide(loaded, host, port, count) if count > 1 else None
         if place is not None and not place.is_first:
             watch = watch_of(config_path)
             loaded = load(config_path)
-            configure_log(loaded)
-        export_telemetry()
-        follow = _Follow(loaded, watch, set(loaded.secrets), place)
+            mask = configure_log(loaded)
+        export_telemetry(mask)
+        follow = _Follow(loaded, watch, mask, place)
         announcer = _Announcer(loaded, as_json=as_json)
         run_async(lambda: _serve(follow, announcer, None if stdio else (host, port)))
     finally:
@@ -126,8 +126,8 @@ class _Follow:
 
     loaded: LoadedConfig
     watch: FileWatch | None
-    secrets: set[str]
-    """All that any version of the file had: servers of an earlier one may still be leaving."""
+    mask: SecretMask
+    """With the secrets that any version of the file had: servers of an earlier one may still be leaving."""
     place: Place | None = None
     """Among the workers, where there are several."""
 
@@ -147,8 +147,7 @@ class _Follow:
         from gateway.cli.common import configure_log, load_quietly
 
         loaded = load_quietly(str(self.loaded.path) if self.loaded.path is not None else None)
-        self.secrets.update(loaded.secrets)
-        configure_log(dataclasses.replace(loaded, secrets=frozenset(self.secrets)))
+        configure_log(loaded, mask=self.mask)
         return self._own_part(loaded)
 
 

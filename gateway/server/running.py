@@ -1,6 +1,6 @@
 """`RunningCalls`: the calls under way on the SDK's path, by caller, so that those of a revoked API key can be ended.
 
-Calls of the direct path are not in it: they are short, and their source's `timeoutSeconds` bounds them.
+Calls that the direct path answers itself are not in it: they are short, and their source's `timeoutSeconds` bounds them.
 """
 
 from __future__ import annotations

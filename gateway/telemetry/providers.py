@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.env_file import read_env_file
@@ -74,16 +74,28 @@ def configure_otel_providers(
         FileNotFoundError: There is no file `env_file_path`.
         ModuleNotFoundError: The extra `telemetry` is not installed.
     """
+    _read_variables(env_file_path, env_file_encoding)
+    set_up_providers(exporters or (), on_console=enable_console_exporters, views=views or ())
+    enable_instrumentation(enable_sensitive_data=enable_sensitive_data)
+
+
+def set_up_providers(
+    exporters: Sequence[SpanExporter | MetricExporter | LogRecordExporter] = (),
+    *,
+    on_console: bool | None = None,
+    views: Sequence[View] = (),
+    mask: Callable[[str], str] | None = None,
+) -> None:
+    """The providers alone; spans go through `mask`, which takes secrets out of texts, where it is given."""
     from opentelemetry import metrics, trace
 
-    _read_variables(env_file_path, env_file_encoding)
     sdk_trace: Any = import_extra("opentelemetry.sdk.trace", extra="telemetry", purpose=_PURPOSE)
     sdk_metrics: Any = import_extra("opentelemetry.sdk.metrics", extra="telemetry", purpose=_PURPOSE)
     trace_export: Any = import_extra("opentelemetry.sdk.trace.export", extra="telemetry", purpose=_PURPOSE)
     metric_export: Any = import_extra("opentelemetry.sdk.metrics.export", extra="telemetry", purpose=_PURPOSE)
     log_export: Any = import_extra("opentelemetry.sdk._logs.export", extra="telemetry", purpose=_PURPOSE)
-    on_console = is_set("ENABLE_CONSOLE_EXPORTERS") if enable_console_exporters is None else enable_console_exporters
-    chosen: list[Any] = [*(exporters or ()), *_otlp_exporters(), *(_console_exporters(trace_export, metric_export) if on_console else ())]
+    on_console = is_set("ENABLE_CONSOLE_EXPORTERS") if on_console is None else on_console
+    chosen: list[Any] = [*exporters, *_otlp_exporters(), *(_console_exporters(trace_export, metric_export) if on_console else ())]
     resource = create_resource()
     provider = sdk_trace.TracerProvider(resource=resource)
     readers: list[Any] = []
@@ -92,12 +104,17 @@ def configure_otel_providers(
         if isinstance(exporter, metric_export.MetricExporter):
             readers.append(metric_export.PeriodicExportingMetricReader(exporter))
         else:
-            provider.add_span_processor(trace_export.BatchSpanProcessor(exporter))
+            provider.add_span_processor(trace_export.BatchSpanProcessor(exporter if mask is None else _masked(exporter, mask)))
     trace.set_tracer_provider(provider)
-    metrics.set_meter_provider(sdk_metrics.MeterProvider(metric_readers=readers, resource=resource, views=list(views or ())))
+    metrics.set_meter_provider(sdk_metrics.MeterProvider(metric_readers=readers, resource=resource, views=list(views)))
     if log_exporters:
         _export_logs(resource, [log_export.BatchLogRecordProcessor(exporter) for exporter in log_exporters])
-    enable_instrumentation(enable_sensitive_data=enable_sensitive_data)
+
+
+def _masked(exporter: SpanExporter, mask: Callable[[str], str]) -> SpanExporter:
+    from gateway.telemetry.outbound import MaskedSpans
+
+    return MaskedSpans(exporter, mask)
 
 
 def create_metric_views() -> list[View]:
@@ -153,8 +170,17 @@ def _otlp_exporters() -> list[Any]:
     for signal in wanted:
         name = "trace" if signal == "TRACES" else "metric"
         module: Any = import_extra(f"opentelemetry.exporter.otlp.proto.http.{name}_exporter", extra="telemetry", purpose=_PURPOSE)
-        made.append(module.OTLPSpanExporter() if signal == "TRACES" else module.OTLPMetricExporter())
+        exporter = module.OTLPSpanExporter if signal == "TRACES" else module.OTLPMetricExporter
+        made.append(exporter(session=_session(signal)))
     return made
+
+
+def _session(signal: str) -> Any:
+    """A bounded session, or none where the operator named a credential provider, which makes the exporter's itself."""
+    from gateway.telemetry.outbound import BoundedSession
+
+    names = ("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{signal}_CREDENTIAL_PROVIDER")
+    return None if any(os.environ.get(name) for name in names) else BoundedSession()
 
 
 def _console_exporters(trace_export: Any, metric_export: Any) -> list[Any]:

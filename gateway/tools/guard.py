@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import cast
@@ -29,6 +29,7 @@ from gateway.errors import (
     StorageUnusable,
     ToolFailed,
     UpstreamRefused,
+    mask_secrets,
     only_cause,
     text_for_caller,
 )
@@ -82,6 +83,8 @@ class ToolGate:
     max_result_bytes: int
     max_kept_bytes: int
     hidden_text: HiddenText
+    mask: Callable[[str], str] | None = None
+    """Takes secrets out of what errors say."""
     keeper: ResultKeeper | None = None
     """Keeps the whole of results over `max_result_bytes`; without one they are refused."""
     needs_approval: bool = False
@@ -97,7 +100,13 @@ class ToolGate:
 
     @classmethod
     def build(
-        cls, definition: ToolDefinition, source_policy: SourcePolicy, *, is_local: bool = False, keeper: ResultKeeper | None = None
+        cls,
+        definition: ToolDefinition,
+        source_policy: SourcePolicy,
+        *,
+        is_local: bool = False,
+        keeper: ResultKeeper | None = None,
+        mask: Callable[[str], str] | None = None,
     ) -> ToolGate:
         """Compile a source's rules for the tool with this (native) definition. Never raises on what a peer published.
 
@@ -130,7 +139,7 @@ class ToolGate:
         repeats = is_repeatable(
             definition.name, definition.annotations, idempotent=source_policy.idempotent, trust_annotations=trusted
         )
-        return cls(arguments, published, *times, *limits, hidden_text, keeper, needs_approval, queues, resumes, is_local, repeats)
+        return cls(arguments, published, *times, *limits, hidden_text, mask, keeper, needs_approval, queues, resumes, is_local, repeats)
 
 
 class GuardedTool:
@@ -280,7 +289,11 @@ class GuardedTool:
         if not isinstance(self._tool, TaskTool):
             raise NotFound("task", "")
         with anyio.move_on_after(self._policy.timeout_seconds):
-            answer = self._readable(await self._tool.task(method, params, ctx))
+            try:
+                answer = self._readable(await self._tool.task(method, params, ctx))
+            except GatewayError as error:
+                self._mask(error)
+                raise
             result = answer.get("result")
             if isinstance(result, dict):
                 record = _CallRecord()
@@ -335,6 +348,7 @@ class GuardedTool:
             error = only_cause(raised)
             record.outcome = "failed"
             record.error = type(error).__name__
+            self._mask(error)
             if isinstance(error, UpstreamRefused | AskUnavailable) or (isinstance(error, NotFound) and error.kind == "tool"):
                 raise error from None
             if isinstance(error, PolicyDenied):
@@ -351,6 +365,10 @@ class GuardedTool:
             )
         record.settle(outcome)
         return outcome
+
+    def _mask(self, error: Exception) -> None:
+        if self._policy.mask is not None and isinstance(error, GatewayError):
+            mask_secrets(error, self._policy.mask)
 
     def _cleaned(self, outcome: ToolOutcome, record: _CallRecord) -> ToolOutcome:
         """The outcome without hidden text, or a refusal. Asks of an `InputRequired` were cleaned where they were judged."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults.caps import caps_table
 from tests.faults.table import ATTACKS, FAULTS, Row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +132,7 @@ def page(outcomes: Outcomes, before: str, seconds: Mapping[str, float]) -> str:
     today = time.strftime("%Y-%m-%d", time.gmtime())
     where = f"\nLast run: {today}, {platform.system()} with {os.cpu_count()} cores, Python {platform.python_version()}.\n"
     tables = [_table(title, kind, rows, outcomes, old) for title, kind, rows in _PARTS]
-    return "\n".join([_INTRO.rstrip("\n"), where.rstrip("\n"), *tables, _durations(seconds)])
+    return "\n".join([_INTRO.rstrip("\n"), where.rstrip("\n"), *tables, caps_table(), _durations(seconds)])
 
 
 _PARTS = (("Faults", "fault", FAULTS), ("Attacks", "attack", ATTACKS))

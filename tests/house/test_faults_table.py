@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+from importlib import import_module
 
-from tests.faults.report import PAGE, rows_of
+from tests.faults.caps import CAPS, caps_table
+from tests.faults.report import PAGE, exists, rows_of
 from tests.faults.table import ATTACKS, FAULTS
-from tests.house.sources import parsed, python_files
+from tests.house.sources import ROOT, parsed, python_files
 
 
 def marked(kind: str) -> set[int]:
@@ -32,3 +34,12 @@ def test_the_page_has_every_row_as_it_is_here() -> None:
         for number, row in rows.items():
             assert f"| {number} | {row.what} | {row.holds} |" in page
     assert len(rows_of(page)) == len(FAULTS) + len(ATTACKS)
+
+
+def test_every_limit_is_there_and_has_a_test() -> None:
+    keys = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    for cap in CAPS:
+        module, _, constant = cap.of.partition(":")
+        assert hasattr(import_module(module), constant) if constant else f"| `{cap.of}` |" in keys, cap.of
+        assert exists(f"{cap.path}::{cap.test}"), cap.test
+    assert caps_table() in PAGE.read_text(encoding="utf-8")

@@ -165,7 +165,7 @@ def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
 async def standing(folder: Path) -> AsyncGenerator[House]:
     house = House(folder)
     await house.catalog.refresh()
-    with anyio.fail_after(25):
+    with anyio.fail_after(80):
         async with house.server, lifespan(house.longer), served(house.direct, house.take) as port:
             house.wired = Wired(port)
             yield house

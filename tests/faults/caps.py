@@ -1,0 +1,307 @@
+"""Every bound that keeps a peer from costing more than its own call, with the test that shows it.
+
+A name in backticks is a key of the configuration; another is a constant of the module before it. docs/faults.md has the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """One bound."""
+
+    of: str
+    """The key, or `module:CONSTANT`."""
+    bounds: str
+    path: str
+    test: str
+    """The function in the file at `path`."""
+
+
+CAPS: tuple[Cap, ...] = (
+    Cap(
+        "server.http.maxRequestBytes",
+        "a request's body",
+        "tests/server/test_http.py",
+        "test_a_body_over_the_limit_and_a_body_that_is_no_json_are_refused",
+    ),
+    Cap(
+        "server.http.maxConnections",
+        "connections at once",
+        "tests/attacks/test_connections.py",
+        "test_one_connection_too_many_is_told_so_and_the_next_is_served_again",
+    ),
+    Cap(
+        "server.http.headSeconds",
+        "the head of a request",
+        "tests/attacks/test_connections.py",
+        "test_three_hundred_half_requests_are_ended_while_honest_ones_are_answered",
+    ),
+    Cap(
+        "server.http.bodySeconds",
+        "the body of a request",
+        "tests/attacks/test_connections.py",
+        "test_a_body_that_does_not_arrive_ends_its_request",
+    ),
+    Cap(
+        "server.http.unreadSeconds",
+        "an answer that nobody reads",
+        "tests/attacks/test_connections.py",
+        "test_answers_that_nobody_reads_are_cut",
+    ),
+    Cap(
+        "server.http.drainSeconds",
+        "calls after the gateway was told to stop",
+        "tests/faults/test_stopping.py",
+        "test_a_call_that_never_ends_is_ended_after_the_set_time_or_by_a_second_signal",
+    ),
+    Cap(
+        "server.pageSize",
+        "entries in a page of a listing",
+        "tests/cli/test_reload.py",
+        "test_fifty_servers_with_two_thousand_tools_list_completely_and_a_call_is_one_request",
+    ),
+    Cap(
+        "server.askTimeoutSeconds",
+        "a question to a person",
+        "tests/interaction/test_governed_asks.py",
+        "test_a_question_nobody_answers_ends_in_a_readable_refusal",
+    ),
+    Cap(
+        "gateway.server.parked:MAX_PARKED_PER_PRINCIPAL",
+        "calls of one caller that wait for answers",
+        "tests/server/test_parked.py",
+        "test_the_longest_waiting_call_gives_way_when_one_principal_parks_too_many",
+    ),
+    Cap(
+        "gateway.server.reads:MAX_WATCHED",
+        "resources that one client watches",
+        "tests/attacks/test_watching.py",
+        "test_a_client_watches_so_many_resources_and_no_more",
+    ),
+    Cap(
+        "gateway.server.changes:SEND_SECONDS",
+        "a notification to a client that reads nothing",
+        "tests/server/test_changes.py",
+        "test_a_client_that_reads_nothing_does_not_delay_what_others_are_told",
+    ),
+    Cap(
+        "gateway.server.replay:MAX_EVENTS_PER_STREAM",
+        "what a 2025 session is sent again",
+        "tests/server/test_replay.py",
+        "test_old_events_and_old_streams_are_forgotten",
+    ),
+    Cap(
+        "gateway.server.replay:MAX_CHARACTERS",
+        "its size",
+        "tests/server/test_replay.py",
+        "test_what_is_large_is_forgotten_soon",
+    ),
+    Cap(
+        "policies.<source>.timeoutSeconds",
+        "the working time of a call",
+        "tests/tools/test_guard.py",
+        "test_a_call_that_takes_too_long_is_cancelled_and_says_so",
+    ),
+    Cap(
+        "policies.<source>.maxConcurrency",
+        "calls of a source at once",
+        "tests/tools/test_guard.py",
+        "test_more_calls_than_slots_wait_their_turn_and_one_cancelled_while_waiting_leaves_no_trace",
+    ),
+    Cap(
+        "policies.<source>.maxResultBytes",
+        "a result as it is given",
+        "tests/interaction/test_results.py",
+        "test_twenty_megabytes_of_json_arrive_as_a_head_and_are_read_to_the_last_byte",
+    ),
+    Cap(
+        "policies.<source>.maxKeptBytes",
+        "a result that is kept",
+        "tests/interaction/test_results.py",
+        "test_what_is_too_large_to_keep_is_refused_by_the_rule_that_says_so",
+    ),
+    Cap(
+        "policies.<source>.sampling.maxRequests",
+        "a server's requests for a model's answer",
+        "tests/interaction/test_governed_asks.py",
+        "test_the_budget_holds_over_a_restart_of_the_gateway",
+    ),
+    Cap(
+        "policies.<source>.sampling.maxTokens",
+        "the tokens of one",
+        "tests/policy/test_inputs.py",
+        "test_the_token_cap_only_ever_lowers",
+    ),
+    Cap(
+        "gateway.upstream.hop:MAX_HOPS",
+        "gateways that a call goes through",
+        "tests/upstream/test_hop.py",
+        "test_a_call_through_too_many_gateways_is_refused",
+    ),
+    Cap(
+        "gateway.policy.schemas:MAX_SCHEMA_DEPTH",
+        "the depth of a tool's schema",
+        "tests/policy/test_checking.py",
+        "test_a_schema_nested_too_deeply_is_refused",
+    ),
+    Cap(
+        "gateway.policy.schemas:MAX_SCHEMA_NODES",
+        "its size",
+        "tests/policy/test_checking.py",
+        "test_a_schema_with_too_many_values_is_refused",
+    ),
+    Cap(
+        "gateway.policy.schemas:MAX_SCHEMA_COST",
+        "what judging arguments by it costs",
+        "tests/policy/test_checking.py",
+        "test_arguments_too_large_for_a_large_schema_are_refused",
+    ),
+    Cap(
+        "gateway.catalog.templates:MAX_TEMPLATE_CHARS",
+        "a URI template",
+        "tests/catalog/test_templates.py",
+        "test_an_over_long_template_matches_nothing",
+    ),
+    Cap(
+        "policies.<source>.connectTimeoutSeconds",
+        "starting and negotiating",
+        "tests/interaction/test_faults.py",
+        "test_one_failing_server_never_hurts_the_rest_and_says_why",
+    ),
+    Cap(
+        "policies.<source>.idempotent",
+        "what is sent again when a connection broke: nothing else, and once",
+        "tests/upstream/test_supervision.py",
+        "test_a_call_that_ran_when_its_server_died_runs_again_only_where_the_operator_allows_it",
+    ),
+    Cap(
+        "gateway.upstream.connection:RETRY_SPACING_SECONDS",
+        "tries of a server that fails: one at a time",
+        "tests/upstream/test_supervision.py",
+        "test_one_call_tries_a_failing_server_and_the_others_fail_at_once_meanwhile",
+    ),
+    Cap(
+        "gateway.upstream.http:MAX_RETRY_SECONDS",
+        "how long a server may want to be left alone",
+        "tests/upstream/test_supervision.py",
+        "test_a_server_that_wants_to_be_left_alone_is_left_alone",
+    ),
+    Cap(
+        "gateway.upstream.transport:MAX_MESSAGE_BYTES",
+        "an answer, a line, an event of a server",
+        "tests/interaction/test_faults.py",
+        "test_an_answer_larger_than_is_taken_says_so_at_once",
+    ),
+    Cap(
+        "gateway.upstream.pool:MAX_HEAD_BYTES",
+        "the head of an answer",
+        "tests/upstream/test_pool.py",
+        "test_an_answer_that_can_be_read_in_two_ways_or_has_no_end_is_no_answer",
+    ),
+    Cap(
+        "gateway.upstream.listing:MAX_PAGES",
+        "pages of a listing",
+        "tests/upstream/test_limits.py",
+        "test_a_listing_that_never_ends_is_cut_off",
+    ),
+    Cap(
+        "gateway.upstream.listing:MAX_ENTRIES",
+        "entries of a listing",
+        "tests/upstream/test_limits.py",
+        "test_a_listing_that_never_ends_is_cut_off",
+    ),
+    Cap(
+        "gateway.upstream.listing:MAX_LISTING_CHARS",
+        "the size of a listing",
+        "tests/upstream/test_limits.py",
+        "test_a_listing_that_never_ends_is_cut_off",
+    ),
+    Cap(
+        "gateway.upstream.source:REREAD_SPACING_SECONDS",
+        "readings of a listing that is said to change",
+        "tests/cli/test_reload.py",
+        "test_a_flood_of_changes_costs_a_reading_a_second_and_reaches_clients_once_a_second",
+    ),
+    Cap(
+        "server.maxChildProcesses",
+        "server processes at once",
+        "tests/upstream/test_children.py",
+        "test_the_server_unused_longest_makes_room_and_busy_ones_never_do",
+    ),
+    Cap(
+        "gateway.egress.guarded:MAX_BODY_BYTES",
+        "an answer at an address that a peer named",
+        "tests/egress/test_guarded.py",
+        "test_an_answer_too_large_is_refused_while_it_comes",
+    ),
+    Cap(
+        "gateway.egress.transport:MAX_ANSWER_BYTES",
+        "an answer of a model or remote agent",
+        "tests/attacks/test_outbound.py",
+        "test_an_answer_without_end_is_cut_off",
+    ),
+    Cap(
+        "gateway.telemetry.outbound:MAX_ANSWER_BYTES",
+        "an answer of a telemetry collector",
+        "tests/telemetry/test_outbound.py",
+        "test_an_answer_is_read_within_its_bound_and_no_redirect_is_followed",
+    ),
+    Cap(
+        "storage.resultTtlSeconds",
+        "how long a result is kept",
+        "tests/interaction/test_results.py",
+        "test_results_expire_and_are_swept_while_the_gateway_runs",
+    ),
+    Cap(
+        "sessions.maxPerCaller",
+        "sessions of one caller",
+        "tests/interaction/test_sessions.py",
+        "test_a_session_of_somebody_else_is_as_unknown_as_one_that_never_was",
+    ),
+    Cap(
+        "sessions.waitSeconds",
+        "waiting for a busy session",
+        "tests/interaction/test_sessions.py",
+        "test_a_second_call_on_a_session_waits_a_while_and_is_then_refused_as_busy",
+    ),
+    Cap(
+        "tasks.maxPerCaller",
+        "unfinished tasks of one caller",
+        "tests/tasks/test_durable.py",
+        "test_one_caller_cannot_have_too_many_unfinished_tasks",
+    ),
+    Cap(
+        "tasks.maxRunningPerCaller",
+        "tasks of one caller that run",
+        "tests/tasks/test_turns.py",
+        "test_tasks_wait_for_their_turn_by_the_limits_of_their_server_their_workflow_and_their_caller",
+    ),
+    Cap(
+        "policies.<source>.tasks.maxWaitSeconds",
+        "the working time of a task",
+        "tests/interaction/test_tasks.py",
+        "test_a_call_that_runs_as_a_task_is_limited_by_its_own_time_and_not_by_that_of_a_plain_call",
+    ),
+    Cap(
+        "skills.scripts.timeoutSeconds",
+        "the time of a skill's script",
+        "tests/skills/test_sandbox.py",
+        "test_time_is_limited_and_everything_it_started_ends_with_it",
+    ),
+    Cap(
+        "skills.scripts.memoryMb",
+        "its memory",
+        "tests/skills/test_sandbox.py",
+        "test_memory_is_limited",
+    ),
+)
+
+
+def caps_table() -> str:
+    """The section of docs/faults.md."""
+    lines = ["\n## Limits\n", "What one peer can cost, each with the test that shows it.\n", "| Limit | Of what | Test |", "|---|---|---|"]
+    lines += [f"| `{cap.of}` | {cap.bounds} | `{cap.path}`: {cap.test.removeprefix('test_').replace('_', ' ')} |" for cap in CAPS]
+    return "\n".join(lines) + "\n"
