@@ -17,12 +17,39 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from gateway import disable_instrumentation, enable_instrumentation
 
 
+class Switched(trace.NoOpTracerProvider):
+    """The process's provider: it records while a test wants that; for the tests of other folders there is none."""
+
+    def __init__(self, inner: TracerProvider) -> None:
+        self.inner = inner
+        self.is_on = False
+
+    def get_tracer(self, instrumenting_module_name: str, *args: Any, **more: Any) -> trace.Tracer:
+        return SwitchedTracer(self, self.inner.get_tracer(instrumenting_module_name, *args, **more))
+
+
+class SwitchedTracer(trace.Tracer):
+    """Kept by whoever asked for it, as long as the process."""
+
+    def __init__(self, provider: Switched, inner: trace.Tracer) -> None:
+        self._provider = provider
+        self._inner = inner
+        self._none = trace.NoOpTracer()
+
+    def start_span(self, *args: Any, **more: Any) -> trace.Span:
+        return (self._inner if self._provider.is_on else self._none).start_span(*args, **more)
+
+    def start_as_current_span(self, *args: Any, **more: Any) -> Any:
+        return (self._inner if self._provider.is_on else self._none).start_as_current_span(*args, **more)
+
+
 @dataclass
 class Recorded:
     """What was exported."""
 
     exporter: InMemorySpanExporter
     reader: InMemoryMetricReader
+    switch: Switched
 
     def spans(self) -> dict[str, ReadableSpan]:
         """Finished spans by name; of several with one name the last."""
@@ -38,11 +65,11 @@ class Recorded:
 
 @pytest.fixture(scope="session")
 def providers() -> Recorded:
-    recorded = Recorded(InMemorySpanExporter(), InMemoryMetricReader({Histogram: AggregationTemporality.DELTA}))
-    tracing = TracerProvider()
+    tracing, reader = TracerProvider(), InMemoryMetricReader({Histogram: AggregationTemporality.DELTA})
+    recorded = Recorded(InMemorySpanExporter(), reader, Switched(tracing))
     tracing.add_span_processor(SimpleSpanProcessor(recorded.exporter))
-    trace.set_tracer_provider(tracing)
-    metrics.set_meter_provider(MeterProvider([recorded.reader]))
+    trace.set_tracer_provider(recorded.switch)
+    metrics.set_meter_provider(MeterProvider([reader]))
     return recorded
 
 
@@ -51,5 +78,7 @@ def recorded(providers: Recorded) -> Generator[Recorded]:
     providers.exporter.clear()
     providers.reader.get_metrics_data()
     enable_instrumentation(enable_sensitive_data=False, force=True)
+    providers.switch.is_on = True
     yield providers
+    providers.switch.is_on = False
     disable_instrumentation()
