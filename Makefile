@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 # One test process more than there are processors: tests wait for the gateways and servers they start.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: setup run test check lint types layers house schemas bench bench-start bench-stdio bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
+.PHONY: setup run test check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
 
 setup: $(STAMP)
 
@@ -52,6 +52,9 @@ soak: $(STAMP)
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.hop $(ARGS)
+
+bench-gate: $(STAMP)
+	@$(BIN)/python -m benchmarks.gate $(ARGS)
 
 bench-start: $(STAMP)
 	@$(BIN)/python -m benchmarks.start $(ARGS)

@@ -86,8 +86,14 @@ async def running(loaded: LoadedConfig, place: Place | None = None) -> AsyncGene
         yield gateway
 
 
-def run_async(work: Callable[[], Awaitable[T]]) -> T:
-    """Run `work` in an event loop; an exception inside task groups comes out as itself."""
+def run_async(work: Callable[[], Awaitable[T]], *, serves: bool = False) -> T:
+    """Run `work` in an event loop; an exception inside task groups comes out as itself.
+
+    What `serves` over HTTP runs on uvloop where that is installed: a call takes a tenth less of the processor there. Over stdio its
+    import costs more than it gives.
+    """
+    from importlib.util import find_spec
+
     import anyio
 
     from gateway.cli.failures import unwrap
@@ -96,7 +102,7 @@ def run_async(work: Callable[[], Awaitable[T]]) -> T:
         return await work()
 
     try:
-        return anyio.run(inner)
+        return anyio.run(inner, backend_options={"use_uvloop": serves and find_spec("uvloop") is not None})
     except BaseExceptionGroup as group:
         raise unwrap(group) from None
 

@@ -64,7 +64,7 @@ def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path
         export_telemetry(mask)
         follow = _Follow(loaded, watch, mask, place)
         announcer = _Announcer(loaded, as_json=as_json)
-        run_async(lambda: _serve(follow, announcer, None if stdio else (host, port)))
+        run_async(lambda: _serve(follow, announcer, None if stdio else (host, port)), serves=not stdio)
     finally:
         gc.enable()
 

@@ -38,7 +38,7 @@ _TRUE = frozenset({"true", "1", "yes", "on"})
 class ObservabilitySettings:
     """The switch. Read `enable_instrumentation` on the path; turn it with the functions below."""
 
-    __slots__ = ("_histograms", "_is_refused", "enable_instrumentation", "enable_sensitive_data")
+    __slots__ = ("_histograms", "_idle", "_is_refused", "_provider", "enable_instrumentation", "enable_sensitive_data")
 
     def __init__(self) -> None:
         """Off, and not refused."""
@@ -47,6 +47,8 @@ class ObservabilitySettings:
         """Whether what was said, tool arguments and results are recorded as well."""
         self._is_refused = False
         self._histograms: dict[str, tuple[object, Histogram]] = {}
+        self._provider: Callable[[], object] | None = None
+        self._idle: tuple[type, ...] = ()
 
     @property
     def ENABLED(self) -> bool:  # agent-framework's name
@@ -72,6 +74,15 @@ class ObservabilitySettings:
     def refuse(self) -> None:
         """Make none any more, whoever else turns them on."""
         self.enable_instrumentation, self.enable_sensitive_data, self._is_refused = False, False, True
+
+    def has_provider(self) -> bool:
+        """Whether the process has a provider that keeps spans."""
+        if self._provider is None:
+            from opentelemetry import trace
+
+            self._idle = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
+            self._provider = trace.get_tracer_provider
+        return not isinstance(self._provider(), self._idle)
 
     def histogram(self, name: str, unit: str, buckets: Sequence[float]) -> Histogram:
         """One of the process's current meter provider; the same one each time."""
@@ -118,9 +129,7 @@ def is_traced() -> bool:
     """Whether spans or durations of requests are kept; the short cuts past the SDK, which makes them, are not taken then."""
     if OBSERVABILITY_SETTINGS.enable_instrumentation:
         return True
-    from opentelemetry import trace
-
-    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+    return OBSERVABILITY_SETTINGS.has_provider()
 
 
 def get_tracer(
