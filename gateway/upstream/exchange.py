@@ -107,7 +107,7 @@ class Exchange:
         if not all(_VALUE.fullmatch(value) for value in headers.values()):
             return None
         self._last = number = self._last + 1
-        body = _encoded({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        body = encode_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         fields = "".join(f"\r\n{name}: {value}" for name, value in headers.items())
         from gateway.upstream.pool import TooLarge
 
@@ -138,7 +138,7 @@ class Exchange:
         if status >= 400:
             said = None
             with contextlib.suppress(MCPError):
-                said = _error_of(_decoded(self._read(answer))) if is_json else None
+                said = error_of(_decoded(self._read(answer))) if is_json else None
             if said is not None:
                 raise said
             if status == 404:
@@ -149,7 +149,7 @@ class Exchange:
         message = _decoded(self._read(answer))
         result = _result_of(message, number)
         if result is None:
-            raise _error_of(message) or MCPError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
+            raise error_of(message) or MCPError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
         return result
 
     def _read(self, answer: Answer) -> bytes:
@@ -179,7 +179,7 @@ class Exchange:
                     result = _result_of(message, number)
                     if result is not None:
                         return result
-                    if (error := _error_of(message)) is not None:
+                    if (error := error_of(message)) is not None:
                         raise error
                     await self._heard(message, hear)
                 if events.is_too_large:
@@ -214,7 +214,8 @@ def has_odd_number(encoded: bytes, value: JsonMapping) -> bool:
     return False
 
 
-def _encoded(message: JsonObject) -> bytes:
+def encode_message(message: JsonObject) -> bytes:
+    """A message as it is sent. Raises `ToolFailed` where it cannot be."""
     try:
         body = to_json(message)
     except ValueError:  # half a character, which only an escape can write
@@ -242,7 +243,7 @@ def _result_of(message: JsonValue, number: int) -> JsonObject | None:
     return cast("JsonObject", result) if is_answer and isinstance(result, dict) else None
 
 
-def _error_of(message: JsonValue) -> MCPError | None:
+def error_of(message: JsonValue) -> MCPError | None:
     """The JSON-RPC error in an answer; the connection says which request it is for."""
     found = cast("JsonMapping", message).get("error") if isinstance(message, dict) else None
     if not isinstance(found, dict):
