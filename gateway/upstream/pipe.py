@@ -11,10 +11,12 @@ times what the message does (performance.md §4).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, cast
@@ -44,9 +46,6 @@ MAX_WAITING = 64
 
 FIRST_NUMBER = 1_000_000_001
 """Ids of the exchange's requests begin here: the dispatcher, which counts from one on the same pipe, does not come so far."""
-
-CANCEL_SECONDS = 5.0
-"""How long the word that a call is cancelled may wait for a child that does not read."""
 
 HEARD_TURNS = 3
 """Turns of the event loop after which a message given to the dispatcher is being handled."""
@@ -97,6 +96,8 @@ class Pipe(asyncio.SubprocessProtocol):
         self._calls: dict[int, asyncio.Future[JsonObject]] = {}
         self._writable: asyncio.Future[None] | None = None
         """While the child does not read."""
+        self._lines: list[bytes] = []
+        """Written at the end of this turn of the loop, together."""
         self._is_readable = True
         self.is_open = True
         """Whether its output goes on."""
@@ -158,13 +159,31 @@ class Pipe(asyncio.SubprocessProtocol):
         """
         while self._writable is not None:
             await asyncio.shield(self._writable)
-        stdin = self._transport.get_pipe_transport(0) if self._transport is not None and self.takes_input else None
-        if stdin is None or stdin.is_closing():
+        self.write_now(line)
+
+    def write_now(self, line: bytes) -> None:
+        """As `write`, but for a line that is short and follows one that it was given; it may have to wait in the buffer.
+
+        Raises:
+            BrokenResourceError: It takes none.
+        """
+        if not self.takes_input:
             raise anyio.BrokenResourceError
-        cast("asyncio.WriteTransport", stdin).write(line + b"\n")
+        if not self._lines:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._lines += (line, b"\n")
+
+    def _flush(self) -> None:
+        data = b"".join(self._lines)
+        self._lines.clear()
+        stdin = self._transport.get_pipe_transport(0) if self._transport is not None else None
+        if stdin is not None and data and not stdin.is_closing():
+            cast("asyncio.WriteTransport", stdin).write(data)
 
     def close_input(self) -> None:
         """Nothing more is said to it."""
+        self._flush()
+        self.takes_input = False
         stdin = self._transport.get_pipe_transport(0) if self._transport is not None else None
         if stdin is not None:
             stdin.close()
@@ -276,24 +295,25 @@ class Pipe(asyncio.SubprocessProtocol):
     async def hand_on_forever(self, out: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """Give the dispatcher what is its, until the output ends; then its stream ends too."""
         async with out:
-            while True:
-                await self._came.wait()
-                self._came = anyio.Event()
-                while self._waiting:
-                    item = self._waiting.popleft()
-                    if isinstance(item, tuple):
-                        await self._heard()
-                        self._resolve(*item)
-                        continue
-                    try:
-                        await out.send(item)
-                    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                        return
-                    self._read_on()
-                if not self.is_open:
-                    return
+            try:
+                while self.is_open or self._waiting:
+                    await self._came.wait()
+                    self._came = anyio.Event()
+                    await self._hand_on_all(out)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                logger.debug("%s: nobody hears it any more", self._server)
+
+    async def _hand_on_all(self, out: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        while self._waiting:
+            item = self._waiting.popleft()
+            if isinstance(item, tuple):
                 await self._heard()
-                self._is_quiet = not self._waiting
+                self._resolve(*item)
+            else:
+                await out.send(item)
+                self._read_on()
+        await self._heard()
+        self._is_quiet = not self._waiting
 
     async def _heard(self) -> None:
         for _ in range(HEARD_TURNS):
@@ -315,7 +335,8 @@ class Pipe(asyncio.SubprocessProtocol):
         if not self.is_open:
             return
         self.is_open = False
-        self.end_calls()
+        answered = {item[0] for item in self._waiting if isinstance(item, tuple)}
+        self.end_calls(but=answered)
         self._came.set()
 
     # -- calls -------------------------------------------------------------------------------------------------
@@ -333,12 +354,10 @@ class Pipe(asyncio.SubprocessProtocol):
         if call.done() and not call.cancelled():
             call.exception()  # or the loop reports one that nobody took
 
-    def end_calls(self) -> None:
-        """No answer is taken any more."""
-        for call in self._calls.values():
-            if not call.done():
-                call.set_exception(_closed())
-        self._calls.clear()
+    def end_calls(self, *, but: Collection[int] = ()) -> None:
+        """No answer comes any more, `but` for these."""
+        for number in [number for number in self._calls if number not in but]:
+            self._resolve(number, _closed())
 
 
 class PipeWriter:
@@ -396,19 +415,15 @@ class PipeExchange:
             raise _closed() from None
         except asyncio.CancelledError:
             if is_written:
-                await self._cancel(number)
+                self._cancel(number)
             raise
         finally:
             pipe.forget(number, call)
 
-    async def _cancel(self, number: int) -> None:
+    def _cancel(self, number: int) -> None:
         params = {"requestId": number, "reason": "caller cancelled"}
-        line = json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).encode()
-        with anyio.move_on_after(CANCEL_SECONDS, shield=True):
-            try:
-                await self._pipe.write(line)
-            except anyio.BrokenResourceError:
-                logger.debug("a call was cancelled at a child that is gone")
+        with contextlib.suppress(anyio.BrokenResourceError):  # it is gone, and the call with it
+            self._pipe.write_now(json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).encode())
 
 
 def _number(said: JsonValue) -> int:
