@@ -207,7 +207,7 @@ class SourcePolicy(Model):
     max_concurrency: int = Field(default=32, ge=1)
     """Calls at once; more wait their turn."""
     direct_path: Literal["auto", "off"] = "auto"
-    """Send plain calls to a 2026 server over HTTP on lean connections of the gateway's own; `off`: all by the MCP SDK's transport."""
+    """Send plain calls to a 2026 server over HTTP, or to a process, by lean ways of the gateway's own; `off`: all by the MCP SDK's."""
     era: Literal["auto", "legacy", "modern"] = "auto"
     """Protocol era to speak to a server; `auto` finds out."""
 

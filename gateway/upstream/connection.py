@@ -237,7 +237,7 @@ class Connection:
 
                 tasks.start_soon(watch)
                 await session.negotiate(self._remote.policy.era, self._capabilities)
-                if session.is_modern:
+                if session.is_modern and session.exchange is None:
                     session.exchange = self._remote.exchange()
                 await self._on_ready(session)
                 tasks.cancel_scope.cancel()

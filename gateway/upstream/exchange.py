@@ -112,7 +112,7 @@ class Exchange:
         if fields is None:
             return None
         self._last = number = self._last + 1
-        body = _encoded({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        body = encode_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         from gateway.upstream.pool import TooLarge
 
         try:
@@ -152,7 +152,7 @@ class Exchange:
         if status >= 400:
             said = None
             with contextlib.suppress(MCPError):
-                said = _error_of(_decoded(self._read(answer))) if is_json else None
+                said = error_of(_decoded(self._read(answer))) if is_json else None
             if said is not None:
                 raise said
             if status == 404:
@@ -163,7 +163,7 @@ class Exchange:
         message = _decoded(self._read(answer))
         result = _result_of(message, number)
         if result is None:
-            raise _error_of(message) or MCPError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
+            raise error_of(message) or MCPError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
         return result
 
     def _read(self, answer: Answer) -> bytes:
@@ -193,7 +193,7 @@ class Exchange:
                     result = _result_of(message, number)
                     if result is not None:
                         return result
-                    if (error := _error_of(message)) is not None:
+                    if (error := error_of(message)) is not None:
                         raise error
                     await self._heard(message, hear)
                 if events.is_too_large:
@@ -229,7 +229,8 @@ def has_odd_number(encoded: bytes, value: JsonMapping) -> bool:
     return False
 
 
-def _encoded(message: JsonObject) -> bytes:
+def encode_message(message: JsonObject) -> bytes:
+    """A message as it is sent. Raises `ToolFailed` where it cannot be."""
     try:
         body = to_json(message)
     except ValueError:  # half a character, which only an escape can write
@@ -257,7 +258,7 @@ def _result_of(message: JsonValue, number: int) -> JsonObject | None:
     return cast("JsonObject", result) if is_answer and isinstance(result, dict) else None
 
 
-def _error_of(message: JsonValue) -> MCPError | None:
+def error_of(message: JsonValue) -> MCPError | None:
     """The JSON-RPC error in an answer; the connection says which request it is for."""
     found = cast("JsonMapping", message).get("error") if isinstance(message, dict) else None
     if not isinstance(found, dict):

@@ -70,6 +70,7 @@ from gateway.telemetry.operations import CLIENT_DURATION, measured
 from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
 from gateway.upstream.exchange import Exchange
 from gateway.upstream.http import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED
+from gateway.upstream.pipe import PipeExchange, PipeWriter
 
 logger = logging.getLogger(__name__)
 
@@ -178,8 +179,8 @@ class Session:
         """Digests of the tools as last listed on this session (`note_tools`); `None` once they may be others."""
         self.tool_changes = 0
         """How often the tools became others, or may have."""
-        self.exchange: Exchange | None = None
-        """The short cut for plain calls, on a modern connection that has one; closed with the session."""
+        self.exchange: Exchange | PipeExchange | None = None
+        """The short cut for plain calls, on a connection that has one; closed with the session."""
         self._is_plain = True
 
     def note_tools(self, digests: Mapping[str, str], *, as_of: int) -> None:
@@ -208,7 +209,9 @@ class Session:
         ctx = envelope.ctx
         if ctx is None:
             return await self._send(method, wire, options)
-        exchange = self.exchange if method == "tools/call" and not ctx.wants_progress and ctx.log_level is None else None
+        exchange = self.exchange if method == "tools/call" and not ctx.wants_progress else None
+        if ctx.log_level is not None and not isinstance(exchange, PipeExchange):
+            exchange = None  # what a server says on the stream of an answer is the SDK transport's to hand on in time
         if exchange is not None and self._is_plain and not is_traced():
             result = await self._exchange(exchange, method, wire, options, ctx)
             if result is not None:
@@ -225,7 +228,7 @@ class Session:
             self._running.pop(key, None)
 
     async def _exchange(
-        self, exchange: Exchange, method: str, wire: JsonObject, options: CallOptions, ctx: CallContext
+        self, exchange: Exchange | PipeExchange, method: str, wire: JsonObject, options: CallOptions, ctx: CallContext
     ) -> JsonObject | None:
         """The result by the short cut, or `None` where it does not lead there; then it is not tried again on this connection."""
 
@@ -234,10 +237,15 @@ class Session:
 
         if self.closed.is_set():
             raise SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
+        key = id(options)
+        if isinstance(exchange, PipeExchange):
+            self._running[key] = ctx  # what the server says meanwhile does not name the call it is for
         try:
             result = await exchange.request(method, wire, options.get("headers") or {}, hear)
         except MCPError as error:
             raise self._translate(method, error) from None
+        finally:
+            self._running.pop(key, None)
         if result is None:
             logger.info("%s: asks for more than plain requests; calls go by the longer way", self.server)
             self._is_plain = False
@@ -460,6 +468,7 @@ async def open_session(
         on_stream_exception=note,
     )
     session = Session(server, dispatcher, hooks, client)
+    session.exchange = write.exchange if isinstance(write, PipeWriter) else None
     async with anyio.create_task_group() as tasks:
         await tasks.start(session.serve)
         try:

@@ -22,6 +22,7 @@ from gateway.json_types import JsonObject
 from gateway.upstream.children import ChildProcesses, Holder
 from gateway.upstream.exchange import Exchange, open_exchange
 from gateway.upstream.http import Credentials, build_http_client, build_sse_client
+from gateway.upstream.pipe import PipeWriter
 from gateway.upstream.stdio import ChildLog, open_stdio
 
 MAX_MESSAGE_BYTES = 67_108_864
@@ -48,7 +49,10 @@ class Remote:
         async with AsyncExitStack() as stack:
             if self.children is not None and isinstance(self.entry, StdioServer):
                 await stack.enter_async_context(self.children.place(self.name, holder))
-            yield await stack.enter_async_context(open_transport(self.name, self.entry, log, self.credentials, self.children))
+            read, write = await stack.enter_async_context(open_transport(self.name, self.entry, log, self.credentials, self.children))
+            if isinstance(write, PipeWriter) and self.policy.direct_path == "off":
+                write.exchange = None
+            yield read, write
 
     def exchange(self) -> Exchange | None:
         """The short cut for plain calls (`open_exchange`); the caller closes it."""

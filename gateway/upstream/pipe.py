@@ -1,0 +1,438 @@
+"""`Pipe`: lines to and from one child process, every buffer and wait bounded, and `PipeExchange`: a call over it and its answer.
+
+Used by `stdio`, which starts and stops the child. What the child writes is framed here; the answer to a call of the exchange goes
+straight to who waits for it, everything else through the SDK's dispatcher, in the order it came. What is not JSON-RPC is reported
+once and skipped, a line has a limit, and the last lines of stderr are kept to explain a death.
+
+Plain asyncio, because the child's pipes are protocols of the event loop, and memory streams, tasks and models per message cost ten
+times what the message does (performance.md §4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self, cast
+
+import anyio
+import anyio.lowlevel
+from anyio.streams.memory import MemoryObjectSendStream
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from mcp_types import CONNECTION_CLOSED, ErrorData, JSONRPCError, jsonrpc_message_adapter
+from pydantic_core import from_json
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.upstream.exchange import Hear, encode_message, error_of
+from gateway.upstream.http import TOO_LARGE, too_large
+
+logger = logging.getLogger(__name__)
+
+STDERR_LINES = 5
+"""Last lines of standard error kept for the error message."""
+
+MAX_STDERR_LINE_BYTES = 65_536
+"""Of a line of standard error that does not end."""
+
+MAX_WAITING = 64
+"""Messages that wait for the dispatcher; then the child is not read."""
+
+FIRST_NUMBER = 1_000_000_001
+"""Ids of the exchange's requests begin here: the dispatcher, which counts from one on the same pipe, does not come so far."""
+
+HEARD_TURNS = 3
+"""Turns of the event loop after which a message given to the dispatcher is being handled."""
+
+_ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")'
+_HEAD_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*,(?!\s*"method")')
+_TAIL_ID = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+"""The id of an answer, where writers of JSON-RPC put it: at the start of the line or at its end."""
+
+
+@dataclass(slots=True)
+class ChildLog:
+    """What a child said outside the protocol; read when it failed."""
+
+    stderr: deque[str] = field(default_factory=lambda: deque[str](maxlen=STDERR_LINES))
+    garbage_lines: int = 0
+    exit_code: int | None = None
+
+    def explain(self) -> str:
+        """One line for a person: exit code and last words, or empty."""
+        parts: list[str] = []
+        if self.exit_code is not None:
+            parts.append(f"the process exited with code {self.exit_code}")
+        if self.stderr:
+            parts.append(f"its last words: {self.stderr[-1]!r}")
+        if self.garbage_lines:
+            parts.append(f"{self.garbage_lines} line(s) on its standard output were not JSON-RPC (it must log to stderr)")
+        return "; ".join(parts)
+
+
+class Pipe(asyncio.SubprocessProtocol):
+    """The three byte streams of one child."""
+
+    def __init__(self, server: str, log: ChildLog, max_line_bytes: int) -> None:
+        self._server = server
+        self._log = log
+        self._max_line_bytes = max_line_bytes
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._line: list[bytes] = []
+        """The parts of the line that has not ended yet; of one that is too long only its ends."""
+        self._size = 0
+        self._stderr = b""
+        self._waiting: deque[SessionMessage | tuple[int, JsonObject | MCPError]] = deque()
+        """What goes to the dispatcher, and answers that came after it."""
+        self._is_quiet = True
+        """Nothing of it is there, nor just being handled."""
+        self._came = anyio.Event()
+        self._calls: dict[int, asyncio.Future[JsonObject]] = {}
+        self._writable: asyncio.Future[None] | None = None
+        """While the child does not read."""
+        self._lines: list[bytes] = []
+        """Written at the end of this turn of the loop, together."""
+        self._is_readable = True
+        self.is_open = True
+        """Whether its output goes on."""
+        self.takes_input = True
+        self.ended = anyio.Event()
+        """The process is gone; a grandchild may still hold its streams."""
+
+    # -- what the loop calls -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The child runs."""
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """It said something."""
+        if fd == 1:
+            self._frame(data)
+        else:
+            self._hear_stderr(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        """It closed one of its streams."""
+        if fd == 0:
+            self.takes_input = False
+            self.resume_writing()
+        elif fd == 1:
+            self._end_output()
+        else:
+            self._hear_stderr(b"\n")
+
+    def process_exited(self) -> None:
+        """It is gone."""
+        self.ended.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """All is over."""
+        self.takes_input = False
+        self.resume_writing()
+        self._end_output()
+
+    def pause_writing(self) -> None:
+        """It does not read."""
+        if self._writable is None:
+            self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """It reads again, or never will."""
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    async def write(self, line: bytes) -> None:
+        """Give the child one line, as soon as it reads.
+
+        Raises:
+            BrokenResourceError: It takes none.
+        """
+        while self._writable is not None:
+            await asyncio.shield(self._writable)
+        self.write_now(line)
+
+    def write_now(self, line: bytes) -> None:
+        """As `write`, but for a line that is short and follows one that it was given; it may have to wait in the buffer.
+
+        Raises:
+            BrokenResourceError: It takes none.
+        """
+        if not self.takes_input:
+            raise anyio.BrokenResourceError
+        if not self._lines:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._lines += (line, b"\n")
+
+    def _flush(self) -> None:
+        data = b"".join(self._lines)
+        self._lines.clear()
+        stdin = self._transport.get_pipe_transport(0) if self._transport is not None else None
+        if stdin is not None and data and not stdin.is_closing():
+            cast("asyncio.WriteTransport", stdin).write(data)
+
+    def close_input(self) -> None:
+        """Nothing more is said to it."""
+        self._flush()
+        self.takes_input = False
+        stdin = self._transport.get_pipe_transport(0) if self._transport is not None else None
+        if stdin is not None:
+            stdin.close()
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def _frame(self, data: bytes) -> None:
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            if not self._line:
+                whole, is_short = line, len(line) <= self._max_line_bytes
+            else:
+                self._line.append(line)
+                whole, is_short = b"".join(self._line), self._size + len(line) <= self._max_line_bytes
+            if is_short:
+                self._deliver(whole)
+            else:
+                self._refuse(self._line or [line])
+            self._line = []
+            self._size = 0
+        if rest:
+            self._size += len(rest)
+            self._line.append(rest)
+            if self._size > self._max_line_bytes:
+                del self._line[2:-2]  # the ends tell whose answer it is
+        self._read_on()
+
+    def _deliver(self, line: bytes) -> None:
+        if self._calls and self._settle(line):
+            return
+        if not line.strip():
+            return
+        try:
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            self._complain("a line that is not JSON-RPC")
+            return
+        self._hand_on(SessionMessage(message))
+
+    def _settle(self, line: bytes) -> bool:
+        """Give an answer to the call that waits for it; whether it was one."""
+        try:
+            message: JsonValue = from_json(line)
+        except ValueError:
+            return False
+        if not isinstance(message, dict):
+            return False
+        fields = cast("JsonObject", message)
+        number = _number(fields.get("id"))
+        if number not in self._calls or "method" in fields or fields.get("jsonrpc") != "2.0":
+            return False
+        result = fields.get("result")
+        outcome = cast("JsonObject", result) if isinstance(result, dict) else error_of(fields)
+        if outcome is None:
+            return False
+        self._answer(number, outcome)
+        return True
+
+    def _answer(self, number: int, outcome: JsonObject | MCPError) -> None:
+        if self._is_quiet:
+            self._resolve(number, outcome)
+        else:
+            self._hand_on((number, outcome))
+
+    def _resolve(self, number: int, outcome: JsonObject | MCPError) -> None:
+        call = self._calls.pop(number, None)
+        if call is None or call.done():
+            return
+        if isinstance(outcome, MCPError):
+            call.set_exception(outcome)
+        else:
+            call.set_result(outcome)
+
+    def _refuse(self, parts: list[bytes]) -> None:
+        """A line that is too long: whoever waits for it as an answer is told so."""
+        self._complain(f"a line of over {self._max_line_bytes} bytes")
+        ends = b"".join(parts)
+        found = _HEAD_ID.match(ends) or _TAIL_ID.search(ends)
+        if found is None:
+            return
+        said: int | str = json.loads(found[1])
+        error = ErrorData(code=TOO_LARGE, message=too_large(self._max_line_bytes))
+        if (number := _number(said)) in self._calls:
+            self._answer(number, MCPError(error.code, error.message))
+        else:
+            self._hand_on(SessionMessage(JSONRPCError(jsonrpc="2.0", id=said, error=error)))
+
+    def _complain(self, what: str) -> None:
+        self._log.garbage_lines += 1
+        if self._log.garbage_lines == 1:
+            logger.warning("%s: %s on its standard output was skipped; further ones are only counted", self._server, what)
+
+    def _hear_stderr(self, data: bytes) -> None:
+        *lines, rest = (self._stderr + data).split(b"\n")
+        self._stderr = rest[-MAX_STDERR_LINE_BYTES:]
+        for line in lines:
+            text = line.decode(errors="replace").strip()[:500]
+            if text:
+                self._log.stderr.append(text)
+                logger.debug("%s stderr: %s", self._server, text)
+
+    # -- to the dispatcher -------------------------------------------------------------------------------------
+
+    def _hand_on(self, item: SessionMessage | tuple[int, JsonObject | MCPError]) -> None:
+        self._waiting.append(item)
+        self._is_quiet = False
+        self._came.set()
+
+    async def hand_on_forever(self, out: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        """Give the dispatcher what is its, until the output ends; then its stream ends too."""
+        async with out:
+            try:
+                while self.is_open or self._waiting:
+                    await self._came.wait()
+                    self._came = anyio.Event()
+                    await self._hand_on_all(out)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                logger.debug("%s: nobody hears it any more", self._server)
+
+    async def _hand_on_all(self, out: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        while self._waiting:
+            item = self._waiting.popleft()
+            if isinstance(item, tuple):
+                await self._heard()
+                self._resolve(*item)
+            else:
+                await out.send(item)
+                self._read_on()
+        await self._heard()
+        self._is_quiet = not self._waiting
+
+    async def _heard(self) -> None:
+        for _ in range(HEARD_TURNS):
+            await anyio.lowlevel.checkpoint()
+
+    def _read_on(self) -> None:
+        """Read where there is room for what comes, else not."""
+        stdout = self._transport.get_pipe_transport(1) if self._transport is not None else None
+        if stdout is None or (len(self._waiting) < MAX_WAITING) is self._is_readable:
+            return
+        self._is_readable = not self._is_readable
+        reader = cast("asyncio.ReadTransport", stdout)
+        if self._is_readable:
+            reader.resume_reading()
+        else:
+            reader.pause_reading()
+
+    def _end_output(self) -> None:
+        if not self.is_open:
+            return
+        self.is_open = False
+        answered = {item[0] for item in self._waiting if isinstance(item, tuple)}
+        self.end_calls(but=answered)
+        self._came.set()
+
+    # -- calls -------------------------------------------------------------------------------------------------
+
+    def expect(self, number: int) -> asyncio.Future[JsonObject]:
+        """The answer to a request that is about to be sent; `forget` it in any case."""
+        call = self._calls[number] = asyncio.get_running_loop().create_future()
+        if not self.is_open:
+            call.set_exception(_closed())
+        return call
+
+    def forget(self, number: int, call: asyncio.Future[JsonObject]) -> None:
+        """Nobody waits any more."""
+        self._calls.pop(number, None)
+        if call.done() and not call.cancelled():
+            call.exception()  # or the loop reports one that nobody took
+
+    def end_calls(self, *, but: Collection[int] = ()) -> None:
+        """No answer comes any more, `but` for these."""
+        for number in [number for number in self._calls if number not in but]:
+            self._resolve(number, _closed())
+
+
+class PipeWriter:
+    """What the dispatcher writes to (the SDK's `WriteStream`), and the exchange beside it."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self.exchange: PipeExchange | None = PipeExchange(pipe)
+        """The short cut for plain calls; `None` where there is to be none."""
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Write one message. Raises `BrokenResourceError` where the child takes none."""
+        await self._pipe.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+
+    async def aclose(self) -> None:
+        """Nothing is written any more; the input is closed with the child."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class PipeExchange:
+    """Plain requests over a pipe. Belongs to the session that the dispatcher serves."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._last = FIRST_NUMBER - 1
+
+    def close(self) -> None:
+        """End what runs; the pipe is closed by who opened it."""
+        self._pipe.end_calls()
+
+    async def request(self, method: str, params: JsonMapping, headers: JsonMapping, hear: Hear) -> JsonObject:
+        """The result of one request; notifications come by the dispatcher. Cancelling it cancels the request at the server.
+
+        Raises:
+            MCPError: An error came back, or the pipe broke.
+            ToolFailed: The parameters cannot be sent.
+        """
+        self._last = number = self._last + 1
+        line = encode_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        pipe = self._pipe
+        call = pipe.expect(number)
+        is_written = False
+        try:
+            await pipe.write(line)
+            is_written = True
+            return await call
+        except anyio.BrokenResourceError:
+            raise _closed() from None
+        except asyncio.CancelledError:
+            if is_written:
+                self._cancel(number)
+            raise
+        finally:
+            pipe.forget(number, call)
+
+    def _cancel(self, number: int) -> None:
+        params = {"requestId": number, "reason": "caller cancelled"}
+        with contextlib.suppress(anyio.BrokenResourceError):  # it is gone, and the call with it
+            self._pipe.write_now(json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).encode())
+
+
+def _number(said: JsonValue) -> int:
+    """The number of a request of ours, by an id that some servers give back as text; -1 for none."""
+    if isinstance(said, str):
+        return int(said) if said.isdecimal() and len(said) < 20 else -1
+    return said if isinstance(said, int) and not isinstance(said, bool) else -1
+
+
+def _closed() -> MCPError:
+    """In the dispatcher's words, which `session` translates."""
+    return MCPError(CONNECTION_CLOSED, "Connection closed")

@@ -1,0 +1,219 @@
+"""The pipe to a child process: plain calls that go past the dispatcher, on real processes that answer as they like."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+
+from gateway.config.models import StdioServer
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.tools.context import CallContext
+from gateway.upstream.http import TOO_LARGE
+from gateway.upstream.pipe import ChildLog, PipeExchange
+from gateway.upstream.session import open_session
+from gateway.upstream.stdio import open_stdio
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the SDK's client is used there")
+
+START = """
+import json, os, sys
+def say(**message):
+    os.write(1, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\\n")
+def hear():
+    line = sys.stdin.readline()
+    return json.loads(line) if line else sys.exit()
+def done(message, text, **more):
+    say(id=message["id"], result={"content": [], "said": text}, **more)
+"""
+SECONDS = 20
+
+
+class Heard:
+    """The owner of a session, which writes down what it hears and when."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
+        raise AssertionError(request)
+
+    async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
+        self.log.append(str(params.get("data")))
+
+
+@asynccontextmanager
+async def child(script: str, log: list[str] | None = None, *, max_line_bytes: int = 1 << 20) -> AsyncGenerator[PipeExchange]:
+    """A child with this loop, and the short cut to it."""
+    entry = StdioServer(command=sys.executable, args=["-S", "-c", START + script])
+    with anyio.fail_after(SECONDS):
+        async with open_stdio("up", entry, ChildLog(), max_line_bytes=max_line_bytes) as streams:
+            async with open_session("up", streams, Heard([] if log is None else log), client={"name": "test", "version": "1"}) as session:
+                assert isinstance(session.exchange, PipeExchange)
+                yield session.exchange
+
+
+async def ask(exchange: PipeExchange, text: str, found: dict[str, Any] | None = None) -> Any:
+    """One call; what was said, or the code of its error."""
+
+    async def hear(method: str, params: JsonMapping) -> None:
+        raise AssertionError(method)
+
+    try:
+        said: Any = (await exchange.request("tools/call", {"text": text}, {}, hear))["said"]
+    except MCPError as error:
+        said = error.error.code
+    if found is not None:
+        found[text] = said
+    return said
+
+
+async def test_answers_go_to_who_asked_in_whatever_order_they_come_and_with_ids_given_back_as_text() -> None:
+    script = """
+heard = [hear() for _ in range(3)]
+say(id=999, result={})
+say(id=None, error={"code": -32700, "message": "what?"})
+for message in reversed(heard):
+    done({"id": str(message["id"])}, message["params"]["text"])
+    done(message, "again")
+done(hear(), "after")
+"""
+    found: dict[str, Any] = {}
+    async with child(script) as exchange:
+        async with anyio.create_task_group() as tasks:
+            for text in "abc":
+                tasks.start_soon(ask, exchange, text, found)
+        assert found == {"a": "a", "b": "b", "c": "c"}
+        assert await ask(exchange, "d") == "after"
+
+
+async def test_what_is_said_before_an_answer_is_heard_before_it() -> None:
+    script = """
+while True:
+    message = hear()
+    for n in range(200):
+        say(method="notifications/message", params={"level": "info", "data": f"{message['params']['text']} {n}"})
+    done(message, "done")
+"""
+    log: list[str] = []
+    async with child(script, log) as exchange:
+        for turn in range(3):
+            assert await ask(exchange, str(turn)) == "done"
+            log.append("answered")
+    assert log == [entry for turn in range(3) for entry in (*(f"{turn} {n}" for n in range(200)), "answered")]
+
+
+async def test_what_is_no_answer_is_skipped_and_costs_no_call() -> None:
+    script = """
+message = hear()
+os.write(1, b"Listening...\\n\\n[1]\\n" + bytes([0, 255]) + b"\\n{\\"id\\": 1\\n")
+say(id=message["id"])
+say(id=message["id"], result=[])
+say(id=message["id"], error="no")
+say(id=message["id"], method="ping")
+answered = hear()["id"]
+assert answered == message["id"]
+os.write(1, json.dumps({"jsonrpc": "1.0", "id": message["id"], "result": {"said": "old"}}).encode() + b"\\n")
+done(message, "yes")
+message = hear()
+say(id=message["id"], error={"code": -32099, "message": "no"})
+hear()
+"""
+    async with child(script) as exchange:
+        assert await ask(exchange, "a") == "yes"
+        assert await ask(exchange, "b") == -32099
+
+
+@pytest.mark.parametrize("parts", [1, 40])
+async def test_an_answer_that_is_too_long_fails_its_own_call_only(parts: int) -> None:
+    script = f"""
+for at_end in (False, True):
+    message = hear()
+    answer = {{"jsonrpc": "2.0", "result": {{"said": "x" * 1_000_000}}, "id": message["id"]}}
+    line = json.dumps(answer if at_end else dict(sorted(answer.items()))).encode() + b"\\n"
+    size = len(line) // {parts} + 1
+    while line:
+        line = line[os.write(1, line[:size]):]
+done(hear(), "short")
+"""
+    async with child(script, max_line_bytes=100_000) as exchange:
+        assert [await ask(exchange, text) for text in "abc"] == [TOO_LARGE, TOO_LARGE, "short"]
+
+
+async def test_a_call_that_is_cancelled_is_cancelled_at_the_server_and_its_late_answer_is_dropped() -> None:
+    script = """
+first = hear()
+say(method="notifications/message", params={"level": "info", "data": "began"})
+cancelled = hear()
+done(first, "late")
+done(hear(), [cancelled["method"], cancelled["params"]["requestId"] == first["id"]])
+"""
+    log: list[str] = []
+    async with child(script, log) as exchange:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, exchange, "a")
+            while not log:
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+        assert await ask(exchange, "b") == ["notifications/cancelled", True]
+
+
+async def test_a_child_that_does_not_read_holds_up_its_callers_and_nothing_is_piled_up(tmp_path: Path) -> None:
+    script = f"""
+import time
+while not os.path.exists({str(tmp_path / "go")!r}):
+    time.sleep(0.01)
+seen = []
+while True:
+    message = hear()
+    if message.get("method") != "tools/call":
+        continue
+    seen.append(message["params"]["text"][:3])
+    done(message, seen)
+"""
+    async with child(script) as exchange:
+        for n in range(3):  # the pipe and the loop's buffer take the first, the others wait before it
+            with anyio.move_on_after(0.05 if n else 0.2):
+                await ask(exchange, f"{n:03}" + "x" * 4_000_000)
+        (tmp_path / "go").touch()
+        assert await ask(exchange, "end") == ["000", "end"]
+
+
+async def test_calls_end_when_the_child_does_and_none_can_be_made_after() -> None:
+    found: dict[str, Any] = {}
+    async with child("hear(); hear()") as exchange:
+        async with anyio.create_task_group() as tasks:
+            for text in "ab":
+                tasks.start_soon(ask, exchange, text, found)
+        assert found == {"a": -32000, "b": -32000}
+        assert await ask(exchange, "c") == -32000
+
+
+async def test_a_child_that_says_more_than_is_heard_is_not_read(tmp_path: Path) -> None:
+    script = f"""
+for n in range(3_000):
+    say(method="x", params={{"n": n, "text": "x" * 100}})
+open({str(tmp_path / "all")!r}, "w")
+hear()
+"""
+    entry = StdioServer(command=sys.executable, args=["-S", "-c", START + script])
+    with anyio.fail_after(SECONDS):
+        async with open_stdio("up", entry, ChildLog(), max_line_bytes=1 << 20) as (read, _):
+            heard: list[int] = []
+            async for item in read:
+                assert isinstance(item, SessionMessage)
+                heard.append(json.loads(item.message.model_dump_json())["params"]["n"])
+                if len(heard) == 1:
+                    await anyio.sleep(0.1)  # time to say it all, if it were read
+                    assert not (tmp_path / "all").exists()
+                if len(heard) == 3_000:
+                    break
+    assert heard == list(range(3_000))
