@@ -45,7 +45,6 @@ def three(folder: Path) -> Generator[Workers]:
             yield found
 
 
-@pytest.mark.requirement("G5")
 def test_a_plain_call_of_a_modern_server_is_answered_by_whichever_worker_gets_it(three: Workers) -> None:
     for number in (0, 1, 2):
         assert three.answers_alone(number, "far__echo", text="hello")

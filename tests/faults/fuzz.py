@@ -12,13 +12,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
-from anyio.abc import ObjectReceiveStream
 from mcp.shared.message import SessionMessage
 
 IS_MAIN = __name__ == "__main__"
@@ -30,8 +27,8 @@ with atheris.instrument_imports(include=["gateway"]) if IS_MAIN else nullcontext
     from gateway.policy.scopes import judge_scope, scope_problem
     from gateway.skills.parser import parse_skill
     from gateway.upstream.events import Events
+    from gateway.upstream.pipe import ChildLog, Pipe
     from gateway.upstream.pool import Line, Pool
-    from gateway.upstream.stdio import ChildLog, _Pipe  # pyright: ignore[reportPrivateUsage]  # what else reads starts a process
     from gateway.workflows.loader import parse_workflow
 
 MAX_BYTES = 4096
@@ -133,30 +130,22 @@ def answer(data: bytes) -> None:
     anyio.run(main)
 
 
-@dataclass
-class Stdout:
-    """What a child wrote, in pieces."""
-
-    pieces: ObjectReceiveStream[bytes]
-
-    async def receive(self, max_bytes: int) -> bytes:
-        return await self.pieces.receive()
-
-
 def lines(data: bytes) -> None:
     """What a child writes becomes messages, or is skipped."""
 
     async def main() -> None:
-        send, receive = anyio.create_memory_object_stream[bytes](100)
         out, heard = anyio.create_memory_object_stream[SessionMessage | Exception](1000)
+        pipe = Pipe("up", ChildLog(), MAX_BYTES)
+        call = pipe.expect(1)
         size = 1 + len(data) // 50
         for start in range(0, len(data), size):
-            send.send_nowait(data[start : start + size])
-        send.close()
-        with receive, heard:
-            child: Any = SimpleNamespace(stdout=Stdout(receive))
-            await _Pipe("up", child, ChildLog(), MAX_BYTES).read_messages(out)
+            pipe.pipe_data_received(1, data[start : start + size])
+        pipe.pipe_connection_lost(1, None)
+        with heard:
+            await pipe.hand_on_forever(out)
             assert heard.statistics().current_buffer_used <= data.count(b"\n")
+        assert call.done()
+        pipe.forget(1, call)
 
     anyio.run(main)
 
