@@ -210,8 +210,6 @@ class Session:
         if ctx is None:
             return await self._send(method, wire, options)
         exchange = self.exchange if method == "tools/call" and not ctx.wants_progress else None
-        if ctx.log_level is not None and not isinstance(exchange, PipeExchange):
-            exchange = None  # what a server says on the stream of an answer is the SDK transport's to hand on in time
         if exchange is not None and self._is_plain and not is_traced():
             result = await self._exchange(exchange, method, wire, options, ctx)
             if result is not None:
