@@ -12,7 +12,7 @@ from gateway.errors import UserInputRequired
 from gateway.json_types import JsonObject
 from gateway.middleware import listed
 from gateway.sessions.context import ContextProvider
-from gateway.sessions.session import AgentSession, OpensSessions, SupportsAgentRun
+from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.tools.function import ApprovalMode, FunctionTool
 from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
@@ -22,7 +22,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 _CALLABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
-class BaseAgent(OpensSessions):
+class BaseAgent:
     """What agents of every kind share. A subclass implements `run(messages, *, stream=False, session=None, **kwargs)`."""
 
     require_per_service_call_history_persistence: bool = False
@@ -44,6 +44,14 @@ class BaseAgent(OpensSessions):
         self.context_providers: list[ContextProvider] = list(context_providers or ())
         self.middleware: list[Any] = listed(middleware)
         self.additional_properties: JsonObject = additional_properties or {}
+
+    def create_session(self, *, session_id: str | None = None) -> AgentSession:
+        """A new conversation."""
+        return AgentSession(session_id=session_id)
+
+    def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
+        """A conversation that a model provider keeps."""
+        return AgentSession(session_id=session_id, service_session_id=service_session_id)
 
     def as_tool(
         self,

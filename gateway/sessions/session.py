@@ -94,18 +94,6 @@ class SupportsAgentRun(Protocol):
         ...
 
 
-class OpensSessions:
-    """How agents of every kind open conversations."""
-
-    def create_session(self, *, session_id: str | None = None) -> AgentSession:
-        """A new conversation."""
-        return AgentSession(session_id=session_id)
-
-    def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """A conversation that a model provider keeps."""
-        return AgentSession(session_id=session_id, service_session_id=service_session_id)
-
-
 def _identifier(cls: type) -> str:
     own = getattr(cls, "_get_type_identifier", None)
     return str(own()) if own is not None else cls.__name__.lower()
