@@ -61,7 +61,7 @@ class MaskedSpans(SpanExporter):
         self._mask = mask
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export copies without secrets; a span without any goes as it is."""
+        """Export copies without secrets."""
         return self._exporter.export([self._masked(span) for span in spans])
 
     def shutdown(self) -> None:
@@ -93,4 +93,11 @@ class MaskedSpans(SpanExporter):
         )
 
     def _clean(self, attributes: Attributes) -> dict[str, AttributeValue]:
-        return {name: self._mask(value) if isinstance(value, str) else value for name, value in (attributes or {}).items()}
+        return {name: self._masked_value(value) for name, value in (attributes or {}).items()}
+
+    def _masked_value(self, value: AttributeValue) -> AttributeValue:
+        if isinstance(value, str):
+            return self._mask(value)
+        if isinstance(value, Sequence) and value and isinstance(value[0], str):
+            return [self._mask(str(part)) for part in value]
+        return value
