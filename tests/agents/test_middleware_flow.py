@@ -40,6 +40,17 @@ TABLE: dict[str, tuple[bool, bool, bool]] = {
 """Whether what is further in, the operation, and the second half of what is further out ran."""
 
 
+def outer(mark: Any, ran: list[str]) -> Any:
+    """A middleware of that layer which notes that its second half ran."""
+
+    @mark
+    async def around(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
+        await call_next()
+        ran.append("outer's second half")
+
+    return around
+
+
 @both_ways
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("behaviour", TABLE)
@@ -47,11 +58,6 @@ TABLE: dict[str, tuple[bool, bool, bool]] = {
 async def test_what_a_middleware_does_decides_what_runs(behaviour: str, layer: str, stream: bool) -> None:
     ran: list[str] = []
     mark = LAYERS[layer]
-
-    @mark
-    async def outer(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
-        await call_next()
-        ran.append("outer's second half")
 
     @mark
     async def subject(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
@@ -73,7 +79,7 @@ async def test_what_a_middleware_does_decides_what_runs(behaviour: str, layer: s
         ran.append("operation")
         return "done"
 
-    agent, client = agent_of([call("work"), "said"], [work], middleware=[outer, subject, inner])
+    agent, client = agent_of([call("work"), "said"], [work], middleware=[outer(mark, ran), subject, inner])
     if behaviour == "fails" and layer != "function":
         with pytest.raises(ValueError, match="broken"):
             await run(agent, stream)
@@ -103,11 +109,6 @@ async def test_a_middleware_that_sets_terminate_stops_what_is_further_in(moment:
     mark = LAYERS[layer]
 
     @mark
-    async def outer(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
-        await call_next()
-        ran.append("outer's second half")
-
-    @mark
     async def subject(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
         if moment == "with a result":
             context.result = ANSWERS[layer]()
@@ -121,7 +122,7 @@ async def test_a_middleware_that_sets_terminate_stops_what_is_further_in(moment:
         ran.append("operation")
         return "done"
 
-    agent, client = agent_of([call("work"), "said"], [work], middleware=[outer, subject])
+    agent, client = agent_of([call("work"), "said"], [work], middleware=[outer(mark, ran), subject])
     response = await run(agent, stream)
 
     assert "outer's second half" in ran

@@ -16,6 +16,7 @@ from gateway.config.models import TaskSettings
 from gateway.storage.records import Records
 from gateway.storage.state import StateFolder
 from gateway.tasks.runner import CallTool, TaskRunner
+from gateway.tasks.task import Task
 
 LEASE_SECONDS = 0.5
 
@@ -60,6 +61,14 @@ async def running(
 
 
 steady = partial(running, lease_seconds=STEADY_LEASE_SECONDS)
+
+
+async def once_asked(runner: TaskRunner, task: Task) -> Task:
+    """The task, once it waits for a person."""
+    with anyio.fail_after(20):
+        while task.status != "input_required":
+            task = await runner.moved(task)
+    return task
 
 
 class Journal:

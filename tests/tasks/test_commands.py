@@ -18,7 +18,7 @@ from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext, ClientProfile
-from tests.tasks.dying import Journal, running
+from tests.tasks.dying import Journal, once_asked, running
 
 ANN = CallContext(principal=Principal("ann"), client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
 
@@ -99,9 +99,7 @@ async def test_a_running_task_is_cancelled_from_a_terminal_and_can_go_on_later(t
     journal = Journal(tmp_path / "journal")
     async with running(tmp_path, three_steps(journal, [False, False])) as runner:
         task = await runner.start("up__job", {"wait": True}, ANN)
-        with anyio.fail_after(20):
-            while task.status != "input_required":
-                task = await runner.moved(task)
+        task = await once_asked(runner, task)
         _, shown = await terminal.run("show", task.id)
         assert [request["params"]["message"] for request in shown["asks"].values()] == ["Go on?"]
         code, refused = await terminal.run("retry", task.id)

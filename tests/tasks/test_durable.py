@@ -30,7 +30,7 @@ from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
 from tests.fakes.postgres import Postgres, postgres
-from tests.tasks.dying import Journal, die, in_a_process, running, steady
+from tests.tasks.dying import Journal, die, in_a_process, once_asked, running, steady
 from tests.workflows.scripted import ScriptedToolBox, guard
 
 STEPS = 10
@@ -149,9 +149,7 @@ def test_a_step_in_doubt_is_not_repeated_before_a_person_said_so(outcome: str, r
     async def main() -> Task:
         async with running(tmp_path, ten_steps(journal, None, repeatable=False)) as runner:
             task = await only_task(runner)
-            with anyio.fail_after(20):
-                while task.status != "input_required":
-                    task = await runner.moved(task)
+            task = await once_asked(runner, task)
             ((key, request),) = task.asks.items()
             assert "its outcome is unknown" in request["params"]["message"]
             assert len(journal.lines()) == 6
@@ -574,9 +572,7 @@ def test_a_workflow_goes_on_from_its_last_round_and_asks_about_the_call_in_doubt
     async def main() -> Task:
         async with running(tmp_path, flow(journal, None)) as runner:
             task = await only_task(runner)
-            with anyio.fail_after(20):
-                while task.status != "input_required":
-                    task = await runner.moved(task)
+            task = await once_asked(runner, task)
             await runner.answer(task, {key: {"action": "accept", "content": {"outcome": "retry"}} for key in task.asks})
             return await ended(runner, await runner.find(task.id, "local"))
 

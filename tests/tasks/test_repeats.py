@@ -19,7 +19,7 @@ from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, ToolDefinition
 from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, ClientProfile
 from gateway.tools.guard import GuardedTool, ToolGate
-from tests.tasks.dying import Journal, die, in_a_process, running
+from tests.tasks.dying import Journal, die, in_a_process, once_asked, running
 from tests.tasks.test_durable import Death, ended, only_task, start_and_die, ten_steps
 
 ASKABLE = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
@@ -139,9 +139,7 @@ def test_a_person_is_asked_once_more_when_the_retry_dies_too(tmp_path: Path) -> 
     async def let_retry(death: Death) -> Task:
         async with running(tmp_path, ten_steps(journal, death, repeatable=False)) as runner:
             task = await only_task(runner)
-            with anyio.fail_after(20):
-                while task.status != "input_required":
-                    task = await runner.moved(task)
+            task = await once_asked(runner, task)
             ((key, request),) = task.asks.items()
             with questions.open("a") as file:
                 file.write(request["params"]["message"] + "\n")
