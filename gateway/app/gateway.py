@@ -12,7 +12,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import anyio
@@ -46,7 +45,7 @@ from gateway.server.instructions import build_instructions
 from gateway.storage.entries import AuditEntry
 from gateway.storage.records import Records
 from gateway.storage.results import ResultStore
-from gateway.storage.state import StateFolder, default_state_dir
+from gateway.storage.state import StateFolder, state_dir
 from gateway.tasks.tools import TaskTools
 from gateway.telemetry.events import Event, EventStream
 from gateway.telemetry.logging import SecretMask
@@ -128,7 +127,7 @@ class Gateway:
 
     async def _enter(self) -> None:
         config = self.loaded.config
-        state = StateFolder(Path(config.storage.dir) if config.storage.dir else default_state_dir())
+        state = StateFolder(state_dir(config.storage.dir))
         own_id = await anyio.to_thread.run_sync(state.installation_id)
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
         self.keys = KeyStore(state.path / "keys.json")

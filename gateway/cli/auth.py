@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -134,11 +133,11 @@ def _sign_in(loaded: LoadedConfig, server: str) -> SignIn:
 
 
 def _file(loaded: LoadedConfig, server: str, url: str) -> TokenFile:
-    from gateway.storage.state import StateFolder, default_state_dir
+    from gateway.storage.state import StateFolder, state_dir
     from gateway.upstream.oauth.tokens import TokenFile
 
     configured = loaded.config.storage.dir
-    return TokenFile(StateFolder(Path(configured) if configured else default_state_dir()), server, url)
+    return TokenFile(StateFolder(state_dir(configured)), server, url)
 
 
 def _row(loaded: LoadedConfig, server: str) -> JsonObject:

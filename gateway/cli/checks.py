@@ -107,12 +107,12 @@ def _which(entry: StdioServer, base_dir: Path) -> str | None:
 def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
     from gateway.auth.keys import KeyStore
     from gateway.server.http import check_bind, is_loopback
-    from gateway.storage.state import StateFolder, default_state_dir
+    from gateway.storage.state import StateFolder, state_dir
 
     config = loaded.config
     checks: list[Check] = []
     try:
-        folder = StateFolder(Path(config.storage.dir) if config.storage.dir else default_state_dir()).ensure()
+        folder = StateFolder(state_dir(config.storage.dir)).ensure()
         usable = os.access(folder, os.W_OK)
         checks.append(Check("ok" if usable else "fail", "state", str(folder), "" if usable else "Make it writable, or set storage.dir."))
         keys = KeyStore(folder / "keys.json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -83,10 +82,10 @@ def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
 
 def _store(config_path: str | None) -> KeyStore:
     from gateway.auth.keys import KeyStore
-    from gateway.storage.state import default_state_dir
+    from gateway.storage.state import state_dir
 
     configured = load(config_path, fetches=False).config.storage.dir
-    return KeyStore((Path(configured) if configured else default_state_dir()) / "keys.json")
+    return KeyStore(state_dir(configured) / "keys.json")
 
 
 def _as_json(info: KeyInfo) -> JsonObject:

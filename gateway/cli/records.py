@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -296,12 +295,12 @@ async def _get(records: Records, ask_id: str) -> PendingAsk:
 def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]]) -> T:
     """Run work on the records of a configuration, and close them."""
     from gateway.storage.records import Records
-    from gateway.storage.state import StateFolder, default_state_dir
+    from gateway.storage.state import StateFolder, state_dir
 
     storage = load(config_path, fetches=False).config.storage
 
     async def inner() -> T:
-        state = StateFolder(Path(storage.dir) if storage.dir else default_state_dir())
+        state = StateFolder(state_dir(storage.dir))
         records = Records(state, audit_days=storage.audit_days, url=storage.url)
         try:
             return await work(records)

@@ -77,11 +77,10 @@ def _divide(loaded: LoadedConfig, host: str, port: int, count: int) -> Place:
     from gateway.app.workers import Supervisor
     from gateway.auth.keys import KeyStore
     from gateway.server.http import check_bind
-    from gateway.storage.state import default_state_dir
+    from gateway.storage.state import state_dir
 
-    import_module("gateway.app.connections")  # and all behind it, before the workers part, so that they share its memory
-    storage = loaded.config.storage.dir
-    check_bind(host, KeyStore((Path(storage) if storage else default_state_dir()) / "keys.json"))
+    import_module("gateway.app.http1")  # and all behind it, before the workers part, so that they share its memory
+    check_bind(host, KeyStore(state_dir(loaded.config.storage.dir) / "keys.json"))
     place = Supervisor(count, bind(host, port), loaded.config.server.http.drain_seconds).run()
     if isinstance(place, int):
         sys.exit(place)

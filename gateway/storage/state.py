@@ -22,6 +22,11 @@ FOLDER_NAME = "moongate"
 _ID = re.compile(r"^[0-9a-f]{32}$")
 
 
+def state_dir(configured: str | None) -> Path:
+    """The state folder that `storage.dir` names, or the user's where it names none; not created."""
+    return Path(configured) if configured else default_state_dir()
+
+
 def default_state_dir(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
     """The user's state folder for the gateway, by the platform's rules; not created.
 
