@@ -26,7 +26,7 @@ from gateway.upstream.pool import Pool
 
 SIZES = (100, 10_000, 1_000_000)
 CONCURRENCY = 16
-NGINX = """daemon off; worker_processes 1; error_log stderr crit; pid {folder}/nginx.pid;
+NGINX = """daemon off; master_process off; error_log stderr crit; pid {folder}/nginx.pid;
 events {{ worker_connections 1024; }}
 http {{ access_log off; client_max_body_size 8m; client_body_buffer_size 4m; client_body_temp_path {folder}; proxy_temp_path {folder};
   fastcgi_temp_path {folder}; uwsgi_temp_path {folder}; scgi_temp_path {folder}; proxy_buffers 16 256k; proxy_buffer_size 256k;
