@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 import anyio
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from gateway.app.servers import Server
 from gateway.app.workers import Place
@@ -27,6 +26,7 @@ from gateway.config.models import Expose, HttpServer, ServerEntry
 from gateway.config.policies import SourcePolicy
 from gateway.config.skills import SkillSettings
 from gateway.errors import StorageError
+from gateway.protocol import MODERN_PROTOCOL_VERSIONS
 from gateway.storage.files import write_atomic
 from gateway.tools.guard import GuardedTool
 

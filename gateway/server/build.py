@@ -39,7 +39,6 @@ from mcp_types import (
     TasksToolsCapability,
     UnsubscribeRequestParams,
 )
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -51,11 +50,12 @@ from gateway.catalog.disclosure import scope_of
 from gateway.catalog.skills import SkillFace
 from gateway.config.models import TaskSettings
 from gateway.errors import StorageError
+from gateway.protocol import MODERN_PROTOCOL_VERSIONS
 from gateway.server.caller import WireCaller
 from gateway.server.calls import CallHandler
 from gateway.server.changes import Changes
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, principal_of
-from gateway.server.errors import to_mcp_error
+from gateway.server.errors import to_rpc_error
 from gateway.server.lists import ListHandler
 from gateway.server.parked import ParkedCalls
 from gateway.server.reads import ReadHandler
@@ -98,7 +98,7 @@ async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerRes
             lambda: _without_internals(ctx, call_next),
             protocol_version=ctx.protocol_version,
             transport=transport,
-            code_of=lambda error: error.error.code if isinstance(error, MCPError) else None,
+            code_of=lambda error: error.code if isinstance(error, MCPError) else None,
         )
     return await _without_internals(ctx, call_next)
 
@@ -109,7 +109,8 @@ async def _without_internals(ctx: RequestContext, call_next: CallNext) -> Handle
     except (MCPError, ValidationError):
         raise
     except Exception as error:  # the call-handler boundary
-        raise to_mcp_error(error, "modern" if is_modern(ctx) else "legacy") from None
+        told = to_rpc_error(error, "modern" if is_modern(ctx) else "legacy")
+        raise MCPError(told.code, told.message, told.data) from None
 
 
 class _Server(Server[Any]):

@@ -84,7 +84,7 @@ class WireCaller:
             text = "The client keeps no channel open on which it could be asked."
             raise AskUnavailable(text, capability=capability) from None
         except MCPError as error:
-            raise ToolFailed(f"The client refused {request['method']}: {error.error.message}") from None
+            raise ToolFailed(f"The client refused {request['method']}: {error.message}") from None
         except ValidationError:
             raise ToolFailed(f"The client's answer to {request['method']} is not valid.") from None
         result: JsonObject = answer.model_dump(mode="json", by_alias=True)

@@ -10,17 +10,17 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, CallToolRequestParams
+from mcp_types import CallToolRequestParams
 from starlette.requests import Request
 
 from gateway.catalog import Catalog
 from gateway.errors import AskUnavailable, NotFound, TaskError, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
+from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, RpcError
 from gateway.server.caller import WireCaller
 from gateway.server.clients import Clients, RequestContext, is_modern
-from gateway.server.errors import relays_code, to_mcp_error
+from gateway.server.errors import relays_code, to_rpc_error
 from gateway.server.parked import GONE, ParkedCalls, open_upstream_state, seal_upstream_state
 from gateway.server.profiles import fit_outcome
 from gateway.server.running import RunningCalls
@@ -66,15 +66,15 @@ class CallHandler:
                 outcome = await (self._leg(ctx, params.name, facts, caller) if running is None else running.outcome(caller))
         except UpstreamRefused as error:
             if relays_code(error.code, era):
-                raise to_mcp_error(error, era) from None
+                raise to_rpc_error(error, era) from None
             outcome = Complete.text(f"Server {error.server!r} refused the call: {error}", is_error=True)
         except AskUnavailable as error:
             if modern and error.capability:
-                raise to_mcp_error(error, era) from None
+                raise to_rpc_error(error, era) from None
             outcome = Complete.text(str(error), is_error=True)
         except NotFound as error:
             if error.kind != GONE:
-                raise to_mcp_error(error, era) from None
+                raise to_rpc_error(error, era) from None
             outcome = Complete.text(str(error), is_error=True)
         if isinstance(outcome, Complete):
             outcome = fit_outcome(outcome, facts.client)
@@ -84,7 +84,7 @@ class CallHandler:
         try:
             tool = await self._catalog.seek(name)
         except NotFound as error:
-            raise MCPError(INVALID_PARAMS, f"Unknown tool: {error.name}") from None
+            raise RpcError(INVALID_PARAMS, f"Unknown tool: {error.name}") from None
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
         return await (self.run if is_modern(ctx) else self.run_legacy)(tool, arguments, facts, caller)
 
@@ -96,7 +96,7 @@ class CallHandler:
                 return self._tasks.started(await self._tasks.start(tool, arguments, ctx))
         elif self._tasks.must_run_here(tool):
             required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
-            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"Tool {tool.exposed_name!r} only runs as a task.", required)
+            raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"Tool {tool.exposed_name!r} only runs as a task.", required)
         outcome = await self._run_leg(tool, arguments, ctx, caller)
         return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
 
@@ -121,7 +121,7 @@ class CallHandler:
         """A 2025 client's call, for this handler and for `direct`."""
         if self._tasks.must_run_here(tool):
             if ctx.client.protocol_version >= FIRST_WITH_TASKS:
-                raise MCPError(METHOD_NOT_FOUND, f"Tool {tool.exposed_name!r} only runs as a task: send `task` with the call.")
+                raise RpcError(METHOD_NOT_FOUND, f"Tool {tool.exposed_name!r} only runs as a task: send `task` with the call.")
             if not isinstance(tool.check(arguments, ctx.principal), Reject):
                 return self._tasks.handle(await self._tasks.start(tool, arguments, ctx), tool)
         try:

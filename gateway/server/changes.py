@@ -22,9 +22,7 @@ from mcp.server.subscriptions import (
     ServerEvent,
     ToolsListChanged,
 )
-from mcp.shared.exceptions import MCPError
 from mcp_types import (
-    INVALID_PARAMS,
     PromptListChangedNotification,
     ResourceListChangedNotification,
     ServerNotification,
@@ -36,6 +34,7 @@ from mcp_types import (
 from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
 from gateway.errors import GatewayError
+from gateway.protocol import INVALID_PARAMS, RpcError
 from gateway.server.caller import WireCaller
 from gateway.server.clients import Clients, LegacySession, RequestContext
 from gateway.server.reads import MAX_WATCHED
@@ -198,7 +197,7 @@ class Changes:
         """`subscriptions/listen` (modern): watch the named resources as long as the stream is open."""
         uris = list(dict.fromkeys(str(uri) for uri in params.notifications.resource_subscriptions or ()))
         if len(uris) > MAX_WATCHED:
-            raise MCPError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")
+            raise RpcError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")
         facts = self._clients.context(ctx, WireCaller(ctx))
         watched: list[str] = []
 

@@ -16,13 +16,12 @@ from typing import Any, Protocol, cast
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.session import ServerSession
-from mcp_types import LOG_LEVEL_META_KEY
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import LOG_LEVEL_META_KEY, MODERN_PROTOCOL_VERSIONS
 from gateway.tools.context import CallContext, Caller, ClientProfile, LateClocks, LogLevel
 from gateway.upstream.hop import crossing_meta
 

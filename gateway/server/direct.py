@@ -19,14 +19,14 @@ from collections.abc import Callable, Collection, Mapping, Set
 from typing import TYPE_CHECKING, cast
 
 from mcp.shared.inbound import InboundModernRoute, classify_inbound_request
-from mcp_types import SERVER_INFO_META_KEY, methods
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mcp_types import methods
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from gateway.auth.principal import Principal
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.protocol import MODERN_PROTOCOL_VERSIONS, SERVER_INFO_META_KEY
 from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession, modern_profile
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway

@@ -1,4 +1,4 @@
-"""The one ladder from our exceptions to wire errors. Nothing else in Moongate makes an `MCPError`.
+"""The one ladder from our exceptions to wire errors. Handlers raise what it makes; `build` hands it to the SDK.
 
 A tool's failure is a result, made by the gate; what arrives here are unknown names, malformed requests and the
 failures of reads, prompts and completion. Internals never reach the wire: an unexpected exception is logged and
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import logging
 
-from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY
-
 from gateway.errors import AskUnavailable, GatewayError, NotFound, PolicyDenied, StorageUnusable, UpstreamRefused, text_for_caller
 from gateway.policy import scopes
+from gateway.protocol import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, RpcError
 from gateway.tools.context import Era, nested_capability
 
 logger = logging.getLogger(__name__)
@@ -28,29 +26,29 @@ _MODERN_ONLY = frozenset({MISSING_REQUIRED_CLIENT_CAPABILITY})
 _LEGACY_ONLY = frozenset({-32042})
 
 
-def to_mcp_error(error: Exception, era: Era) -> MCPError:
+def to_rpc_error(error: Exception, era: Era) -> RpcError:
     """The wire error for an exception that reached the protocol boundary."""
     match error:
-        case MCPError():
+        case RpcError():
             return error
         case NotFound(kind="resource"):
             code = LEGACY_RESOURCE_NOT_FOUND if era == "legacy" else INVALID_PARAMS
-            return MCPError(code, f"Resource not found: {error.name}", {"uri": error.name})
+            return RpcError(code, f"Resource not found: {error.name}", {"uri": error.name})
         case NotFound():
-            return MCPError(INVALID_PARAMS, str(error))
+            return RpcError(INVALID_PARAMS, str(error))
         case AskUnavailable() if era == "modern" and error.capability:
-            return MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, str(error), {"requiredCapabilities": nested_capability(error.capability)})
+            return RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, str(error), {"requiredCapabilities": nested_capability(error.capability)})
         case UpstreamRefused() if relays_code(error.code, era):
-            return MCPError(error.code, str(error), error.data)
+            return RpcError(error.code, str(error), error.data)
         case PolicyDenied(rule=scopes.RULE):
-            return MCPError(INVALID_PARAMS, str(error), {"error": "insufficient_scope"})
+            return RpcError(INVALID_PARAMS, str(error), {"error": "insufficient_scope"})
         case GatewayError():
             if isinstance(error, StorageUnusable):
                 logger.warning("a request was refused: %s", error)
-            return MCPError(INTERNAL_ERROR, text_for_caller(error))
+            return RpcError(INTERNAL_ERROR, text_for_caller(error))
         case _:
             logger.error("unexpected failure of a request", exc_info=error)
-            return MCPError(INTERNAL_ERROR, "Internal error")
+            return RpcError(INTERNAL_ERROR, "Internal error")
 
 
 def relays_code(code: int, era: Era) -> bool:

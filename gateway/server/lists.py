@@ -12,11 +12,11 @@ import json
 from collections.abc import Sequence
 from typing import cast
 
-from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, PaginatedRequestParams
+from mcp_types import PaginatedRequestParams
 
 from gateway.catalog import Catalog
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import INVALID_PARAMS, RpcError
 from gateway.server.clients import Clients, RequestContext, is_modern, principal_of
 from gateway.tools.base import Kind
 from gateway.upstream.hop import GATEWAY_KEY, VIA_KEY, with_hops
@@ -92,7 +92,7 @@ def _position(cursor: str, listing: str, key: str, entries: Sequence[JsonObject]
         if named != listing or not isinstance(index, int) or isinstance(index, bool) or index < 0 or not isinstance(name, str):
             raise ValueError
     except (ValueError, TypeError, binascii.Error):
-        raise MCPError(INVALID_PARAMS, "Invalid cursor; start the listing again without one.") from None
+        raise RpcError(INVALID_PARAMS, "Invalid cursor; start the listing again without one.") from None
     if index < len(entries) and entries[index][key] == name:
         return index + 1
     found = next((i for i, entry in enumerate(entries) if entry[key] == name), None)

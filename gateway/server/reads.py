@@ -9,9 +9,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from mcp.shared.exceptions import MCPError
 from mcp_types import (
-    INVALID_PARAMS,
     CompleteRequestParams,
     GetPromptRequestParams,
     ReadResourceRequestParams,
@@ -23,10 +21,11 @@ from mcp_types import (
 from gateway.catalog import Catalog
 from gateway.errors import GatewayError
 from gateway.json_types import JsonObject
+from gateway.protocol import INVALID_PARAMS, RpcError
 from gateway.server.caller import WireCaller
 from gateway.server.calls import input_required_to_wire
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern
-from gateway.server.errors import to_mcp_error
+from gateway.server.errors import to_rpc_error
 from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
 from gateway.tools.base import Finished, InputRequired
 from gateway.tools.context import CallContext, Era
@@ -73,7 +72,7 @@ class ReadHandler:
         try:
             completion = await self._catalog.complete(dict(raw["ref"]), dict(raw["argument"]), context, facts)
         except GatewayError as error:
-            raise to_mcp_error(error, facts.era) from None
+            raise to_rpc_error(error, facts.era) from None
         return {"completion": completion, **({"resultType": "complete"} if is_modern(ctx) else {})}
 
     async def subscribe(self, ctx: RequestContext, params: SubscribeRequestParams) -> JsonObject:
@@ -82,13 +81,13 @@ class ReadHandler:
         if session.watched[uri]:
             return {}
         if len(session.watched) >= MAX_WATCHED:
-            raise MCPError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")
+            raise RpcError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")
         session.watched[uri] = 1
         try:
             await self._catalog.watch(uri, self._clients.context(ctx, WireCaller(ctx)))
         except Exception as error:
             del session.watched[uri]
-            raise to_mcp_error(error, "legacy") from None
+            raise to_rpc_error(error, "legacy") from None
         except BaseException:  # cancelled: asked again, it is tried again
             del session.watched[uri]
             raise
@@ -134,7 +133,7 @@ class ReadHandler:
                 outcome = await work(dataclasses.replace(facts, request_state=open_upstream_state(facts.request_state)))
                 outcome = seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
         except Exception as error:
-            raise to_mcp_error(error, era) from None
+            raise to_rpc_error(error, era) from None
         if isinstance(outcome, InputRequired):
             return input_required_to_wire(outcome)
         return {"resultType": "complete", **outcome.result} if modern else dict(outcome.result)

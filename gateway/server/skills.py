@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from mcp.server.lowlevel import Server
-from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, PaginatedRequestParams, RequestParams
+from mcp_types import PaginatedRequestParams, RequestParams
 
 from gateway.catalog.skills import SkillFace
 from gateway.errors import GatewayError, NotFound
 from gateway.json_types import JsonObject
+from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from gateway.server.clients import RequestContext
-from gateway.server.errors import to_mcp_error
+from gateway.server.errors import to_rpc_error
 from gateway.tools.context import CallContext
 
 EXTENSION_ID = "io.modelcontextprotocol/skills"
@@ -56,7 +56,7 @@ def bind_skills(server: Server[Any], face: SkillFace, facts: Facts) -> None:
 
     async def _known(ctx: RequestContext, work: Callable[[], Awaitable[JsonObject]]) -> JsonObject:
         if not face.has_skills:
-            raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+            raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
         return await work()
 
     server.add_request_handler("skills/list", PaginatedRequestParams, list_skills)
@@ -76,6 +76,6 @@ async def _answer(work: Awaitable[JsonObject]) -> JsonObject:
     try:
         return {**await work, "resultType": "complete"}
     except NotFound as error:
-        raise MCPError(INVALID_PARAMS, str(error), {"uri": error.name}) from None
+        raise RpcError(INVALID_PARAMS, str(error), {"uri": error.name}) from None
     except GatewayError as error:
-        raise to_mcp_error(error, "modern") from None
+        raise to_rpc_error(error, "modern") from None

@@ -14,19 +14,12 @@ from typing import Any, cast
 
 import anyio
 import anyio.abc
-from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
-from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    INVALID_PARAMS,
-    MISSING_REQUIRED_CLIENT_CAPABILITY,
-    SubscriptionFilter,
-    SubscriptionsAcknowledgedNotification,
-    SubscriptionsListenRequestParams,
-)
+from mcp_types import SubscriptionFilter, SubscriptionsAcknowledgedNotification, SubscriptionsListenRequestParams
 from pydantic import BaseModel
 
 from gateway.errors import GatewayError, NotFound, only_cause
 from gateway.json_types import JsonObject
+from gateway.protocol import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY, SUBSCRIPTION_ID_META_KEY, RpcError
 from gateway.server.caller import WireCaller
 from gateway.server.clients import Clients, LegacySession, RequestContext
 from gateway.server.task_wire import legacy_task
@@ -87,7 +80,7 @@ class TaskNews:
         """The context to serve a listen request with; meanwhile its stream is told of the tasks that it names.
 
         Raises:
-            MCPError: It names tasks without declaring the extension, or too many.
+            RpcError: It names tasks without declaring the extension, or too many.
         """
         wanted = (params.notifications.model_extra or {}).get("taskIds")
         if wanted is None:
@@ -96,12 +89,12 @@ class TaskNews:
         facts = self._clients.context(ctx, WireCaller(ctx))
         if not declares_tasks(facts):
             required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
-            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "`taskIds` need the tasks extension to be declared.", required)
+            raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, "`taskIds` need the tasks extension to be declared.", required)
         if not isinstance(wanted, list) or not all(isinstance(task_id, str) for task_id in cast("list[object]", wanted)):
-            raise MCPError(INVALID_PARAMS, "`taskIds` must be a list of ids.")
+            raise RpcError(INVALID_PARAMS, "`taskIds` must be a list of ids.")
         named = list(dict.fromkeys(cast("list[str]", wanted)))
         if len(named) > MAX_LISTENED:
-            raise MCPError(INVALID_PARAMS, f"One stream may follow at most {MAX_LISTENED} tasks.")
+            raise RpcError(INVALID_PARAMS, f"One stream may follow at most {MAX_LISTENED} tasks.")
         accepted = [task_id for task_id in named if await self._handler.knows(task_id, facts)]
         session = _AckSession(ctx.session, accepted)
 

@@ -14,18 +14,8 @@ from typing import Any, cast
 import anyio
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
-from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
-from mcp_types import (
-    HEADER_MISMATCH,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    MISSING_REQUIRED_CLIENT_CAPABILITY,
-    CallToolRequestParams,
-    PaginatedRequestParams,
-    RequestParams,
-)
+from mcp.shared.inbound import decode_header_value
+from mcp_types import CallToolRequestParams, PaginatedRequestParams, RequestParams
 from pydantic import ConfigDict, Field
 from starlette.requests import Request
 
@@ -33,9 +23,18 @@ from gateway.catalog import Catalog
 from gateway.errors import GatewayError, NotFound, StorageError, TaskError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
+from gateway.protocol import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    MCP_NAME_HEADER,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    RpcError,
+)
 from gateway.server.caller import WireCaller
 from gateway.server.clients import Clients, RequestContext, is_modern, principal_of
-from gateway.server.errors import to_mcp_error
+from gateway.server.errors import to_rpc_error
 from gateway.server.handles import Handle, TaskHandles
 from gateway.server.task_wire import legacy_task, modern_state, modern_task
 from gateway.tasks.attending import Work
@@ -181,7 +180,7 @@ class TaskHandler:
         except NotFound:
             return await call_next(ctx)
         if tool.definition.task_by == "nobody":
-            raise MCPError(METHOD_NOT_FOUND, f"Tool {params.name!r} cannot run as a task.")
+            raise RpcError(METHOD_NOT_FOUND, f"Tool {params.name!r} cannot run as a task.")
         arguments = cast("JsonObject", raw.get("arguments") or {})
         facts = self._clients.context(ctx, WireCaller(ctx))
         if isinstance(tool.check(arguments, facts.principal), Reject):
@@ -191,7 +190,7 @@ class TaskHandler:
         try:
             task = await self.start(tool, arguments, facts, seconds)
         except (TaskError, StorageError) as error:
-            raise to_mcp_error(error, "legacy") from None
+            raise to_rpc_error(error, "legacy") from None
         self._on_legacy(ctx, task)
         return {"task": legacy_task(task)}
 
@@ -256,24 +255,24 @@ class TaskHandler:
             try:
                 answer = await serve(ctx, params)
             except NotFound:
-                raise MCPError(INVALID_PARAMS, NO_TASK) from None
+                raise RpcError(INVALID_PARAMS, NO_TASK) from None
             except GatewayError as error:
-                raise to_mcp_error(error, era) from None
+                raise to_rpc_error(error, era) from None
             return {"resultType": "complete", **answer} if era == "modern" else answer
 
         return handler
 
     def _check_modern(self, ctx: RequestContext, params: TaskParams) -> None:
         if ctx.method == "tasks/result":
-            raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+            raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
         if not declares_tasks(self._context(ctx)):
             required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
-            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "This request needs the tasks extension to be declared.", required)
+            raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, "This request needs the tasks extension to be declared.", required)
         request: object = ctx.request
         if isinstance(request, Request):
             header = cast("Request[Any]", request).headers.get(MCP_NAME_HEADER)
             if header is None or decode_header_value(header) != params.task_id:
-                raise MCPError(HEADER_MISMATCH, f"Header {MCP_NAME_HEADER} must be the task's id.")
+                raise RpcError(HEADER_MISMATCH, f"Header {MCP_NAME_HEADER} must be the task's id.")
 
     def _context(self, ctx: RequestContext) -> CallContext:
         return self._clients.context(ctx, WireCaller(ctx))
@@ -298,7 +297,7 @@ class TaskHandler:
 
     async def _update(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         if not is_modern(ctx):
-            raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+            raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
         if self._is_relayed(params):
             return await self._relay(ctx, params, "tasks/update")
         await self._runner.answer(await self._runner.find(params.task_id, principal_of(ctx).id), params.input_responses or {})
@@ -312,7 +311,7 @@ class TaskHandler:
             await self._runner.cancel(task)
             return {}
         if task.is_over:
-            raise MCPError(INVALID_PARAMS, f"The task is already {legacy_task(task)['status']}.")
+            raise RpcError(INVALID_PARAMS, f"The task is already {legacy_task(task)['status']}.")
         return legacy_task(await self._runner.cancel(task))
 
     async def _result(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
@@ -331,12 +330,12 @@ class TaskHandler:
             task = task if task.is_here else await self._runner.find(task.id, task.principal)
         if task.result is None:
             error = task.error or {"code": INTERNAL_ERROR, "message": "The task was cancelled."}
-            raise MCPError(error["code"], error["message"])
+            raise RpcError(error["code"], error["message"])
         return {**task.result, "_meta": {**(task.result.get("_meta") or {}), RELATED_TASK: {"taskId": task.id}}}
 
     async def _list(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
         if is_modern(ctx):
-            raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+            raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
         return {"tasks": [legacy_task(task) for task in await self._runner.all_of(principal_of(ctx).id)]}
 
 

@@ -17,8 +17,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 from pydantic_core import from_json, to_json
 
 from gateway.config.models import HttpServer, ServerEntry
@@ -26,6 +24,7 @@ from gateway.egress.proxies import proxy_for
 from gateway.egress.transport import tls_context
 from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
 from gateway.upstream.events import Events
 from gateway.upstream.http import LOST, NOT_SENT, TOO_LARGE, too_large, turned_away
 
@@ -105,7 +104,7 @@ class Exchange:
         """The result of one request, or `None` where the SDK's transport must do it; then the server has not taken it.
 
         Raises:
-            MCPError: An error came back, or stands in for an answer (`http`).
+            RpcError: An error came back, or stands in for an answer (`http`).
             ToolFailed: The parameters cannot be sent.
         """
         fields = self._fields(headers)
@@ -123,11 +122,11 @@ class Exchange:
                 return await self._streamed(answer.stream, number, hear)
             return self._settle(answer, number)
         except TooLarge:
-            raise MCPError(TOO_LARGE, too_large(self._pool.max_body_bytes)) from None
+            raise RpcError(TOO_LARGE, too_large(self._pool.max_body_bytes)) from None
         except UpstreamUnavailable as error:
-            raise MCPError(NOT_SENT, str(error)) from None
+            raise RpcError(NOT_SENT, str(error)) from None
         except UpstreamLost as error:
-            raise MCPError(LOST, f"connection lost: {error}") from None
+            raise RpcError(LOST, f"connection lost: {error}") from None
 
     def _fields(self, headers: Mapping[str, str]) -> bytes | None:
         """The head of a request but its length; `None` where a value is none that goes out as it is."""
@@ -146,24 +145,24 @@ class Exchange:
         if refused is not None:
             raise refused
         if status == 202:
-            raise MCPError(INVALID_REQUEST, "server answered a request with 202 Accepted")
+            raise RpcError(INVALID_REQUEST, "server answered a request with 202 Accepted")
         kind = headers.get(b"content-type", b"").lower()
         is_json = kind.startswith(b"application/json")
         if status >= 400:
             said = None
-            with contextlib.suppress(MCPError):
+            with contextlib.suppress(RpcError):
                 said = error_of(_decoded(self._read(answer))) if is_json else None
             if said is not None:
                 raise said
             if status == 404:
-                raise MCPError(METHOD_NOT_FOUND, "Not Found")
-            raise MCPError(INTERNAL_ERROR, "Server returned an error response")
+                raise RpcError(METHOD_NOT_FOUND, "Not Found")
+            raise RpcError(INTERNAL_ERROR, "Server returned an error response")
         if not is_json:
-            raise MCPError(INVALID_REQUEST, f"Unexpected content type: {kind.decode('latin-1')}")
+            raise RpcError(INVALID_REQUEST, f"Unexpected content type: {kind.decode('latin-1')}")
         message = _decoded(self._read(answer))
         result = _result_of(message, number)
         if result is None:
-            raise error_of(message) or MCPError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
+            raise error_of(message) or RpcError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
         return result
 
     def _read(self, answer: Answer) -> bytes:
@@ -172,15 +171,15 @@ class Exchange:
         if coding in (b"identity", b""):
             return answer.body
         if coding not in (b"gzip", b"x-gzip", b"deflate"):
-            raise MCPError(PARSE_ERROR, "Failed to parse JSON response: its coding was not asked for")
+            raise RpcError(PARSE_ERROR, "Failed to parse JSON response: its coding was not asked for")
         limit = self._pool.max_body_bytes
         inflater = zlib.decompressobj(wbits=47 if coding != b"deflate" else 15)
         try:
             body = inflater.decompress(answer.body, limit)
         except zlib.error:
-            raise MCPError(PARSE_ERROR, "Failed to parse JSON response: its coding is broken") from None
+            raise RpcError(PARSE_ERROR, "Failed to parse JSON response: its coding is broken") from None
         if inflater.unconsumed_tail:
-            raise MCPError(TOO_LARGE, too_large(limit))
+            raise RpcError(TOO_LARGE, too_large(limit))
         return body
 
     async def _streamed(self, stream: Stream, number: int, hear: Hear) -> JsonObject:
@@ -197,13 +196,13 @@ class Exchange:
                         raise error
                     await self._heard(message, hear)
                 if events.is_too_large:
-                    raise MCPError(TOO_LARGE, too_large(self._pool.max_body_bytes))
+                    raise RpcError(TOO_LARGE, too_large(self._pool.max_body_bytes))
         except BaseException:
             stream.close()
             raise
         finally:
             stream.leave()
-        raise MCPError(CONNECTION_CLOSED, "SSE stream ended without a response")
+        raise RpcError(CONNECTION_CLOSED, "SSE stream ended without a response")
 
     async def _heard(self, message: JsonValue, hear: Hear) -> None:
         """A notification; a request has no place on the stream of a modern server, and gets no answer."""
@@ -245,7 +244,7 @@ def _decoded(data: bytes, what: str = "JSON response") -> JsonValue:
     try:
         return from_json(data)
     except ValueError:
-        raise MCPError(PARSE_ERROR, f"Failed to parse {what}: it is no JSON") from None
+        raise RpcError(PARSE_ERROR, f"Failed to parse {what}: it is no JSON") from None
 
 
 def _result_of(message: JsonValue, number: int) -> JsonObject | None:
@@ -258,7 +257,7 @@ def _result_of(message: JsonValue, number: int) -> JsonObject | None:
     return cast("JsonObject", result) if is_answer and isinstance(result, dict) else None
 
 
-def error_of(message: JsonValue) -> MCPError | None:
+def error_of(message: JsonValue) -> RpcError | None:
     """The JSON-RPC error in an answer; the connection says which request it is for."""
     found = cast("JsonMapping", message).get("error") if isinstance(message, dict) else None
     if not isinstance(found, dict):
@@ -267,4 +266,4 @@ def error_of(message: JsonValue) -> MCPError | None:
     code, text = error.get("code"), error.get("message")
     if not isinstance(code, int) or isinstance(code, bool) or not isinstance(text, str):
         return None
-    return MCPError(code, text, error.get("data"))
+    return RpcError(code, text, error.get("data"))

@@ -21,11 +21,11 @@ from typing import Protocol, TypeVar
 import anyio
 import anyio.abc
 import httpx2
-from mcp.shared.exceptions import MCPError
 
 from gateway.egress.transport import build_transport
 from gateway.errors import AuthNeeded, GatewayError, StorageError, UpstreamError, UpstreamUnavailable
 from gateway.json_types import JsonObject, JsonValue
+from gateway.protocol import RpcError
 
 logger = logging.getLogger(__name__)
 
@@ -360,7 +360,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
             refused = turned_away(self._server, response.status_code, response.headers.get("retry-after", ""))
             if refused is not None:
                 await response.aclose()
-                return _json_rpc_error(request, refused.error.code, refused.error.message, refused.error.data)
+                return _json_rpc_error(request, refused.code, refused.message, refused.data)
             if response.status_code in (400, 404) and "mcp-session-id" in request.headers:
                 gone = await self._session_gone(request, response)
                 if gone is not None:
@@ -434,14 +434,14 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def turned_away(server: str, status: int, retry_after: str) -> MCPError | None:
+def turned_away(server: str, status: int, retry_after: str) -> RpcError | None:
     """What stands in for an answer to a request that was not taken: for want of credentials, or because there are too many."""
     if status in (401, 403):
         fix = f"set or fix its credentials under `headers`, or `policies.{server}.auth`"
-        return MCPError(UNAUTHORIZED if status == 401 else FORBIDDEN, f"Server {server!r} answered {status}; {fix}.")
+        return RpcError(UNAUTHORIZED if status == 401 else FORBIDDEN, f"Server {server!r} answered {status}; {fix}.")
     if status in (429, 503):
         seconds = _retry_after(retry_after)
-        return MCPError(BUSY, f"it answered {status} and wants to be left alone for {seconds:g} s", seconds)
+        return RpcError(BUSY, f"it answered {status} and wants to be left alone for {seconds:g} s", seconds)
     return None
 
 

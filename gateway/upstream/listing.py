@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
-from mcp_types import METHOD_NOT_FOUND
 
 from gateway.errors import UpstreamRefused
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import listed_meta
+from gateway.protocol import METHOD_NOT_FOUND
 from gateway.tools.base import Kind, TaskSupport, ToolDefinition
 from gateway.upstream.hop import GATEWAY_KEY, crossing_meta
 from gateway.upstream.session import Envelope

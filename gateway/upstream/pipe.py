@@ -24,12 +24,12 @@ from typing import Self, cast
 import anyio
 import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectSendStream
-from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
-from mcp_types import CONNECTION_CLOSED, ErrorData, JSONRPCError, jsonrpc_message_adapter
+from mcp_types import ErrorData, JSONRPCError, jsonrpc_message_adapter
 from pydantic_core import from_json
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.protocol import CONNECTION_CLOSED, RpcError
 from gateway.upstream.exchange import Hear, encode_message, error_of
 from gateway.upstream.http import TOO_LARGE, too_large
 
@@ -88,7 +88,7 @@ class Pipe(asyncio.SubprocessProtocol):
         """The parts of the line that has not ended yet; of one that is too long only its ends."""
         self._size = 0
         self._stderr = b""
-        self._waiting: deque[SessionMessage | tuple[int, JsonObject | MCPError]] = deque()
+        self._waiting: deque[SessionMessage | tuple[int, JsonObject | RpcError]] = deque()
         """What goes to the dispatcher, and answers that came after it."""
         self._is_quiet = True
         """Nothing of it is there, nor just being handled."""
@@ -242,17 +242,17 @@ class Pipe(asyncio.SubprocessProtocol):
         self._answer(number, outcome)
         return True
 
-    def _answer(self, number: int, outcome: JsonObject | MCPError) -> None:
+    def _answer(self, number: int, outcome: JsonObject | RpcError) -> None:
         if self._is_quiet:
             self._resolve(number, outcome)
         else:
             self._hand_on((number, outcome))
 
-    def _resolve(self, number: int, outcome: JsonObject | MCPError) -> None:
+    def _resolve(self, number: int, outcome: JsonObject | RpcError) -> None:
         call = self._calls.pop(number, None)
         if call is None or call.done():
             return
-        if isinstance(outcome, MCPError):
+        if isinstance(outcome, RpcError):
             call.set_exception(outcome)
         else:
             call.set_result(outcome)
@@ -267,7 +267,7 @@ class Pipe(asyncio.SubprocessProtocol):
         said: int | str = json.loads(found[1])
         error = ErrorData(code=TOO_LARGE, message=too_large(self._max_line_bytes))
         if (number := _number(said)) in self._calls:
-            self._answer(number, MCPError(error.code, error.message))
+            self._answer(number, RpcError(error.code, error.message))
         else:
             self._hand_on(SessionMessage(JSONRPCError(jsonrpc="2.0", id=said, error=error)))
 
@@ -287,7 +287,7 @@ class Pipe(asyncio.SubprocessProtocol):
 
     # -- to the dispatcher -------------------------------------------------------------------------------------
 
-    def _hand_on(self, item: SessionMessage | tuple[int, JsonObject | MCPError]) -> None:
+    def _hand_on(self, item: SessionMessage | tuple[int, JsonObject | RpcError]) -> None:
         self._waiting.append(item)
         self._is_quiet = False
         self._came.set()
@@ -399,7 +399,7 @@ class PipeExchange:
         """The result of one request; notifications come by the dispatcher. Cancelling it cancels the request at the server.
 
         Raises:
-            MCPError: An error came back, or the pipe broke.
+            RpcError: An error came back, or the pipe broke.
             ToolFailed: The parameters cannot be sent.
         """
         self._last = number = self._last + 1
@@ -433,6 +433,6 @@ def _number(said: JsonValue) -> int:
     return said if isinstance(said, int) and not isinstance(said, bool) else -1
 
 
-def _closed() -> MCPError:
+def _closed() -> RpcError:
     """In the dispatcher's words, which `session` translates."""
-    return MCPError(CONNECTION_CLOSED, "Connection closed")
+    return RpcError(CONNECTION_CLOSED, "Connection closed")

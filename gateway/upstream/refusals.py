@@ -12,10 +12,9 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY
-
 from gateway.errors import PolicyDenied, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.protocol import MISSING_REQUIRED_CLIENT_CAPABILITY
 from gateway.tools.context import CallContext, ClientProfile
 
 URL_REQUIRED = -32042

@@ -20,35 +20,10 @@ from typing import Any, Protocol, cast
 import anyio
 from mcp.shared.dispatcher import CallOptions, DispatchContext
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import (
-    MCP_METHOD_HEADER,
-    MCP_NAME_HEADER,
-    MCP_PROTOCOL_VERSION_HEADER,
-    NAME_BEARING_METHODS,
-    encode_header_value,
-)
+from mcp.shared.inbound import encode_header_value
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
-from mcp_types import (
-    CLIENT_CAPABILITIES_META_KEY,
-    CLIENT_INFO_META_KEY,
-    CONNECTION_CLOSED,
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    LOG_LEVEL_META_KEY,
-    METHOD_NOT_FOUND,
-    MISSING_REQUIRED_CLIENT_CAPABILITY,
-    PARSE_ERROR,
-    PROTOCOL_VERSION_META_KEY,
-    UNSUPPORTED_PROTOCOL_VERSION,
-)
-from mcp_types.version import (
-    HANDSHAKE_PROTOCOL_VERSIONS,
-    LATEST_HANDSHAKE_VERSION,
-    LATEST_MODERN_VERSION,
-    MODERN_PROTOCOL_VERSIONS,
-)
 
 from gateway.errors import (
     AskUnavailable,
@@ -65,6 +40,28 @@ from gateway.errors import (
 )
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import strip_text, strip_value
+from gateway.protocol import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    CONNECTION_CLOSED,
+    HANDSHAKE_PROTOCOL_VERSIONS,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    LATEST_HANDSHAKE_VERSION,
+    LATEST_MODERN_VERSION,
+    LOG_LEVEL_META_KEY,
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    MODERN_PROTOCOL_VERSIONS,
+    NAME_BEARING_METHODS,
+    PARSE_ERROR,
+    PROTOCOL_VERSION_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    RpcError,
+)
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, is_traced
 from gateway.telemetry.operations import CLIENT_DURATION, measured
 from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
@@ -240,7 +237,7 @@ class Session:
             self._running[key] = ctx  # what the server says meanwhile does not name the call it is for
         try:
             result = await exchange.request(method, wire, options.get("headers") or {}, hear)
-        except MCPError as error:
+        except RpcError as error:
             raise self._translate(method, error) from None
         finally:
             self._running.pop(key, None)
@@ -301,16 +298,22 @@ class Session:
                     CLIENT_DURATION,
                     method,
                     wire,
-                    lambda: self._dispatcher.send_raw_request(method, wire, options),
+                    lambda: self._raw(method, wire, options),
                     protocol_version=self.negotiated.protocol_version,
-                    code_of=lambda error: error.error.code if isinstance(error, MCPError) else None,
+                    code_of=lambda error: error.code if isinstance(error, RpcError) else None,
                 )
-            return await self._dispatcher.send_raw_request(method, wire, options)
-        except MCPError as error:
+            return await self._raw(method, wire, options)
+        except RpcError as error:
             raise self._translate(method, error) from None
 
-    def _translate(self, method: str, error: MCPError) -> UpstreamError:
-        code, text = error.error.code, error.error.message
+    async def _raw(self, method: str, wire: JsonObject, options: CallOptions) -> JsonObject:
+        try:
+            return await self._dispatcher.send_raw_request(method, wire, options)
+        except MCPError as error:
+            raise RpcError(error.code, error.message, error.data) from None
+
+    def _translate(self, method: str, error: RpcError) -> UpstreamError:
+        code, text = error.code, error.message
         if code == NOT_SENT:
             return UpstreamUnavailable(text, server=self.server)
         if code == CONNECTION_CLOSED and text == "Connection closed":
@@ -331,9 +334,9 @@ class Session:
             self.closed.set()
             return SessionGone(f"Server {self.server!r} no longer knows our session.", server=self.server)
         if code == BUSY:
-            data = error.error.data
+            data = error.data
             return UpstreamBusy(text, server=self.server, retry_after_seconds=data if isinstance(data, float) else DEFAULT_RETRY_SECONDS)
-        return UpstreamRefused(strip_text(text), server=self.server, code=code, data=strip_value(error.error.data))
+        return UpstreamRefused(strip_text(text), server=self.server, code=code, data=strip_value(error.data))
 
     async def negotiate(self, era: str, capabilities: JsonMapping) -> None:
         """Find out the era (`auto`) or take the pinned one, then agree; `capabilities` are declared to a legacy server.
@@ -394,21 +397,27 @@ class Session:
         return agreed
 
     async def _on_request(self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> JsonObject:
+        try:
+            return await self._answer(method, params or {})
+        except RpcError as error:
+            raise MCPError(error.code, error.message, error.data) from None
+
+    async def _answer(self, method: str, params: JsonMapping) -> JsonObject:
         if method == "ping":
             return {}
         if method not in ("sampling/createMessage", "elicitation/create", "roots/list"):
-            raise MCPError(METHOD_NOT_FOUND, "Method not found", method)
+            raise RpcError(METHOD_NOT_FOUND, "Method not found", method)
         ctx = _calling.get() or self._only_caller()
         try:
-            return await self._hooks.answer({"method": method, "params": dict(params or {})}, ctx)
+            return await self._hooks.answer({"method": method, "params": dict(params)}, ctx)
         except ModelError as error:
-            raise MCPError(INTERNAL_ERROR, str(error)) from None
+            raise RpcError(INTERNAL_ERROR, str(error)) from None
         except AskUnavailable as error:
             # Servers hand an error they do not expect on to their caller: so ours learns what it would have to declare.
             data = {"requiredCapabilities": nested_capability(error.capability)} if error.capability else None
-            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY if data else INVALID_REQUEST, str(error), data) from None
+            raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY if data else INVALID_REQUEST, str(error), data) from None
         except GatewayError as error:
-            raise MCPError(INVALID_REQUEST, str(error)) from None
+            raise RpcError(INVALID_REQUEST, str(error)) from None
 
     async def _on_notify(self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> None:
         await self._take_notice(method, params or {}, _calling.get() or self._only_caller())

@@ -16,7 +16,6 @@ from datetime import timedelta
 from typing import Literal, Protocol, cast
 
 import anyio
-from mcp_types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from gateway.errors import (
     AskUnavailable,
@@ -29,6 +28,7 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.protocol import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from gateway.tools.context import CallContext
 from gateway.tools.recorded import FOLLOWED_TASK
 from gateway.upstream.inputs import Answered, Relayed

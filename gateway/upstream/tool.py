@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Protocol, cast
 
 from mcp.shared.inbound import mcp_param_headers
-from mcp_types import INVALID_PARAMS
 
 from gateway.errors import NotFound, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonObject
+from gateway.protocol import INVALID_PARAMS
 from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskStarted, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.recorded import FOLLOWED_TASK

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import cast
 
 import anyio
-from mcp_types import METHOD_NOT_FOUND
 
 from gateway.errors import NotFound, UpstreamError, UpstreamRefused, UpstreamTimeout
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import METHOD_NOT_FOUND
 from gateway.tools.base import ChangeKind
 from gateway.upstream.connection import Connection
 from gateway.upstream.session import Session

@@ -11,11 +11,11 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 
 from gateway.config.models import StdioServer
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import RpcError
 from gateway.tools.context import CallContext
 from gateway.upstream.http import TOO_LARGE
 from gateway.upstream.pipe import ChildLog, PipeExchange
@@ -69,8 +69,8 @@ async def ask(exchange: PipeExchange, text: str, found: dict[str, Any] | None = 
 
     try:
         said: Any = (await exchange.request("tools/call", {"text": text}, {}, hear))["said"]
-    except MCPError as error:
-        said = error.error.code
+    except RpcError as error:
+        said = error.code
     if found is not None:
         found[text] = said
     return said

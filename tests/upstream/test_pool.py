@@ -11,10 +11,10 @@ from typing import Any
 import anyio
 import anyio.abc
 import pytest
-from mcp.shared.exceptions import MCPError
 
 from gateway.config.models import HttpServer
 from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
+from gateway.protocol import RpcError
 from gateway.upstream.exchange import Exchange, open_exchange
 from gateway.upstream.http import BUSY, LOST, NOT_SENT, TOO_LARGE, UNAUTHORIZED
 from gateway.upstream.pool import MAX_HEAD_BYTES, Pool, TooLarge
@@ -293,9 +293,9 @@ async def test_a_request_says_what_the_longer_way_says() -> None:
 )
 async def test_what_is_no_result_is_told_as_the_longer_way_tells_it(answer: bytes | None, code: int) -> None:
     async with exchanging(answer) as (_, exchange):
-        with pytest.raises(MCPError) as caught:
+        with pytest.raises(RpcError) as caught:
             await ask(exchange)
-        assert caught.value.error.code == code
+        assert caught.value.code == code
 
 
 async def test_a_compressed_answer_that_nobody_asked_for_is_read() -> None:
@@ -318,9 +318,9 @@ async def test_arguments_that_json_does_not_have_are_not_sent() -> None:
 async def test_nothing_listening_reads_as_not_sent() -> None:
     again = open_exchange("up", HttpServer(type="http", url="http://127.0.0.1:1/mcp"), None, max_body_bytes=LIMIT)
     assert again is not None
-    with pytest.raises(MCPError) as caught:
+    with pytest.raises(RpcError) as caught:
         await ask(again)
-    assert caught.value.error.code == NOT_SENT
+    assert caught.value.code == NOT_SENT
 
 
 def streamed(*events: bytes, end: bool = True) -> bytes:
@@ -350,9 +350,9 @@ async def test_a_stream_that_ends_or_breaks_before_its_answer_is_lost() -> None:
     async with exchanging(streamed(b": ping\n\n"), streamed(b"data: x\n\n"), streamed(b"data: " + b"x" * (LIMIT + 1))) as (_, exchange):
         codes: list[int] = []
         for _ in range(3):
-            with pytest.raises(MCPError) as caught:
+            with pytest.raises(RpcError) as caught:
                 await ask(exchange)
-            codes.append(caught.value.error.code)
+            codes.append(caught.value.code)
         assert codes == [-32000, -32700, TOO_LARGE]
 
 

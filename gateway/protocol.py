@@ -1,0 +1,56 @@
+"""What the protocol fixes and every side of a connection needs: names, codes, versions, and an error as it crosses the wire.
+
+The SDK has all of it too, but loading the SDK takes longer than starting the gateway; what serves and uses plain 2026 traffic does
+without. `tests/house/test_protocol.py` keeps the two alike.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.json_types import JsonValue
+
+HANDSHAKE_PROTOCOL_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""Versions with a handshake and a session, oldest first."""
+
+MODERN_PROTOCOL_VERSIONS: Final = ("2026-07-28",)
+"""Versions in which a request says all of it itself."""
+
+LATEST_HANDSHAKE_VERSION: Final = "2025-11-25"
+LATEST_MODERN_VERSION: Final = "2026-07-28"
+
+PROTOCOL_VERSION_META_KEY: Final = "io.modelcontextprotocol/protocolVersion"
+CLIENT_INFO_META_KEY: Final = "io.modelcontextprotocol/clientInfo"
+CLIENT_CAPABILITIES_META_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
+LOG_LEVEL_META_KEY: Final = "io.modelcontextprotocol/logLevel"
+SERVER_INFO_META_KEY: Final = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION_ID_META_KEY: Final = "io.modelcontextprotocol/subscriptionId"
+
+MCP_PROTOCOL_VERSION_HEADER: Final = "mcp-protocol-version"
+MCP_METHOD_HEADER: Final = "mcp-method"
+MCP_NAME_HEADER: Final = "mcp-name"
+
+NAME_BEARING_METHODS: Final = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}
+"""Methods whose `Mcp-Name` header repeats this parameter."""
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+CONNECTION_CLOSED: Final = -32000
+REQUEST_TIMEOUT: Final = -32001
+HEADER_MISMATCH: Final = -32020
+MISSING_REQUIRED_CLIENT_CAPABILITY: Final = -32021
+UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
+
+
+class RpcError(Exception):
+    """A JSON-RPC error that came over a connection, or is to go over one. The SDK's `MCPError` is made from it, or it from that, where
+    a message is the SDK's to send or to read."""
+
+    def __init__(self, code: int, message: str, data: JsonValue = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data

@@ -1,0 +1,20 @@
+"""Names, codes and versions of the protocol are those of the SDK."""
+
+from __future__ import annotations
+
+import mcp_types
+import pytest
+from mcp.server import subscriptions
+from mcp.shared import inbound
+from mcp_types import version
+
+from gateway import protocol
+
+SDK = (mcp_types, inbound, version, subscriptions)
+
+
+@pytest.mark.parametrize("name", [name for name in vars(protocol) if name.isupper()])
+def test_what_the_protocol_fixes_is_what_the_sdk_says(name: str) -> None:
+    home = next(module for module in SDK if hasattr(module, name))
+    theirs: object = getattr(home, name)
+    assert getattr(protocol, name) == (dict(theirs) if name == "NAME_BEARING_METHODS" else theirs)  # pyright: ignore[reportArgumentType, reportCallIssue]  # a mapping there
