@@ -47,24 +47,36 @@ STOP_SECONDS = 15.0
 BURST_SECONDS = 0.5
 """Signals closer together count once: a terminal sends them to every process of its group."""
 
-_HOME_SERVES, _EDITION = 0, slice(8, 16)
-"""Places in the shared memory: whether home serves, and the edition of what it published."""
+BEAT_SECONDS = 1.0
+"""Between two signs of life that home gives the other workers."""
+
+SILENT_SECONDS = 20.0
+"""Home without a sign of life for this long is stuck or stopped, and serves nobody until it gives one."""
+
+_HOME_SERVES, _EDITION, _BEAT = 0, slice(8, 16), slice(16, 24)
+"""Places in the shared memory: whether home serves, the edition of what it published, and when it was last alive (monotonic, µs)."""
 
 
 class Board:
     """What all workers see at once, without asking: a few bytes of shared memory."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 16)
+        self._memory = mmap.mmap(-1, 24)
 
     @property
     def home_serves(self) -> bool:
         """Whether home takes requests."""
-        return self._memory[_HOME_SERVES] == 1
+        lived = int.from_bytes(self._memory[_BEAT], "little") / 1e6
+        return self._memory[_HOME_SERVES] == 1 and time.monotonic() - lived < SILENT_SECONDS
 
     @home_serves.setter
     def home_serves(self, value: bool) -> None:
+        self.beat()
         self._memory[_HOME_SERVES] = int(value)
+
+    def beat(self) -> None:
+        """Home lives."""
+        self._memory[_BEAT] = int(time.monotonic() * 1e6).to_bytes(8, "little")
 
     @property
     def edition(self) -> int:
@@ -114,6 +126,12 @@ class Place:
         if self.is_home:
             self.board.home_serves = True
         os.write(self._ready, bytes([self.number]))
+
+    async def give_signs_of_life(self) -> None:
+        """At home, until cancelled."""
+        while self.is_home:
+            self.board.beat()
+            await anyio.sleep(BEAT_SECONDS)
 
     async def end_with_supervisor(self) -> None:
         """Wait until the supervisor is gone, then stop as at SIGTERM."""

@@ -163,6 +163,7 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int
             gateway.follow(follow.read, follow.watch)
             if place is not None:
                 tasks.start_soon(place.end_with_supervisor)
+                tasks.start_soon(place.give_signs_of_life)
 
             def announce(url: str | None) -> None:
                 if place is not None:

@@ -2,7 +2,8 @@
 
 ASGI middleware behind the key gate and the direct path of a worker that is not home (`app.workers`): what the direct path did not
 take, and every other route, is answered by home, which checks keys, Host and Origin again. Nothing is read of a request but its
-framing. A client that leaves ends its request at home; where home dies its requests fail, and new ones wait a while for the next.
+framing. A client that leaves ends its request at home; where home dies, or gives no sign of life any more, its requests fail, and new
+ones wait a while for the next.
 
 Plain asyncio for the connection, as in `upstream.pool`; the request itself is a task group.
 """
@@ -31,6 +32,9 @@ HOME_SECONDS = 10.0
 
 LOOK_SECONDS = 0.02
 """Between two looks whether home is there."""
+
+WATCH_SECONDS = 1.0
+"""Between two looks, while home is at work for us, whether it still lives."""
 
 IDLE_SECONDS = 30.0
 """A connection unused for longer is not used again; home itself closes it later."""
@@ -67,6 +71,8 @@ class Homeward:
         self._home_serves = home_serves
         self._own_paths = own_paths
         self._idle: list[_Line] = []
+        self._busy: set[_Line] = set()
+        self._watch: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer from home, or pass on."""
@@ -79,7 +85,12 @@ class Homeward:
         answer = _Answer(send)
         try:
             line = await self._line()
-            await self._exchange(line, scope, receive, answer)
+            self._busy.add(line)
+            self._watch_home()
+            try:
+                await self._exchange(line, scope, receive, answer)
+            finally:
+                self._busy.discard(line)
         except (HomeLost, OSError):
             if answer.is_begun:  # left unfinished, so the server cuts the connection and the client sees that it is not whole
                 logger.warning("the first worker ended in the middle of an answer")
@@ -91,6 +102,18 @@ class Homeward:
             while not self._home_serves():  # noqa: ASYNC110  # shared memory has no event
                 await anyio.sleep(LOOK_SECONDS)
         return self._home_serves()
+
+    def _watch_home(self) -> None:
+        """End what waits for a home that does not live, and look again later while anything waits."""
+        if not self._home_serves():
+            for line in list(self._busy):
+                line.close()
+        elif self._watch is None and self._busy:
+            self._watch = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        self._watch_home()
 
     async def _exchange(self, line: _Line, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:

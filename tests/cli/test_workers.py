@@ -142,6 +142,25 @@ def test_a_worker_that_is_killed_costs_its_own_connections_and_comes_back(tmp_pa
         assert three.pids()[1] == first[1]
 
 
+@pytest.mark.faults
+def test_a_first_worker_that_stands_still_fails_what_waits_for_it_and_serves_again_when_it_goes_on(tmp_path: Path) -> None:
+    near = {"near": counting(tmp_path)}
+    with upstream_http() as far, workers(tmp_path, {"mcpServers": {"far": {"type": "http", "url": far}, **near}}) as two:
+        spread(two, 1)
+        line, other = two.through(1, seconds=60), two.through(1)
+        child_pid = line.text("near__pid")
+        home = two.pids()[0]
+        os.kill(home, signal.SIGSTOP)
+        try:
+            assert line.post({"jsonrpc": "2.0", "id": 9, "method": "ping"})[0] == 502
+            assert other.text("far__echo", text="hello") == "hello"
+            assert line.post({"jsonrpc": "2.0", "id": 9, "method": "ping"})[0] == 503
+        finally:
+            os.kill(home, signal.SIGCONT)
+        until(lambda: line.post({"jsonrpc": "2.0", "id": 9, "method": "ping"})[0] != 503)
+        assert line.text("near__pid") == child_pid
+
+
 def test_a_stop_lets_running_calls_end_and_leaves_no_process(tmp_path: Path) -> None:
     config = {"mcpServers": {"near": counting(tmp_path)}, "server": {"http": {"drainSeconds": 20}}}
     with workers(tmp_path, config) as three:
