@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 # One test process more than there are processors: tests wait for the gateways and servers they start.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: setup run test check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
+.PHONY: setup run test long-way check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
 
 setup: $(STAMP)
 
@@ -35,6 +35,9 @@ layers: $(STAMP)
 
 house: $(STAMP)
 	@$(BIN)/python -m pytest -q tests/house $(ARGS)
+
+long-way: $(STAMP)
+	@LONG_WAY=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not interop and not faults and not postgres" tests/interaction $(ARGS)
 
 check: lint types layers test
 

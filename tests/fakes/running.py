@@ -20,6 +20,9 @@ from typing import Any
 from tests.fakes.nursery import Child, born, sooner
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG_WAY = "LONG_WAY"
+"""Environment: where it is set, gateways take no short way (`make long-way`)."""
+
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 
@@ -87,10 +90,19 @@ def upstream_stdio(*options: str, module: str = "tests.fakes.upstream") -> dict[
 def write_config(folder: Path, config: dict[str, Any], name: str = "gateway") -> Path:
     """The configuration as a file, with its state beside it; unless told otherwise a stopped gateway waits a second for calls."""
     path = folder / f"{name}.json"
+    config = _on_the_long_way(config) if os.environ.get(LONG_WAY) else config
     server = config.get("server", {})
     http = {"drainSeconds": 1, **server.get("http", {})}
     path.write_text(json.dumps({"storage": {"dir": str(folder / f"{name}-state")}, **config, "server": {**server, "http": http}}))
     return path
+
+
+def _on_the_long_way(config: dict[str, Any]) -> dict[str, Any]:
+    """The same without short ways, but where a test says what it wants."""
+    server, policies = config.get("server", {}), config.get("policies", {})
+    off = {name: {"directPath": "off", **policies.get(name, {})} for name in config.get("mcpServers", {})}
+    http = {"directPath": "off", **server.get("http", {})}
+    return {**config, "policies": {**policies, **off}, "server": {**server, "http": http}}
 
 
 @contextmanager
