@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -14,7 +17,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.fakes.running import ROOT, gateway_http, upstream_stdio
+from tests.fakes.running import ROOT, child, free_port, gateway_http, upstream_stdio, wait_until_ready, write_config
 from tests.interaction.ways import Way, connected
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
@@ -81,6 +84,53 @@ async def test_a_full_disk_stops_no_call_and_is_over_when_there_is_room(tmp_path
         database = sqlite3.connect(disk / "state" / "gateway.db")
         assert database.execute("pragma integrity_check").fetchone() == ("ok",)
         database.close()
+
+
+@pytest.fixture(scope="module")
+def failing_io(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that has changes to files fail on demand."""
+    library = tmp_path_factory.mktemp("failing") / "failing_io.so"
+    argv = [shutil.which("cc") or "", "-shared", "-fPIC", "-o", str(library), str(ROOT / "tests/faults/failing_io.c"), "-ldl"]
+    if sys.platform != "linux" or not argv[0]:
+        pytest.skip("needs Linux and a C compiler")
+    subprocess.run(argv, check=True)
+    return library
+
+
+@pytest.mark.fault(12)
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO], ids=["read-only", "input and output fail"])
+async def test_a_disk_that_takes_nothing_stops_no_call_until_it_does_again(tmp_path: Path, failing_io: Path, number: int) -> None:
+    flag, state = tmp_path / "flag", tmp_path / "state"
+    settings = {"mcpServers": {"up": upstream_stdio()}, "storage": {"dir": str(state)}, "policies": RULES}
+    env = {"LD_PRELOAD": str(failing_io), "FAILING_DIR": str(state), "FAILING_FLAG": str(flag)}
+    place, log_file = f"127.0.0.1:{free_port()}", tmp_path / "gateway.log"
+    argv = ("-u", "-m", "gateway", "run", "--http", place, "--config", str(write_config(tmp_path, settings)))  # a program of its own
+    with child(*argv, env=env, log=log_file) as process:
+        wait_until_ready(process, f"http://{place}/ready", log_file)
+        async with connected(WAY, f"http://{place}/mcp") as (client, _):
+            assert await echo(client, "before") == "before"
+            await anyio.sleep(1)  # the audit log is written behind the calls
+            flag.write_text(str(number))
+            await refused(client, 20)
+            for turn in range(20):
+                assert await echo(client, str(turn)) == str(turn)
+            big: Any = await client.call_tool("up__big", {"bytes": 100_000})
+            assert big.is_error
+            assert str(state) not in big.content[0].text
+            await anyio.sleep(1)
+            flag.unlink()
+            await refused(client, 7)
+            big = await client.call_tool("up__big", {"bytes": 100_000})
+            assert not big.is_error
+            await anyio.sleep(1)
+    log = log_file.read_text()
+    assert "Traceback" not in log
+    assert os.strerror(number) in log or "disk I/O error" in log
+    assert len(audited(tmp_path / "gateway.json", "--limit", "5000")["entries"]) >= 7
+    assert audited(tmp_path / "gateway.json", "--verify")
+    database = sqlite3.connect(state / "gateway.db")
+    assert database.execute("pragma integrity_check").fetchone() == ("ok",)
+    database.close()
 
 
 @pytest.mark.fault(13)
