@@ -100,7 +100,8 @@ class Gateway:
         self._tasks: TaskGroup
         self._local: LocalSources
         self._stack = AsyncExitStack()
-        self._settled = anyio.Event()
+        self._settled, self._listable = anyio.Event(), anyio.Event()
+        self._awaited: set[str] = set()
         self._list_deadline = 0.0
 
     @classmethod
@@ -339,10 +340,23 @@ class Gateway:
         await self.catalog.catch_up()
 
     async def _note_settled(self) -> None:
+        self._awaited = {upstream.id for upstream in self._servers.sources}
         async with anyio.create_task_group() as tasks:
             for upstream in self._servers.sources:
                 tasks.start_soon(self._note_ready, upstream)
+                tasks.start_soon(self._note_silent, upstream)
         self._settled.set()
+        self._listable.set()
+
+    async def _note_silent(self, upstream: UpstreamSource) -> None:
+        if await upstream.is_silent():
+            self._expect_no_more(upstream)
+
+    def _expect_no_more(self, upstream: UpstreamSource) -> None:
+        """A first listing does not wait for it, or not any more."""
+        self._awaited.discard(upstream.id)
+        if not self._awaited:
+            self._listable.set()
 
     async def _serve_remote(self, remote: RemoteSkills) -> None:
         """Serve the skills of servers among our own; the source for skills comes and goes with them where we have none."""
@@ -359,6 +373,7 @@ class Gateway:
         for remark in await self._remarks(upstream):
             logger.warning("%s", remark)
         self._server.describe()
+        self._expect_no_more(upstream)
 
     async def remarks(self) -> list[str]:
         """Rules that do nothing or cannot be applied, with their JSON paths, and tools that look like another's; of what is ready."""
@@ -390,10 +405,10 @@ class Gateway:
         return remarks + upstream.pin_remarks()
 
     async def _wait_for_lists(self) -> None:
-        if self._settled.is_set() or (not self._shared.is_looking and all(upstream.is_known for upstream in self._servers.sources)):
+        if self._listable.is_set() or (not self._shared.is_looking and all(upstream.is_known for upstream in self._servers.sources)):
             return
         with anyio.move_on_after(max(0.0, self._list_deadline - anyio.current_time())):
-            await self._settled.wait()
+            await self._listable.wait()
 
     @property
     def skill_index(self) -> SkillIndex | None:

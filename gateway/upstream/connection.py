@@ -70,6 +70,8 @@ class Connection:
         self.milliseconds: float | None = None
         self.settled = anyio.Event()
         """Set once the first attempt ended, well or badly, or none is to be made before the first call."""
+        self.heard = anyio.Event()
+        """Set once the server said anything, or `settled`."""
         self._remote = remote
         self._hooks = hooks
         self._capabilities = capabilities
@@ -179,6 +181,7 @@ class Connection:
         if asleep:
             self.state = "idle"
             self.settled.set()
+            self.heard.set()
         else:
             await anyio.sleep(HEAD_START_SECONDS)
         while True:
@@ -237,6 +240,7 @@ class Connection:
 
                 tasks.start_soon(watch)
                 await session.negotiate(self._remote.policy.era, self._capabilities)
+                self.heard.set()
                 if session.is_modern and session.exchange is None:
                     session.exchange = self._remote.exchange()
                 await self._on_ready(session)
@@ -348,6 +352,7 @@ class Connection:
         self._attempt_over.set()
         self._attempt_over = anyio.Event()
         self.settled.set()
+        self.heard.set()
 
 
 def _first(error: BaseException) -> BaseException:

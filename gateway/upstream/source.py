@@ -16,7 +16,7 @@ from typing import cast
 import anyio
 
 from gateway.auth.principal import LOCAL
-from gateway.config.models import HttpServer, ServerEntry, SseServer
+from gateway.config.models import HttpServer, ServerEntry, SseServer, StdioServer
 from gateway.config.policies import SourcePolicy, TaskPolicy
 from gateway.errors import (
     AskExpired,
@@ -61,6 +61,9 @@ COALESCE_SECONDS = 0.1
 
 REREAD_SPACING_SECONDS = 1.0
 """Lists are read again no more often than this, however often a server says that they changed."""
+
+SILENT_SECONDS = 2.0
+"""A server behind a URL that has not said anything by then is not waited for by a listing: it is shown once it is there."""
 
 CANCEL_SECONDS = 1.0
 """Head start of a call's cancellation over the refusal of its unanswered question, after which a server might go on."""
@@ -153,12 +156,21 @@ class UpstreamSource:
     async def __aexit__(self, *exc: object) -> None:
         self._is_over = True
         self._connection.settled.set()
+        self._connection.heard.set()
         await self.tasks.drain()
         await self._stack.aclose()
 
     async def settled(self) -> None:
         """Wait until the first attempt to reach the server has ended, well or badly; not at all for one that starts with the first call."""
         await self._connection.settled.wait()
+
+    async def is_silent(self) -> bool:
+        """Whether a server behind a URL has not said anything in the time that one takes which is there; a program may take any time."""
+        if isinstance(self._entry, StdioServer):
+            return False
+        with anyio.move_on_after(SILENT_SECONDS):
+            await self._connection.heard.wait()
+        return not self._connection.heard.is_set()
 
     def status(self) -> SourceStatus:
         """How the server is doing."""

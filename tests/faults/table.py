@@ -36,7 +36,10 @@ FAULTS: dict[int, Row] = {
     9: Row("the database server stops and comes back", "calls that need it fail fast and clearly; tasks go on after"),
     10: Row("the database server is killed in the middle of commits", "no success is told that was not recorded"),
     11: Row("the notification channel of the database is down", "nothing is missed", "the gateway uses no such channel: it polls"),
-    12: Row("the disk of the state is full, read-only, or fails", "calls go on; what needs state says why; all is well when there is room, without a restart"),
+    12: Row(
+        "the disk of the state is full, read-only, or fails",
+        "calls go on; what needs state says why; all is well when there is room, without a restart",
+    ),
     13: Row("the database file is locked by another process", "bounded waiting, a clear warning, nothing recorded is lost"),
     14: Row("the clock moves by days", "waits and times to live hold, nothing expires in bulk"),
     15: Row("an upgrade with unfinished tasks, on databases kept of earlier versions", "they finish under the new version"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import time
 from email.utils import formatdate
@@ -12,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.fakes.running import ROOT, gateway_http
+from tests.fakes.running import ROOT, child, free_port, gateway_http, upstream_http, wait_until_ready, write_config
 from tests.faults.far import far_server
 from tests.interaction.test_faults import sources
 from tests.interaction.ways import Way, connected
@@ -34,6 +35,21 @@ def config_of(far_url: str, **policy: Any) -> dict[str, Any]:
 async def do(client: Any, name: str) -> Any:
     with anyio.fail_after(20):
         return await client.call_tool("far__do", {"id": name})
+
+
+async def test_a_new_server_that_says_nothing_does_not_hold_up_the_first_listing(tmp_path: Path) -> None:
+    with socket.socket() as silent, upstream_http() as good:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(16)
+        servers = {"good": {"type": "http", "url": good}, "silent": {"type": "http", "url": f"http://127.0.0.1:{silent.getsockname()[1]}/"}}
+        settings = {"mcpServers": servers, "server": {"startupTimeoutSeconds": 60}, "policies": {"silent": {"connectTimeoutSeconds": 60}}}
+        config, log, place = write_config(tmp_path, settings), tmp_path / "gateway.log", f"127.0.0.1:{free_port()}"
+        with child("-m", "gateway", "run", "--http", place, "--config", str(config), log=log) as process:
+            wait_until_ready(process, f"http://{place}/health", log)
+            async with connected(Way("http", "modern", "good"), f"http://{place}/mcp") as (client, _):
+                with anyio.fail_after(30):
+                    listed = await client.list_tools()
+    assert "good__echo" in {tool.name for tool in listed.tools}
 
 
 # -- what is sent again ----------------------------------------------------------------------------------------------
