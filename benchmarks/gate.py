@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.contenders import GATEWAY
-from benchmarks.machine import run_loop
+from benchmarks.machine import run_loop, stand_aside
 from benchmarks.measures import MEGABYTE, UNSCANNED, Plan, by_name, called, cast, rounds
 from benchmarks.report import Target, ratio
 from benchmarks.sheet import Sheet
@@ -57,6 +57,7 @@ def main() -> None:
     cli.add_argument("--rounds", type=int, default=7)
     options = cli.parse_args()
     sheet = Sheet()
+    stand_aside()
     with tempfile.TemporaryDirectory(prefix="moongate-bench-") as name:
         run_loop(measure(Plan(Path(name), options.calls, options.rounds), sheet))
     failed = bool(sheet.failed)

@@ -61,6 +61,12 @@ def pinned(core: int | None) -> Generator[None]:
         os.sched_setaffinity(0, before)
 
 
+def stand_aside() -> None:
+    """Leave the core of what is measured; all that is started from here has to be pinned there."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {cores()[1]})
+
+
 # -- processes -------------------------------------------------------------------------------------------------------
 
 

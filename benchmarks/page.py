@@ -12,7 +12,6 @@ import argparse
 import compileall
 import dataclasses
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -22,11 +21,12 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.contenders import OVER_HTTP, OVER_STDIO
-from benchmarks.machine import ROOT, cores, machine_class, run_loop
+from benchmarks.machine import ROOT, machine_class, run_loop, stand_aside
 from benchmarks.measures import PARTS, Plan
 from benchmarks.report import TARGETS, About, number, page, tables, verdict
 from benchmarks.sheet import Sheet
 
+BEGAN = time.monotonic()
 PAGE = ROOT / "docs" / "benchmarks.md"
 
 
@@ -51,16 +51,15 @@ def versions() -> dict[str, str]:
 
 
 def say(text: str) -> None:
-    """Progress."""
-    sys.stderr.write(text + "\n")
+    """Progress, with the seconds since the start."""
+    sys.stderr.write(f"{time.monotonic() - BEGAN:5.0f} s  {text}\n")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """All runs, as JSON."""
     compileall.compile_dir(str(ROOT / "gateway"), quiet=2)  # as installers do; an environment may forbid starts to keep bytecode
-    machine, (_, own) = machine_class(), cores()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {own})
+    machine = machine_class()
+    stand_aside()
     runs: list[dict[str, Any]] = []
     for turn in range(options.runs):
         began = time.monotonic()
