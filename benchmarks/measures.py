@@ -11,7 +11,7 @@ import dataclasses
 import json
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import anyio
 
 from benchmarks.contenders import GATEWAY, OVER_HTTP, OVER_STDIO, RELAY, UPSTREAM, Contender, Place, Running, gateway, installed, running
 from benchmarks.driver import CallFailed, Load, Streams, Wire, drive, plain_get, request
-from benchmarks.machine import ROOT, Command, cores, free_port, python, started, wait_for_port
+from benchmarks.machine import ROOT, Command, cores, cpu_seconds, free_port, python, started, wait_for_port
 from benchmarks.sheet import Sheet
 
 MEGABYTE = 1_000_000
@@ -30,6 +30,9 @@ SETTLE_SECONDS = 2.0
 MANY_SESSIONS = 200
 LONG_RUN = 25
 """Times the calls of a slot: what memory must not grow by (100,000 calls)."""
+
+START_SECONDS = 30.0
+"""For a first complete list."""
 
 CALM_SECONDS = 10.0
 """For memory to come back after a load."""
@@ -208,45 +211,78 @@ async def translated(plan: Plan, sheet: Sheet) -> None:
         await rounds(plan, sheet, "SDK server, 2026, c16", plan.load(connections=16), everyone)
 
 
+@dataclass(frozen=True)
+class Start:
+    """A gateway that is started."""
+
+    urls: Sequence[str]
+    complete: int
+    """Upstreams whose tools the list has when it is complete."""
+    folder: Path | None = None
+    """Of a former one, which has listed all; nothing for a new one each time."""
+
+
 async def starts(plan: Plan, sheet: Sheet) -> None:
     """M8: from the start of the process to the first complete listing."""
     ports = [free_port() for _ in range(50)]
+    urls = [f"http://127.0.0.1:{port}/mcp" for port in ports]
+    gone, mute = free_port(), free_port()
     with contextlib.ExitStack() as stack:
-        command = python("-m", "benchmarks.upstream", ",".join(map(str, ports)), "10")
-        wait_for_port(ports[-1], stack.enter_context(started(command, core=cores()[1])), 20)
-        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        urls = [f"http://127.0.0.1:{port}/mcp" for port in ports]
-        refused, mute = f"http://127.0.0.1:{free_port()}/mcp", f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
-        kinds: dict[str, tuple[Sequence[str], int]] = {
-            "1 upstream": (urls[:1], 1),
-            "10 upstreams": (urls[:10], 10),
-            "50 upstreams": (urls, 50),
-            "1 and one that refuses": ([urls[0], refused], 1),
-            "1 and one that is silent": ([urls[0], mute], 1),
+        stack.enter_context(listening(ports))
+        kinds = {
+            "1 upstream": Start(urls[:1], 1),
+            "10 upstreams": Start(urls[:10], 10),
+            "50 upstreams": Start(urls, 50),
+            "1 and a new one that refuses": Start([urls[0], _url(gone)], 1),
+            "1 and a new one that is silent": Start([urls[0], _url(mute)], 1),
         }
+        for name, port in (("1 upstream, known", 0), ("1 and a known one that refuses", gone), ("1 and a known one that is silent", mute)):
+            given = [urls[0], *([_url(port)] if port else [])]
+            folder = plan.folder / f"known-{port}"
+            folder.mkdir()
+            with listening([port] if port else []):
+                await begin(plan, Sheet(), name, Start(given, len(given), folder))
+            kinds[name] = Start(given, 1, folder)
+        stack.enter_context(socket.create_server(("127.0.0.1", mute)))
         for turn in range(plan.rounds):
             plan.say(f"starts, round {turn + 1}")
             for name in (list(kinds), list(kinds)[::-1])[turn % 2]:
-                given, complete = kinds[name]
-                await _start(plan, sheet, name, lambda place, given=given: gateway(place, urls=given), complete)
-            await _start(plan, sheet, "relay", lambda place: python("-m", "benchmarks.relay", str(place.port), urls[0]), 1)
+                await begin(plan, sheet, name, kinds[name])
+            await begin(plan, sheet, "relay", Start(urls[:1], 1), lambda place: python("-m", "benchmarks.relay", str(place.port), urls[0]))
 
 
-async def _start(plan: Plan, sheet: Sheet, name: str, command: Callable[[Place], Command], complete: int) -> None:
-    folder = plan.folder / f"start-{free_port()}"
-    folder.mkdir()
+def _url(port: int) -> str:
+    return f"http://127.0.0.1:{port}/mcp"
+
+
+@contextlib.contextmanager
+def listening(ports: Sequence[int]) -> Generator[None]:
+    """Upstreams of ten tools each."""
+    if not ports:
+        yield
+        return
+    with started(python("-m", "benchmarks.upstream", ",".join(map(str, ports)), "10"), core=cores()[1]) as child:
+        wait_for_port(ports[-1], child, 20)
+        yield
+
+
+async def begin(plan: Plan, sheet: Sheet, name: str, start: Start, command: Callable[[Place], Command] | None = None) -> None:
+    """One start, up to the first complete list; processor time too, which depends less on what else the machine does."""
+    folder = start.folder or plan.folder / f"start-{free_port()}"
+    folder.mkdir(exist_ok=True)
     place = Place(folder, free_port(), 0)
-    made = command(place)
+    made = command(place) if command is not None else gateway(place, urls=start.urls)
     began = time.monotonic()
-    with started(made, core=cores()[0], log=folder / "log"):
-        while time.monotonic() - began < 30:
+    with started(made, core=cores()[0], log=folder / "log") as child:
+        while time.monotonic() - began < START_SECONDS:
             with contextlib.suppress(OSError, CallFailed):
                 answer = await request(Wire(place.port), "modern", "tools/list", {})
-                if answer.count(b'tool_1"') >= complete:
+                if answer.count(b'tool_1"') >= start.complete:
                     sheet.note("start to first complete list, s", name, time.monotonic() - began)
+                    sheet.note("start to first complete list, CPU s", name, cpu_seconds(child.pid))
                     return
             await anyio.sleep(0.005)
-    sheet.fail(f"start, {name}", "no complete list in 30 s")
+    sheet.fail(f"start, {name}", f"no complete list in {START_SECONDS:g} s")
 
 
 async def memory(plan: Plan, sheet: Sheet) -> None:
