@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 # One test process more than there are processors: tests wait for the gateways and servers they start.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: setup run test long-way check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
+.PHONY: setup run test long-way check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
 
 setup: $(STAMP)
 
@@ -54,7 +54,7 @@ soak: $(STAMP)
 	@$(BIN)/python -m pytest -q -s -m soak $(ARGS)
 
 bench: $(STAMP)
-	@$(BIN)/python -m benchmarks.hop $(ARGS)
+	@$(BIN)/python -m benchmarks.page --runs 1 --part hop --part catalogue $(ARGS)
 
 bench-gate: $(STAMP)
 	@$(BIN)/python -m benchmarks.gate $(ARGS)
@@ -63,7 +63,11 @@ bench-start: $(STAMP)
 	@$(BIN)/python -m benchmarks.start $(ARGS)
 
 bench-stdio: $(STAMP)
-	@$(BIN)/python -m benchmarks.stdio $(ARGS)
+	@$(BIN)/python -m benchmarks.page --runs 1 --part bridges $(ARGS)
+
+bench-page: $(STAMP)
+	@bash benchmarks/setup.sh
+	@$(BIN)/python -m benchmarks.page $(ARGS)
 
 bench-loop: $(STAMP)
 	@$(BIN)/python -m benchmarks.loop $(ARGS)

@@ -1,9 +1,12 @@
 """The yardstick of starting: a server on the SDK's low-level `Server` over standard input and output, with one tool.
 
-    python -m benchmarks.bare
+    python -m benchmarks.bare         over standard input and output
+    python -m benchmarks.bare PORT    over HTTP, as a server that is really called
 """
 
 from __future__ import annotations
+
+import sys
 
 import anyio
 import mcp_types as types
@@ -11,12 +14,12 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
-ECHO = types.Tool(name="echo", description="Says it back.", input_schema={"type": "object", "properties": {"text": {"type": "string"}}})
+TOOL = types.Tool(name="tool_1", description="Says it back.", input_schema={"type": "object", "properties": {"text": {"type": "string"}}})
 
 
 async def list_tools(ctx: ServerRequestContext, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
     """One tool."""
-    return types.ListToolsResult(tools=[ECHO], ttl_ms=60_000, cache_scope="private")
+    return types.ListToolsResult(tools=[TOOL], ttl_ms=60_000, cache_scope="private")
 
 
 async def call_tool(ctx: ServerRequestContext, params: types.CallToolRequestParams) -> types.CallToolResult:
@@ -24,12 +27,19 @@ async def call_tool(ctx: ServerRequestContext, params: types.CallToolRequestPara
     return types.CallToolResult(content=[types.TextContent(text=str((params.arguments or {}).get("text")))])
 
 
-async def main() -> None:
-    """Serve until the client closes the pipe."""
-    server = Server("bare", on_list_tools=list_tools, on_call_tool=call_tool)
-    async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
+async def main(port: int) -> None:
+    """Serve until the client closes the pipe, or until ended."""
+    schemas = {TOOL.name: TOOL.input_schema}
+    server = Server("bare", on_list_tools=list_tools, on_call_tool=call_tool, get_tool_input_schema=schemas.get)
+    if port:
+        import uvicorn  # what starts over a pipe is not to load it
+
+        config = uvicorn.Config(server.streamable_http_app(), host="127.0.0.1", port=port, log_level="error")
+        await uvicorn.Server(config).serve()
+    else:
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    anyio.run(main, int(sys.argv[1]) if sys.argv[1:] else 0)

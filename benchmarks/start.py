@@ -20,10 +20,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.hop import MODERN_META, cpu_seconds
+from benchmarks.machine import ROOT, cpu_seconds, megabytes
+from benchmarks.payload import META
 
-ROOT = Path(__file__).parent.parent
-DISCOVER = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": MODERN_META}}
+DISCOVER = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": META}}
 IDLE_SECONDS = 3.0
 """After the first answer, for sources to settle; what is resident then is idle memory."""
 
@@ -36,12 +36,6 @@ class Start:
     cpu_seconds: float
     megabytes: float
     """Its own and its share of what it shares (PSS), without its children."""
-
-
-def megabytes(pid: int) -> float:
-    """Proportional set size of a process."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def measure(argv: list[str]) -> Start:

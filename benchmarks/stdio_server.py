@@ -1,12 +1,15 @@
 """The upstream of the stdio benchmark: the leanest MCP server over standard input and output, of both eras.
 
-    python -m benchmarks.stdio_server
+    python benchmarks/stdio_server.py [CORE]
+
+With `CORE` it runs there, and not where the bridge does that starts it. A script of its own: bridges do not pass on where modules are.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import Any
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"], "additionalProperties": False}
@@ -49,4 +52,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {int(sys.argv[1])})
     main()

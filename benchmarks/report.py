@@ -1,0 +1,375 @@
+"""The results page out of what was measured: targets as figures, tables as text. Pure; `page` reads and writes.
+
+A figure is the median over the rounds of one run of the ratio within a round; a target holds where it holds in every run.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.sheet import Sheet
+
+Value = Callable[[Sheet], float | None]
+"""A figure of one run; nothing where what it needs was not measured."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One line of the targets."""
+
+    number: str
+    text: str
+    value: Value
+    limit: float
+    sign: str = "≤"
+    """Of the limit: `≤`, `≥` or `=`."""
+    unit: str = ""
+
+    def holds(self, value: float) -> bool:
+        """Whether a figure is within it."""
+        match self.sign:
+            case "≤":
+                return value <= self.limit
+            case "≥":
+                return value >= self.limit
+            case _:
+                return value == self.limit
+
+
+@dataclass(frozen=True)
+class About:
+    """What the page says of the measurement itself."""
+
+    date: str
+    machine: str
+    versions: Mapping[str, str]
+    calls: int
+    rounds: int
+    notes: Sequence[str] = field(default_factory=tuple[str, ...])
+
+
+# -- figures ---------------------------------------------------------------------------------------------------------
+
+
+def ratio(cell: str, key: str, one: str, other: str) -> Value:
+    """What `one` has of `other`, paired by round."""
+
+    def value(sheet: Sheet) -> float | None:
+        rounds = sheet.cells.get(cell, {})
+        pairs = list(zip(rounds.get(one, ()), rounds.get(other, ()), strict=False))
+        parts = [mine[key] / its[key] for mine, its in pairs if its[key]]
+        return statistics.median(parts) if parts else None
+
+    return value
+
+
+def between(one_cell: str, other_cell: str, key: str, name: str) -> Value:
+    """What one contender has under one load of what it has under another, paired by round."""
+
+    def value(sheet: Sheet) -> float | None:
+        pairs = zip(sheet.cells.get(one_cell, {}).get(name, ()), sheet.cells.get(other_cell, {}).get(name, ()), strict=False)
+        parts = [mine[key] / its[key] for mine, its in pairs if its[key]]
+        return statistics.median(parts) if parts else None
+
+    return value
+
+
+def added(cell: str, key: str, one: str, other: str) -> Value:
+    """What `one` adds to no proxy at all, as a share of what `other` adds."""
+
+    def value(sheet: Sheet) -> float | None:
+        found = [typical(sheet, cell, name, key) for name in (one, other, "direct")]
+        if None in found:
+            return None
+        mine, its, bare = (part or 0.0 for part in found)
+        return (mine - bare) / (its - bare) if its > bare else None
+
+    return value
+
+
+def typical(sheet: Sheet, cell: str, name: str, key: str) -> float | None:
+    """The median over the rounds."""
+    rounds = sheet.cells.get(cell, {}).get(name, ())
+    return statistics.median(each[key] for each in rounds) if rounds else None
+
+
+def single(name: str, contender: str) -> Value:
+    """A figure that is one number, as the median of its rounds."""
+
+    def value(sheet: Sheet) -> float | None:
+        found = sheet.single.get(name, {}).get(contender)
+        return statistics.median(found) if found else None
+
+    return value
+
+
+def share(name: str, one: str, other: str) -> Value:
+    """Of two such figures."""
+
+    def value(sheet: Sheet) -> float | None:
+        mine, its = single(name, one)(sheet), single(name, other)(sheet)
+        return mine / its if mine is not None and its else None
+
+    return value
+
+
+_SMALL, _LARGE, _LISTS, _START = "100 B, c16", "1 MB result, c4", "list of 500 tools", "start to first complete list, s"
+
+TARGETS = [
+    Target("M1", "CPU per call, Moongate / nginx", ratio(_SMALL, "cpu", "gateway", "nginx"), 5),
+    Target("M1", "CPU per call, tuned SDK relay / Moongate", ratio(_SMALL, "cpu", "relay", "gateway"), 13, "≥"),
+    Target("M1", "CPU per call, FastMCP / Moongate", ratio(_SMALL, "cpu", "fastmcp", "gateway"), 60, "≥"),
+    Target("M2", "calls/s at 16 connections, Moongate / tuned SDK relay", ratio(_SMALL, "per_second", "gateway", "relay"), 12, "≥"),
+    Target("M2", "the same, Moongate / FastMCP", ratio(_SMALL, "per_second", "gateway", "fastmcp"), 60, "≥"),
+    Target("M2", "the same, Moongate / ContextForge", ratio(_SMALL, "per_second", "gateway", "contextforge"), 150, "≥"),
+    Target("M3", "added p50 at 1 connection, Moongate / nginx", added("100 B, c1", "p50", "gateway", "nginx"), 2.5),
+    Target("M3", "added p99 at 1 connection, Moongate / nginx", added("100 B, c1", "p99", "gateway", "nginx"), 3),
+    Target(
+        "M4",
+        "calls/s of 2025 clients of a 2026 SDK server, through Moongate / no gateway",
+        ratio("SDK server, 2025, c16", "per_second", "gateway", "direct"),
+        1.2,
+        "≥",
+    ),
+    Target("M5", "p50 of a call with 5,000 tools / with 2", ratio("100 B, c1, by tools", "p50", "many", "gateway"), 1.1),
+    Target(
+        "M6", "p50 of a list of 500 tools when cacheable, Moongate / direct", ratio(f"{_LISTS}, cacheable", "p50", "gateway", "direct"), 1
+    ),
+    Target(
+        "M6", "CPU of a list of 500 tools when not, Moongate / nginx", ratio(f"{_LISTS}, not cacheable", "cpu", "gateway", "nginx"), 3.5
+    ),
+    Target("M7", "upstream requests per call, 2026", single("upstream requests per call, modern", "gateway"), 1, "="),
+    Target("M7", "upstream requests per call, 2025", single("upstream requests per call, legacy", "gateway"), 1, "="),
+    Target("M7", "new upstream connections in steady state, 2026", single("new upstream connections, modern", "gateway"), 0, "="),
+    Target("M7", "new upstream connections in steady state, 2025", single("new upstream connections, legacy", "gateway"), 0, "="),
+    Target("M7", "upstream requests of 50 lists and 50 discoveries", single("upstream requests of lists", "gateway"), 0, "="),
+    Target("M8", "start to first list, Moongate / tuned SDK relay", share(_START, "1 upstream", "relay"), 0.35),
+    Target("M8", "start to complete list, 50 upstreams / 1", share(_START, "50 upstreams", "1 upstream"), 2),
+    Target(
+        "M8",
+        "start to list, beside a known upstream that refuses now / without",
+        share(_START, "1 and a known one that refuses", "1 upstream, known"),
+        1.1,
+    ),
+    Target(
+        "M8",
+        "start to list, beside a known upstream that is silent now / without",
+        share(_START, "1 and a known one that is silent", "1 upstream, known"),
+        1.1,
+    ),
+    Target(
+        "M8",
+        "start to list, beside a new upstream that refuses / without",
+        share(_START, "1 and a new one that refuses", "1 upstream"),
+        1.1,
+    ),
+    Target("M9", "idle memory, Moongate / tuned SDK relay", share("idle memory, MB", "gateway", "relay"), 0.6),
+    Target("M9", "idle 2025 session with its stream", single("idle 2025 session, KiB", "gateway"), 25, unit=" KiB"),
+    Target("M9", "growth over 100,000 calls", single("growth over the long run, MB", "gateway"), 0.5, unit=" MB"),
+    Target("M10", "CPU of a 1 MB result, `hiddenText: allow` / nginx", ratio(_LARGE, "cpu", "unscanned", "nginx"), 1.6),
+    Target("M10", "CPU of a 1 MB result, every guard on / nginx", ratio(_LARGE, "cpu", "gateway", "nginx"), 4),
+    Target(
+        "M11",
+        "calls/s over stdio, Moongate / mcp-proxy (PyPI)",
+        ratio("over stdio, 2025, c16", "per_second", "gateway", "mcp-proxy"),
+        8,
+        "≥",
+    ),
+    Target(
+        "M11",
+        "calls/s over stdio, Moongate / mcp-proxy (npm), 2026",
+        ratio("over stdio, 2026, c16", "per_second", "gateway", "npm-mcp-proxy"),
+        5,
+        "≥",
+    ),
+    Target(
+        "M11",
+        "calls/s over stdio, Moongate / mcp-proxy (npm), 2025",
+        ratio("over stdio, 2025, c16", "per_second", "gateway", "npm-mcp-proxy"),
+        5,
+        "≥",
+    ),
+    Target("M12", "calls/s at 256 connections / at 16", between("crowd, c256", "crowd, c16", "per_second", "gateway"), 0.8, "≥"),
+    Target("M12", "memory after 256 connections / idle", single("memory after 256 connections / idle", "gateway"), 1.1),
+]
+"""Of docs for the hop (M1 to M12): a call that errs ends its load, which is then named below and has no figure."""
+
+
+Columns = Sequence[tuple[str, str, str]]
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+
+TITLES = {
+    "direct": "direct (no proxy)",
+    "nginx": "nginx, plain `proxy_pass`",
+    "nginx-large": "nginx, large buffers",
+    "raw": "raw ASGI byte proxy",
+    "gateway": "**Moongate**",
+    "unscanned": "Moongate, `hiddenText: allow`",
+    "many": "Moongate, 5,000 tools",
+    "relay": "tuned SDK relay",
+    "fastmcp": "FastMCP `create_proxy(url)`",
+    "contextforge": "ContextForge, SQLite",
+    "mcp-proxy": "mcp-proxy (PyPI)",
+    "npm-mcp-proxy": "mcp-proxy (npm)",
+}
+
+_INTRO = """# Measurements
+
+What a hop through the gateway costs beside others, and whether the targets hold. Written by `make bench-page`, which measures all of it
+{runs} times in a row; what it measures against is installed by `benchmarks/setup.sh` and described in
+[benchmarks/README.md](../benchmarks/README.md).
+
+Measured {date} on {machine}.
+Each contender has one core; the driver and the server behind it have the other. Rounds are interleaved; a figure is a median of the rounds
+of one run, a ratio the median of the ratios within a round. Up to {calls:,} calls a slot, {rounds} rounds.
+All default guards are on unless a row says otherwise. Milliseconds and calls per second depend on the machine, ratios hardly.
+"""
+
+_YARDSTICK = """The yardstick is nginx with a plain `proxy_pass` that keeps its connections, one process, all else as nginx has it: what the
+targets were set against. A message of a megabyte goes through a file then, as it does in most installations; with buffers large enough for
+it (the row *large buffers*) nginx takes less, and that figure stands beside it for whoever sets them.
+"""
+
+_NEW_AND_SILENT = """A new server behind a URL that takes the connection and says nothing is waited for, for two seconds: a list without the
+tools of one that is merely slow cannot be taken back from clients that do not listen for changes. One that was listed before is not
+waited for.
+"""
+
+
+def number(value: float | None) -> str:
+    """Three digits that count."""
+    if value is None:
+        return "-"
+    if value and abs(value) < 0.995:
+        return f"{value:.3f}" if abs(value) < 0.0995 else f"{value:.2f}"
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:,.1f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def verdict(target: Target, values: Sequence[float | None]) -> str:
+    """What became of a target over all runs."""
+    there = [value for value in values if value is not None]
+    if not there:
+        return "not measured"
+    if all(target.holds(value) for value in there):
+        return "holds" if len(there) == len(values) else "holds where measured"
+    return "**misses**"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """In Markdown; the first column is text. Nothing without rows."""
+    if not rows:
+        return ""
+    ruler = ["---", *("---:" for _ in head[1:])]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ruler, *rows)) + "\n"
+
+
+def target_table(runs: Sequence[Sheet]) -> str:
+    """One row per target, with the figure of each run."""
+    rows: list[list[str]] = []
+    for target in TARGETS:
+        values = [target.value(sheet) for sheet in runs]
+        limit = f"{target.sign} {target.limit:g}{target.unit}"
+        rows.append([target.number, target.text, *(number(value) for value in values), limit, verdict(target, values)])
+    return table(["", "figure", *(f"run {n}" for n in range(1, len(runs) + 1)), "target", ""], rows)
+
+
+def cell_table(runs: Sequence[Sheet], cells: Columns) -> str:
+    """One row per contender, medians over all runs; each column is a heading, a cell and one of its figures."""
+    names = [name for name in TITLES if any(name in sheet.cells.get(cell, {}) for sheet in runs for _, cell, _ in cells)]
+    rows = [[TITLES[name], *(number(_over(runs, cell, name, key)) for _, cell, key in cells)] for name in names]
+    return table(["contender", *(heading for heading, _, _ in cells)], rows)
+
+
+def _over(runs: Sequence[Sheet], cell: str, name: str, key: str) -> float | None:
+    if name == "direct" and key == "cpu":
+        return None
+    found = [value for sheet in runs if (value := typical(sheet, cell, name, key)) is not None]
+    return statistics.median(found) if found else None
+
+
+def single_table(runs: Sequence[Sheet], columns: Sequence[str]) -> str:
+    """The same of figures that are one number."""
+    names = [name for name in TITLES if any(name in sheet.single.get(column, {}) for sheet in runs for column in columns)]
+    rows = [[TITLES[name], *(number(_single_over(runs, column, name)) for column in columns)] for name in names]
+    return table(["contender", *columns], rows)
+
+
+def _single_over(runs: Sequence[Sheet], column: str, name: str) -> float | None:
+    found = [value for sheet in runs if (value := single(column, name)(sheet)) is not None]
+    return statistics.median(found) if found else None
+
+
+_CELLS: Mapping[str, Columns] = {
+    "A call of 100 B": [
+        ("p50 ms, 1 connection", "100 B, c1", "p50"),
+        ("p99 ms", "100 B, c1", "p99"),
+        ("calls/s, 16", _SMALL, "per_second"),
+        ("CPU s per 1,000, 16", _SMALL, "cpu"),
+        ("calls/s, 64", "100 B, c64", "per_second"),
+        ("2025: calls/s, 16", "100 B, 2025, c16", "per_second"),
+        ("2025: CPU s per 1,000", "100 B, 2025, c16", "cpu"),
+    ],
+    "By size, CPU seconds per 1,000 calls": [
+        ("10 kB there and back, 16", "10 kB, c16", "cpu"),
+        ("1 MB there and back, 1", "1 MB both ways, c1", "cpu"),
+        ("1 MB back, 4", _LARGE, "cpu"),
+        ("1 MB back, p50 ms", _LARGE, "p50"),
+    ],
+    "A list of 500 tools": [
+        ("p50 ms", f"{_LISTS}, cacheable", "p50"),
+        ("CPU s per 1,000", f"{_LISTS}, cacheable", "cpu"),
+        ("not cacheable: p50 ms", f"{_LISTS}, not cacheable", "p50"),
+        ("CPU s per 1,000", f"{_LISTS}, not cacheable", "cpu"),
+    ],
+    "In front of a server on the SDK, 16 connections": [
+        ("2025: calls/s", "SDK server, 2025, c16", "per_second"),
+        ("CPU s per 1,000", "SDK server, 2025, c16", "cpu"),
+        ("2026: calls/s", "SDK server, 2026, c16", "per_second"),
+        ("CPU s per 1,000", "SDK server, 2026, c16", "cpu"),
+    ],
+    "In front of a server over stdio, 16 connections": [
+        ("2025: calls/s", "over stdio, 2025, c16", "per_second"),
+        ("CPU s per 1,000", "over stdio, 2025, c16", "cpu"),
+        ("2026: calls/s", "over stdio, 2026, c16", "per_second"),
+        ("CPU s per 1,000", "over stdio, 2026, c16", "cpu"),
+    ],
+}
+"""The tables: by title the headings, each with a cell and one of its figures."""
+
+
+def tables(runs: Sequence[Sheet]) -> list[str]:
+    """All that there is something for, each behind its title."""
+    parts = [f"## {title}\n\n{made}" for title, columns in _CELLS.items() if (made := cell_table(runs, columns))]
+    memory = single_table(runs, ["first list, s", "idle memory, MB", "idle 2025 session, KiB"])
+    return [*parts, *(f"## {title}\n\n{made}" for title, made in (("Starting and memory", memory), ("Starts", _starts(runs))) if made)]
+
+
+def page(runs: Sequence[Sheet], about: About) -> str:
+    """The whole page."""
+    intro = _INTRO.format(runs=len(runs), date=about.date, machine=about.machine, calls=about.calls, rounds=about.rounds)
+    parts = [intro, "## Targets\n", target_table(runs), _YARDSTICK, *tables(runs), *_rest(runs, about)]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def _starts(runs: Sequence[Sheet]) -> str:
+    names = list(dict.fromkeys(name for sheet in runs for name in sheet.single.get(_START, {})))
+    titles = ["tuned SDK relay" if name == "relay" else f"Moongate, {name}" for name in names]
+    columns = (_START, "start to first complete list, CPU s")
+    rows = [[title, *(number(_single_over(runs, column, name)) for column in columns)] for title, name in zip(titles, names, strict=True)]
+    made = table(["from the start of the process to the first complete list", "s", "CPU s"], rows)
+    return f"{made}\n{_NEW_AND_SILENT}" if made else ""
+
+
+def _rest(runs: Sequence[Sheet], about: About) -> list[str]:
+    versions = [[TITLES[name], version] for name, version in about.versions.items()]
+    failed = list(dict.fromkeys(f"- {what}: {why}" for sheet in runs for what, why in sheet.failed.items()))
+    parts = ["## Who\n", table(["contender", "version"], versions)] if versions else []
+    if failed:
+        parts += ["## Left out\n", "\n".join(failed)]
+    if about.notes:
+        parts += ["## Notes\n", "\n".join(f"- {note}" for note in about.notes)]
+    return parts

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Installs what the gateway is measured against into $BENCH_HOME (default ~/.cache/moongate-bench), each into an environment of its own.
+# Safe to repeat. What cannot be installed is named and left out; nginx comes from the system. ContextForge needs Python 3.12 or 3.13
+# (CONTEXTFORGE_PYTHON says where one is).
+set -uo pipefail
+here="$(dirname "${BASH_SOURCE[0]}")/../tests"
+home="${BENCH_HOME:-$HOME/.cache/moongate-bench}"
+
+part() {  # NAME COMMAND…
+  local name="$1"; shift
+  "$@" || echo "benchmarks: $name cannot be installed here and is left out" >&2
+}
+
+newest_python() {  # the first of these that runs
+  local name
+  for name in "$@"; do "$name" -c "" 2> /dev/null && { command -v "$name"; return; }; done
+  echo "${PYTHON:-python3}"
+}
+
+# Where an index has not all that 4.1.6 asks for, it runs on what 4.1.2 does.
+fastmcp() {
+  local pip=("$home/fastmcp/bin/python" -m pip)
+  "${pip[@]}" show fastmcp 2> /dev/null | grep -q "^Version: 4.1.6" && return
+  bash "$here/install_python.sh" "$home/fastmcp" fastmcp==4.1.6 uvloop httptools 2> /dev/null && return
+  bash "$here/install_python.sh" "$home/fastmcp" fastmcp==4.1.2 uvloop httptools &&
+    "${pip[@]}" install --quiet --disable-pip-version-check --no-deps fastmcp==4.1.6 fastmcp-slim==4.1.6
+}
+
+part "FastMCP" fastmcp
+part "ContextForge" env PYTHON="$(newest_python "${CONTEXTFORGE_PYTHON:-python3.13}" python3.13 python3.12)" \
+  bash "$here/install_python.sh" "$home/contextforge" "mcp-contextforge-gateway>=1.1,<1.2" uvloop httptools
+part "mcp-proxy (PyPI)" bash "$here/install_python.sh" "$home/mcp-proxy" "mcp-proxy==0.13.0" uvloop httptools
+part "mcp-proxy (npm)" bash "$here/install_node.sh" "$home/node" mcp-proxy@6.7.19
+command -v nginx > /dev/null || echo "benchmarks: nginx is not there and is left out (it is a package of the system)" >&2
+exit 0
