@@ -64,7 +64,6 @@ from gateway.upstream.standins import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LO
 
 if TYPE_CHECKING:
     from gateway.upstream.dispatching import Dispatcher
-    from gateway.upstream.exchange import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +75,9 @@ SKILLS_EXTENSION = "io.modelcontextprotocol/skills"
 
 PROBE_TIMEOUT_SECONDS = 10.0
 """How long `server/discover` may take before the server is taken for a legacy one."""
+
+MAX_UNTOLD = 64
+"""Reports of one call's progress that wait for a slow caller; further ones are dropped."""
 
 _NO_ANSWERS = frozenset(
     {
@@ -150,6 +152,29 @@ def with_extension(envelope: Envelope, extension: str) -> Envelope:
     """The envelope of a request that declares one more client extension."""
     extensions: JsonObject = {**(envelope.capabilities.get("extensions") or {}), extension: {}}
     return dataclasses.replace(envelope, capabilities={**envelope.capabilities, "extensions": extensions})
+
+
+class _Telling:
+    """Passes the progress of one call on to its caller, in the order it came and before its result."""
+
+    def __init__(self, server: str, ctx: CallContext) -> None:
+        self._server = server
+        self._ctx = ctx
+        self._turn = anyio.Lock()
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        if self._turn.statistics().tasks_waiting >= MAX_UNTOLD:
+            return
+        async with self._turn:
+            try:
+                await self._ctx.progress(progress, total, message)
+            except Exception:  # as the SDK's dispatcher: what a caller does with it is no affair of the server's connection
+                logger.exception("%s: progress could not be passed on", self._server)
+
+    async def told(self) -> None:
+        """Wait until what came is passed on."""
+        async with self._turn:
+            pass
 
 
 class Session:
@@ -227,11 +252,13 @@ class Session:
         key = id(wire)
         progress = None
         if ctx is not None:
-            progress = self._telling(ctx) if ctx.wants_progress else None
+            progress = _Telling(self.server, ctx) if ctx.wants_progress else None
             if isinstance(exchange, PipeExchange):
                 self._running[key] = ctx  # what the server says meanwhile does not name the call it is for
         try:
             result = await exchange.request(method, wire, headers, hear, progress)
+            if progress is not None:
+                await progress.told()
         except RpcError as error:
             raise self._translate(method, error) from None
         finally:
@@ -240,15 +267,6 @@ class Session:
             logger.info("%s: asks for more than plain requests; they go by the longer way", self.server)
             self._is_plain = False
         return result
-
-    def _telling(self, ctx: CallContext) -> Progress:
-        async def tell(progress: float, total: float | None, message: str | None) -> None:
-            try:
-                await ctx.progress(progress, total, message)
-            except Exception:  # whatever a caller does with it is no affair of the server's connection
-                logger.exception("%s: progress could not be passed on", self.server)
-
-        return tell
 
     async def want_level(self, level: LogLevel | None) -> None:
         """Have a legacy server send log messages of `level`; its most talkative caller decides, `server.caller` filters."""
