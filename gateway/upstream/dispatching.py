@@ -28,7 +28,7 @@ from mcp_types import jsonrpc_message_adapter
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
 from gateway.tools.context import CallContext
-from gateway.upstream.links import Streams, Taker
+from gateway.upstream.link import Streams, Taker
 from gateway.upstream.pipe import Pipe
 
 logger = logging.getLogger(__name__)

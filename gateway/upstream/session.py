@@ -57,7 +57,7 @@ from gateway.sdk import load
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, is_traced
 from gateway.telemetry.operations import CLIENT_DURATION, measured
 from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
-from gateway.upstream.links import Link
+from gateway.upstream.link import Link
 from gateway.upstream.param_headers import encode_header_value
 from gateway.upstream.pipe import PipeExchange
 from gateway.upstream.standins import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED

@@ -20,7 +20,8 @@ from gateway.config.models import StdioServer
 from gateway.errors import UpstreamUnavailable
 from gateway.sdk import load
 from gateway.upstream.children import ChildProcesses
-from gateway.upstream.links import Link, PipeLink, StreamLink
+from gateway.upstream.link import Link
+from gateway.upstream.links import PipeLink, StreamLink
 from gateway.upstream.pipe import ChildLog, Pipe
 
 __all__ = ["ChildLog", "open_stdio"]

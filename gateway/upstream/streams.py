@@ -12,7 +12,7 @@ from mcp.client.streamable_http import streamable_http_client
 from gateway.config.models import HttpServer, SseServer
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.http import build_http_client, build_sse_client
-from gateway.upstream.links import Streams
+from gateway.upstream.link import Streams
 
 
 @asynccontextmanager

@@ -18,7 +18,8 @@ from gateway.sdk import load
 from gateway.upstream.children import ChildProcesses, Holder
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.exchange import open_exchange
-from gateway.upstream.links import HttpLink, Link, StreamLink, Streams
+from gateway.upstream.link import Link, Streams
+from gateway.upstream.links import HttpLink, StreamLink
 from gateway.upstream.stdio import ChildLog, open_stdio
 
 MAX_MESSAGE_BYTES = 67_108_864

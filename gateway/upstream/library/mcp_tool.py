@@ -45,8 +45,9 @@ from gateway.upstream.library.link import Link, Wire
 from gateway.upstream.library.options import MCPToolOptions, needs_approval, to_policy
 from gateway.upstream.library.results import error_text, prompt_schema, to_contents, to_prompt_text
 from gateway.upstream.library.sampling import SamplingDesk
-from gateway.upstream.links import Link as UpstreamLink
-from gateway.upstream.links import StreamLink, Streams
+from gateway.upstream.link import Link as UpstreamLink
+from gateway.upstream.link import Streams
+from gateway.upstream.links import StreamLink
 from gateway.upstream.listing import Listed, list_all, to_listed
 from gateway.upstream.session import TASKS_EXTENSION, Envelope, Session, open_session, with_extension
 from gateway.upstream.tasks import MCPTaskOptions, TaskFollower

@@ -11,7 +11,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.context import CallContext
 from gateway.upstream.library.mcp_tool import MCPTool
 from gateway.upstream.library.options import MCPToolOptions
-from gateway.upstream.links import Link, Streams
+from gateway.upstream.link import Link, Streams
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.transport import MAX_MESSAGE_BYTES, open_transport
 
