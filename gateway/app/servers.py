@@ -25,7 +25,7 @@ from gateway.upstream.remembered import Memory
 from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
-    from gateway.upstream.http import OwnedCredentials
+    from gateway.upstream.credentials import OwnedCredentials
 
 @dataclass(frozen=True, slots=True)
 class Server:

@@ -301,8 +301,8 @@ async def _open_running(
     entry = HttpServer(url=url, headers=_headers(api_key))
     client: JsonObject = {"name": "moongate-cli", "version": __version__}
     async with (
-        open_transport("moongate", entry, ChildLog()) as streams,
-        open_session("moongate", streams, hub, client=client) as session,
+        open_transport("moongate", entry, ChildLog()) as link,
+        open_session("moongate", link, hub, client=client) as session,
     ):
         hub.session = session
         try:

@@ -18,7 +18,7 @@ import anyio
 import httpx2
 
 from gateway.egress.proxies import proxy_for
-from gateway.egress.transport import tls_context
+from gateway.egress.tls import tls_context
 from gateway.errors import GatewayError, UpstreamUnavailable
 from gateway.policy.addresses import is_loopback_host, judge_address
 

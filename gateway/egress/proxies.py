@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
-
-import httpx2
 
 from gateway.errors import UpstreamUnavailable
 from gateway.policy.addresses import is_loopback_host
+
+if TYPE_CHECKING:
+    import httpx2
 
 
 def proxy_for(server: str, url: str, environ: Mapping[str, str]) -> httpx2.Proxy | None:
@@ -32,6 +34,8 @@ def proxy_for(server: str, url: str, environ: Mapping[str, str]) -> httpx2.Proxy
         name, value = "all_proxy", _value(environ, "all_proxy")
     if not value:
         return None
+    import httpx2  # what needs no proxy does without
+
     address = value if "://" in value else f"http://{value}"
     try:
         if not address.startswith(("http://", "https://")) or not urlsplit(address).hostname:

@@ -7,9 +7,7 @@ slower than is taken. Follows no redirect: a redirect is an answer, and where a 
 
 from __future__ import annotations
 
-import functools
 import os
-import ssl
 import zlib
 from collections.abc import AsyncIterator, Generator
 
@@ -17,6 +15,7 @@ import anyio
 import httpx2
 
 from gateway.egress.proxies import proxy_for
+from gateway.egress.tls import tls_context
 
 MAX_ANSWER_BYTES = 33_554_432
 """Of one answer of a model or a remote agent, of a whole stream as well (32 MiB): read and decoded it costs twice that."""
@@ -35,12 +34,6 @@ class AnswerTooLarge(httpx2.ReadError):
 
 class AnswerUnreadable(httpx2.RemoteProtocolError):
     """The body comes in a coding that was not asked for and is not known, or broken."""
-
-
-@functools.cache
-def tls_context() -> ssl.SSLContext:
-    """One context for everything: reading the certificate bundle takes 20 ms and more each time (performance.md §4.2)."""
-    return httpx2.create_ssl_context()
 
 
 def build_transport(whom: str, url: str, *, max_answer_bytes: int | None = None) -> BoundedTransport:

@@ -207,8 +207,8 @@ class Connection:
         ready = False
         try:
             with anyio.CancelScope(deadline=started + limit) as scope:
-                async with self._remote.open(log, self) as streams:
-                    async with open_session(self.server, streams, self._hooks, client=self._remote.client) as session:
+                async with self._remote.open(log, self) as link:
+                    async with open_session(self.server, link, self._hooks, client=self._remote.client) as session:
                         await self._become_ready(session, started)
                         scope.deadline = math.inf
                         ready = True
@@ -241,8 +241,6 @@ class Connection:
                 tasks.start_soon(watch)
                 await session.negotiate(self._remote.policy.era, self._capabilities)
                 self.heard.set()
-                if session.is_modern and session.exchange is None:
-                    session.exchange = self._remote.exchange()
                 await self._on_ready(session)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:

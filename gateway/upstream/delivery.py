@@ -197,8 +197,8 @@ class Delivery:
     @asynccontextmanager
     async def _negotiated(self, capabilities: JsonObject, holder: Holder) -> AsyncGenerator[Session, None]:
         async with (
-            self._remote.open(ChildLog(), holder) as streams,
-            open_session(self._server, streams, self._owner, client=self._remote.client) as session,
+            self._remote.open(ChildLog(), holder) as link,
+            open_session(self._server, link, self._owner, client=self._remote.client) as session,
         ):
             await session.negotiate("legacy", capabilities)
             yield session

@@ -21,21 +21,24 @@ from pydantic_core import from_json, to_json
 
 from gateway.config.models import HttpServer, ServerEntry
 from gateway.egress.proxies import proxy_for
-from gateway.egress.transport import tls_context
+from gateway.egress.tls import tls_context
 from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
 from gateway.upstream.events import Events
-from gateway.upstream.http import LOST, NOT_SENT, TOO_LARGE, too_large, turned_away
+from gateway.upstream.standins import LOST, NOT_SENT, TOO_LARGE, too_large, turned_away
 
 if TYPE_CHECKING:
-    from gateway.upstream.http import Credentials
+    from gateway.upstream.credentials import Credentials
     from gateway.upstream.pool import Answer, Pool, Stream
 
 logger = logging.getLogger(__name__)
 
 Hear = Callable[[str, JsonMapping], Awaitable[None]]
 """Takes a notification that comes before the answer."""
+
+Progress = Callable[[float, float | None, str | None], Awaitable[None]]
+"""Takes how far a request is: of how much, and in words."""
 
 MAX_KNOWN_HEADS = 1024
 """Heads of requests remembered: one for each tool, and one for each argument that is mirrored into a header."""
@@ -100,7 +103,9 @@ class Exchange:
         """End every connection."""
         self._pool.close()
 
-    async def request(self, method: str, params: JsonMapping, headers: Mapping[str, str], hear: Hear) -> JsonObject | None:
+    async def request(
+        self, method: str, params: JsonObject, headers: Mapping[str, str], hear: Hear, progress: Progress | None = None
+    ) -> JsonObject | None:
         """The result of one request, or `None` where the SDK's transport must do it; then the server has not taken it.
 
         Raises:
@@ -111,6 +116,9 @@ class Exchange:
         if fields is None:
             return None
         self._last = number = self._last + 1
+        if progress is not None:
+            params["_meta"] = {**params.get("_meta", {}), "progressToken": number}
+            hear = _hearing(number, progress, hear)
         body = encode_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         from gateway.upstream.pool import TooLarge
 
@@ -214,6 +222,27 @@ class Exchange:
             logger.debug("%s: a message without a place in a modern answer was dropped", self._server)
             return
         await hear(method, cast("JsonMapping", params) if isinstance(params, dict) else {})
+
+
+def _hearing(number: int, progress: Progress, hear: Hear) -> Hear:
+    """Hears the progress of request `number` too."""
+
+    async def told(method: str, params: JsonMapping) -> None:
+        if method == "notifications/progress" and params.get("progressToken") in (number, str(number)):
+            await report(params, progress)
+        else:
+            await hear(method, params)
+
+    return told
+
+
+async def report(params: JsonMapping, progress: Progress) -> None:
+    """Tell what a progress notification says, if it says something."""
+    value, total, message = params.get("progress"), params.get("total"), params.get("message")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        await progress(
+            float(value), float(total) if isinstance(total, int | float) else None, message if isinstance(message, str) else None
+        )
 
 
 def has_odd_number(encoded: bytes, value: JsonMapping) -> bool:

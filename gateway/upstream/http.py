@@ -12,11 +12,9 @@ import contextlib
 import json
 import logging
 import math
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.abc
@@ -25,39 +23,13 @@ import httpx2
 from gateway.egress.transport import build_transport
 from gateway.errors import AuthNeeded, GatewayError, StorageError, UpstreamError, UpstreamUnavailable
 from gateway.json_types import JsonObject, JsonValue
-from gateway.protocol import RpcError
+from gateway.upstream.credentials import Credentials
+from gateway.upstream.standins import FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED, too_large, turned_away
 
 logger = logging.getLogger(__name__)
 
-NOT_SENT = -31001
-"""JSON-RPC code of our own stand-in answer: the request never reached the server."""
-
-LOST = -31002
-"""JSON-RPC code of our own stand-in answer: the connection broke after the request went out."""
-
-UNAUTHORIZED = -31003
-"""JSON-RPC code of our own stand-in answer: the server wants (other) credentials."""
-
-FORBIDDEN = -31004
-"""JSON-RPC code of our own stand-in answer: the credentials do not suffice for this request."""
-
 MAX_CHALLENGE_CHARS = 4096
 """Of a `WWW-Authenticate` header that is read."""
-
-SESSION_GONE = -31010
-"""JSON-RPC code of our own stand-in answer: the server does not know the session, so it did not take the request."""
-
-BUSY = -31011
-"""JSON-RPC code of our own stand-in answer: the server turned the request away (429, 503); `data` is the seconds to wait."""
-
-TOO_LARGE = -31012
-"""JSON-RPC code of our own stand-in answer: the server answered, with more than is taken."""
-
-DEFAULT_RETRY_SECONDS = 1.0
-"""Wait after 429 or 503 without a usable `Retry-After`."""
-
-MAX_RETRY_SECONDS = 300.0
-"""Longest wait a server may ask for; after it one call tries again."""
 
 ACKNOWLEDGE_SECONDS = 5.0
 """Time for the server to take what has no answer: a notification, an answer of ours, the end of a session. The SDK sends those one
@@ -147,55 +119,6 @@ class _BoundedStream(httpx2.AsyncByteStream):
         if self._flight is not None:
             self._flights.discard(self._flight)
         await self._inner.aclose()
-
-
-class Credentials(Protocol):
-    """Where the `Authorization` header of one server comes from."""
-
-    async def header(self) -> str:
-        """Its value now. Raises `UpstreamError` where there is none."""
-        ...
-
-    async def after(self, status: int, challenge: str, used: str) -> str | None:
-        """Another value after the server answered 401 or 403 with `challenge` to the one `used`; `None`: it would not help."""
-        ...
-
-    def accepted(self) -> None:
-        """The value that `after` gave was taken."""
-        ...
-
-    def explain(self) -> str:
-        """What a person does when the server refuses the credentials."""
-        ...
-
-
-class SignInOffer(Protocol):
-    """A sign-in that a call can begin."""
-
-    async def invite(self) -> tuple[str, str] | None:
-        """Who asks for the password, and the address to open; the same while a sign-in is going on. `None`: there is none."""
-        ...
-
-    async def finished(self) -> None:
-        """Wait until no sign-in is going on."""
-        ...
-
-
-class OwnedCredentials(Credentials, Protocol):
-    """Credentials that keep themselves fresh while their source runs."""
-
-    @property
-    def sign_in(self) -> SignInOffer | None:
-        """How a person signs in from a call; `None` where no person has to."""
-        ...
-
-    async def look_again(self) -> None:
-        """Notice at once that somebody signed in."""
-        ...
-
-    async def run(self) -> None:
-        """Until cancelled; never raises otherwise."""
-        ...
 
 
 class AuthorizedTransport(httpx2.AsyncBaseTransport):
@@ -434,17 +357,6 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def turned_away(server: str, status: int, retry_after: str) -> RpcError | None:
-    """What stands in for an answer to a request that was not taken: for want of credentials, or because there are too many."""
-    if status in (401, 403):
-        fix = f"set or fix its credentials under `headers`, or `policies.{server}.auth`"
-        return RpcError(UNAUTHORIZED if status == 401 else FORBIDDEN, f"Server {server!r} answered {status}; {fix}.")
-    if status in (429, 503):
-        seconds = _retry_after(retry_after)
-        return RpcError(BUSY, f"it answered {status} and wants to be left alone for {seconds:g} s", seconds)
-    return None
-
-
 def _code_of(error: GatewayError) -> int:
     if isinstance(error, AuthNeeded | StorageError):
         return UNAUTHORIZED
@@ -454,11 +366,6 @@ def _code_of(error: GatewayError) -> int:
 def _length(response: httpx2.Response) -> int:
     declared = response.headers.get("content-length", "")
     return int(declared) if declared.isdecimal() else 0
-
-
-def too_large(limit: int) -> str:
-    """What is said of an answer over `limit` bytes."""
-    return f"the answer is larger than {limit} bytes, which is more than is taken; ask for less of it"
 
 
 def _reason(error: Exception) -> str:
@@ -480,18 +387,6 @@ def _is_waited_for_by_none(request: httpx2.Request) -> bool:
     """Whether it may arrive after what is sent later: a cancellation, or our answer to a server's request."""
     head = _head(request)
     return b'"method"' not in head or b'"method":"notifications/cancelled"' in head
-
-
-def _retry_after(value: str) -> float:
-    """Seconds to wait by a `Retry-After` header, which is a number or a date."""
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(value).timestamp() - time.time()
-        except (TypeError, ValueError, OverflowError):
-            seconds = DEFAULT_RETRY_SECONDS
-    return min(max(seconds, DEFAULT_RETRY_SECONDS), MAX_RETRY_SECONDS) if math.isfinite(seconds) else DEFAULT_RETRY_SECONDS
 
 
 def _json_rpc_error(request: httpx2.Request, code: int, message: str, data: JsonValue = None) -> httpx2.Response:

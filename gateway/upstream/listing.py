@@ -11,14 +11,13 @@ import logging
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
-
 from gateway.errors import UpstreamRefused
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import listed_meta
 from gateway.protocol import METHOD_NOT_FOUND
 from gateway.tools.base import Kind, TaskSupport, ToolDefinition
 from gateway.upstream.hop import GATEWAY_KEY, crossing_meta
+from gateway.upstream.param_headers import marked_headers
 from gateway.upstream.session import Envelope
 
 logger = logging.getLogger(__name__)
@@ -109,11 +108,9 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool
     """
     schema = wire.get("inputSchema")
     input_schema = cast("JsonObject", schema) if isinstance(schema, dict) else {"type": "object"}
-    headers: dict[tuple[str, ...], str] = {}
-    if modern:
-        if find_invalid_x_mcp_header(input_schema) is not None:
-            return None
-        headers = x_mcp_header_map(input_schema)
+    headers = marked_headers(input_schema) if modern else {}
+    if headers is None:
+        return None
     extra = {k: v for k, v in wire.items() if k not in _KNOWN_TOOL_KEYS}
     support = _task_support(extra.pop("execution", None))
     meta = extra.pop("_meta", None)

@@ -1,7 +1,7 @@
 """`Pipe`: lines to and from one child process, every buffer and wait bounded, and `PipeExchange`: a call over it and its answer.
 
 Used by `stdio`, which starts and stops the child. What the child writes is framed here; the answer to a call of the exchange goes
-straight to who waits for it, everything else through the SDK's dispatcher, in the order it came. What is not JSON-RPC is reported
+straight to who waits for it, everything else to whoever takes it (`links`), in the order it came. What is not JSON-RPC is reported
 once and skipped, a line has a limit, and the last lines of stderr are kept to explain a death.
 
 Plain asyncio, because the child's pipes are protocols of the event loop, and memory streams, tasks and models per message cost ten
@@ -16,22 +16,18 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self, cast
+from typing import cast
 
 import anyio
 import anyio.lowlevel
-from anyio.streams.memory import MemoryObjectSendStream
-from mcp.shared.message import SessionMessage
-from mcp_types import ErrorData, JSONRPCError, jsonrpc_message_adapter
 from pydantic_core import from_json
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, RpcError
-from gateway.upstream.exchange import Hear, encode_message, error_of
-from gateway.upstream.http import TOO_LARGE, too_large
+from gateway.upstream.exchange import Hear, Progress, encode_message, error_of
+from gateway.upstream.standins import TOO_LARGE, too_large
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +38,13 @@ MAX_STDERR_LINE_BYTES = 65_536
 """Of a line of standard error that does not end."""
 
 MAX_WAITING = 64
-"""Messages that wait for the dispatcher; then the child is not read."""
+"""Messages that wait to be taken; then the child is not read."""
 
 FIRST_NUMBER = 1_000_000_001
-"""Ids of the exchange's requests begin here: the dispatcher, which counts from one on the same pipe, does not come so far."""
+"""Ids of the exchange's requests begin here: the SDK's dispatcher, which counts from one on the same pipe, does not come so far."""
 
 HEARD_TURNS = 3
-"""Turns of the event loop after which a message given to the dispatcher is being handled."""
+"""Turns of the event loop after which a message that was given away is being handled."""
 
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")'
 _HEAD_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*,(?!\s*"method")')
@@ -88,12 +84,14 @@ class Pipe(asyncio.SubprocessProtocol):
         """The parts of the line that has not ended yet; of one that is too long only its ends."""
         self._size = 0
         self._stderr = b""
-        self._waiting: deque[SessionMessage | tuple[int, JsonObject | RpcError]] = deque()
-        """What goes to the dispatcher, and answers that came after it."""
+        self._waiting: deque[JsonObject | tuple[int, JsonObject | RpcError]] = deque()
+        """What is no answer to a call, and answers that came after it."""
         self._is_quiet = True
         """Nothing of it is there, nor just being handled."""
         self._came = anyio.Event()
         self._calls: dict[int, asyncio.Future[JsonObject]] = {}
+        self._progress: dict[int, Progress] = {}
+        """Where calls want to hear how far they are."""
         self._writable: asyncio.Future[None] | None = None
         """While the child does not read."""
         self._lines: list[bytes] = []
@@ -216,12 +214,11 @@ class Pipe(asyncio.SubprocessProtocol):
             return
         if not line.strip():
             return
-        try:
-            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
+        message = to_message(line)
+        if message is None:
             self._complain("a line that is not JSON-RPC")
-            return
-        self._hand_on(SessionMessage(message))
+        else:
+            self._hand_on(message)
 
     def _settle(self, line: bytes) -> bool:
         """Give an answer to the call that waits for it; whether it was one."""
@@ -265,11 +262,11 @@ class Pipe(asyncio.SubprocessProtocol):
         if found is None:
             return
         said: int | str = json.loads(found[1])
-        error = ErrorData(code=TOO_LARGE, message=too_large(self._max_line_bytes))
+        error = RpcError(TOO_LARGE, too_large(self._max_line_bytes))
         if (number := _number(said)) in self._calls:
-            self._answer(number, RpcError(error.code, error.message))
+            self._answer(number, error)
         else:
-            self._hand_on(SessionMessage(JSONRPCError(jsonrpc="2.0", id=said, error=error)))
+            self._hand_on({"jsonrpc": "2.0", "id": said, "error": {"code": error.code, "message": error.message}})
 
     def _complain(self, what: str) -> None:
         self._log.garbage_lines += 1
@@ -285,32 +282,31 @@ class Pipe(asyncio.SubprocessProtocol):
                 self._log.stderr.append(text)
                 logger.debug("%s stderr: %s", self._server, text)
 
-    # -- to the dispatcher -------------------------------------------------------------------------------------
+    # -- to who takes it ---------------------------------------------------------------------------------------
 
-    def _hand_on(self, item: SessionMessage | tuple[int, JsonObject | RpcError]) -> None:
+    def _hand_on(self, item: JsonObject | tuple[int, JsonObject | RpcError]) -> None:
         self._waiting.append(item)
         self._is_quiet = False
         self._came.set()
 
-    async def hand_on_forever(self, out: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        """Give the dispatcher what is its, until the output ends; then its stream ends too."""
-        async with out:
-            try:
-                while self.is_open or self._waiting:
-                    await self._came.wait()
-                    self._came = anyio.Event()
-                    await self._hand_on_all(out)
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                logger.debug("%s: nobody hears it any more", self._server)
+    async def hand_on_forever(self, take: Callable[[JsonObject], Awaitable[None]]) -> None:
+        """Give away every message that is no answer to a call, one after the other, until the output ends.
 
-    async def _hand_on_all(self, out: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        An answer that came after a message is not given before that one is `take`n and being handled.
+        """
+        while self.is_open or self._waiting:
+            await self._came.wait()
+            self._came = anyio.Event()
+            await self._hand_on_all(take)
+
+    async def _hand_on_all(self, take: Callable[[JsonObject], Awaitable[None]]) -> None:
         while self._waiting:
             item = self._waiting.popleft()
             if isinstance(item, tuple):
                 await self._heard()
                 self._resolve(*item)
             else:
-                await out.send(item)
+                await take(item)
                 self._read_on()
         await self._heard()
         self._is_quiet = not self._waiting
@@ -341,9 +337,11 @@ class Pipe(asyncio.SubprocessProtocol):
 
     # -- calls -------------------------------------------------------------------------------------------------
 
-    def expect(self, number: int) -> asyncio.Future[JsonObject]:
+    def expect(self, number: int, progress: Progress | None = None) -> asyncio.Future[JsonObject]:
         """The answer to a request that is about to be sent; `forget` it in any case."""
         call = self._calls[number] = asyncio.get_running_loop().create_future()
+        if progress is not None:
+            self._progress[number] = progress
         if not self.is_open:
             call.set_exception(_closed())
         return call
@@ -351,8 +349,13 @@ class Pipe(asyncio.SubprocessProtocol):
     def forget(self, number: int, call: asyncio.Future[JsonObject]) -> None:
         """Nobody waits any more."""
         self._calls.pop(number, None)
+        self._progress.pop(number, None)
         if call.done() and not call.cancelled():
             call.exception()  # or the loop reports one that nobody took
+
+    def progress_of(self, params: JsonMapping) -> Progress | None:
+        """Who wants to hear what a progress notification says; `None` where it is for no call that is under way."""
+        return self._progress.get(_number(params.get("progressToken"))) if self._progress else None
 
     def end_calls(self, *, but: Collection[int] = ()) -> None:
         """No answer comes any more, `but` for these."""
@@ -360,32 +363,8 @@ class Pipe(asyncio.SubprocessProtocol):
             self._resolve(number, _closed())
 
 
-class PipeWriter:
-    """What the dispatcher writes to (the SDK's `WriteStream`), and the exchange beside it."""
-
-    def __init__(self, pipe: Pipe) -> None:
-        self._pipe = pipe
-        self.exchange: PipeExchange | None = PipeExchange(pipe)
-        """The short cut for plain calls; `None` where there is to be none."""
-
-    async def send(self, item: SessionMessage, /) -> None:
-        """Write one message. Raises `BrokenResourceError` where the child takes none."""
-        await self._pipe.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
-
-    async def aclose(self) -> None:
-        """Nothing is written any more; the input is closed with the child."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
 class PipeExchange:
-    """Plain requests over a pipe. Belongs to the session that the dispatcher serves."""
+    """Plain requests over a pipe. Belongs to one session."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
@@ -395,17 +374,21 @@ class PipeExchange:
         """End what runs; the pipe is closed by who opened it."""
         self._pipe.end_calls()
 
-    async def request(self, method: str, params: JsonMapping, headers: JsonMapping, hear: Hear) -> JsonObject:
-        """The result of one request; notifications come by the dispatcher. Cancelling it cancels the request at the server.
+    async def request(
+        self, method: str, params: JsonObject, headers: JsonMapping, hear: Hear, progress: Progress | None = None
+    ) -> JsonObject:
+        """The result of one request. What the server says meanwhile goes to who takes it. Cancelling it cancels it at the server.
 
         Raises:
             RpcError: An error came back, or the pipe broke.
             ToolFailed: The parameters cannot be sent.
         """
         self._last = number = self._last + 1
+        if progress is not None:
+            params["_meta"] = {**params.get("_meta", {}), "progressToken": number}
         line = encode_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         pipe = self._pipe
-        call = pipe.expect(number)
+        call = pipe.expect(number, progress)
         is_written = False
         try:
             await pipe.write(line)
@@ -433,6 +416,26 @@ def _number(said: JsonValue) -> int:
     return said if isinstance(said, int) and not isinstance(said, bool) else -1
 
 
+def to_message(line: bytes) -> JsonObject | None:
+    """A line as JSON-RPC message; `None` where it is none."""
+    try:
+        value: JsonValue = from_json(line)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    fields = cast("JsonObject", value)
+    if fields.get("jsonrpc") != "2.0":
+        return None
+    if isinstance(fields.get("method"), str):
+        is_one = isinstance(fields.get("params"), dict | None)
+    else:
+        said = fields.get("id")
+        is_named = isinstance(said, int | str) and not isinstance(said, bool)
+        is_one = (is_named and isinstance(fields.get("result"), dict)) or ((is_named or said is None) and error_of(fields) is not None)
+    return fields if is_one else None
+
+
 def _closed() -> RpcError:
-    """In the dispatcher's words, which `session` translates."""
+    """In the SDK's words, which `session` translates."""
     return RpcError(CONNECTION_CLOSED, "Connection closed")

@@ -1,29 +1,20 @@
 """`Session`: one negotiated MCP connection to a remote server, speaking decoded JSON.
 
-Sits on the SDK's `JSONRPCDispatcher` instead of its `ClientSession`, because a relay needs what that one
-fixes: per-request client capabilities, results passed through unmodelled, no output re-validation, no hidden
-`tools/list` (protocol.md §5.2). The dispatcher's lifecycle is provisional in the SDK, so nothing outside this
-module touches it. Policy, retries and lists are not here: `connection` and `source` own those.
+A plain request of the modern era goes the short way of the session's `Link`, everything else through the SDK's dispatcher
+(`dispatching`), which is loaded and opened when the first such request comes. Policy, retries and lists are not here:
+`connection` and `source` own those.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
-from mcp.shared.dispatcher import CallOptions, DispatchContext
-from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import encode_header_value
-from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
-from mcp.shared.message import SessionMessage
-from mcp.shared.transport_context import TransportContext
 
 from gateway.errors import (
     AskUnavailable,
@@ -62,12 +53,17 @@ from gateway.protocol import (
     UNSUPPORTED_PROTOCOL_VERSION,
     RpcError,
 )
+from gateway.sdk import load
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, is_traced
 from gateway.telemetry.operations import CLIENT_DURATION, measured
 from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
-from gateway.upstream.exchange import Exchange
-from gateway.upstream.http import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED
-from gateway.upstream.pipe import PipeExchange, PipeWriter
+from gateway.upstream.link import Link
+from gateway.upstream.param_headers import encode_header_value
+from gateway.upstream.pipe import PipeExchange
+from gateway.upstream.standins import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED
+
+if TYPE_CHECKING:
+    from gateway.upstream.dispatching import Dispatcher
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +75,9 @@ SKILLS_EXTENSION = "io.modelcontextprotocol/skills"
 
 PROBE_TIMEOUT_SECONDS = 10.0
 """How long `server/discover` may take before the server is taken for a legacy one."""
+
+MAX_UNTOLD = 64
+"""Reports of one call's progress that wait for a slow caller; further ones are dropped."""
 
 _NO_ANSWERS = frozenset(
     {
@@ -94,10 +93,6 @@ _NOT_FOUND = (METHOD_NOT_FOUND, "Not Found")
 """How it spells a bare 404, by which servers also refuse methods they do not have; none that is asked for these is without them."""
 
 _NEVER_MISSING = frozenset({"tools/list", "tools/call", "resources/read", "prompts/get", "subscriptions/listen"})
-
-_calling: ContextVar[CallContext | None] = ContextVar("moongate_calling", default=None)
-"""The call on whose behalf a request goes out. The SDK's HTTP transport carries it along to whatever the server
-sends on that request's stream, which is the only way to know whom an ask or log line is for (protocol.md §5.3)."""
 
 
 class SessionHooks(Protocol):
@@ -159,26 +154,54 @@ def with_extension(envelope: Envelope, extension: str) -> Envelope:
     return dataclasses.replace(envelope, capabilities={**envelope.capabilities, "extensions": extensions})
 
 
-class Session:
-    """One live connection. Made by `open_session`; `closed` is set when it can serve no more."""
+class _Telling:
+    """Passes the progress of one call on to its caller, in the order it came and before its result."""
 
-    def __init__(self, server: str, dispatcher: JSONRPCDispatcher[TransportContext], hooks: SessionHooks, client: JsonObject) -> None:
+    def __init__(self, server: str, ctx: CallContext) -> None:
+        self._server = server
+        self._ctx = ctx
+        self._turn = anyio.Lock()
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        if self._turn.statistics().tasks_waiting >= MAX_UNTOLD:
+            return
+        async with self._turn:
+            try:
+                await self._ctx.progress(progress, total, message)
+            except Exception:  # as the SDK's dispatcher: what a caller does with it is no affair of the server's connection
+                logger.exception("%s: progress could not be passed on", self._server)
+
+    async def told(self) -> None:
+        """Wait until what came is passed on."""
+        async with self._turn:
+            pass
+
+
+class Session:
+    """One live connection (a `Taker` to its link). Made by `open_session`; `closed` is set when it can serve no more."""
+
+    def __init__(self, server: str, link: Link, hooks: SessionHooks, client: JsonObject) -> None:
         self.server = server
         self.closed = anyio.Event()
         self.negotiated = Negotiated("modern", LATEST_MODERN_VERSION, {})
-        self._dispatcher = dispatcher
+        self._link = link
         self._hooks = hooks
         self._client = client
         self._running: dict[int, CallContext] = {}
+        """Calls to which the server may say something without naming them."""
         self._listens = 0
         self._level: LogLevel | None = None
         self.listed_tools: Mapping[str, str] | None = None
         """Digests of the tools as last listed on this session (`note_tools`); `None` once they may be others."""
         self.tool_changes = 0
         """How often the tools became others, or may have."""
-        self.exchange: Exchange | PipeExchange | None = None
-        """The short cut for plain calls, on a connection that has one; closed with the session."""
+        self.exchange = link.exchange
+        """The short way, on a connection that has one; closed with the session."""
         self._is_plain = True
+        self._dispatcher: Dispatcher | None = None
+        """The long way, once it was wanted."""
+        self._wanted = anyio.Event()
+        self._widened = anyio.Event()
 
     def note_tools(self, digests: Mapping[str, str], *, as_of: int) -> None:
         """Keep what a listing said that began at `tool_changes` `as_of`; a change in between makes it worthless."""
@@ -202,47 +225,46 @@ class Session:
             UpstreamLost: The connection broke while it ran.
             UpstreamRefused: A JSON-RPC error came back.
         """
-        wire, options = self._stamp(method, params, envelope)
+        wire, headers = self._stamp(method, params, envelope)
         ctx = envelope.ctx
-        if ctx is None:
-            return await self._send(method, wire, options)
-        exchange = self.exchange if method == "tools/call" and not ctx.wants_progress else None
-        if exchange is not None and self._is_plain and not is_traced():
-            result = await self._exchange(exchange, method, wire, options, ctx)
-            if result is not None:
-                return result
-        if ctx.wants_progress:
-            options["on_progress"] = ctx.progress
-        key = id(options)
-        self._running[key] = ctx
-        token = _calling.set(ctx)
+        result = await self._exchange(method, wire, headers, ctx)
+        if result is not None:
+            return result
+        key = id(wire)
+        if ctx is not None:
+            self._running[key] = ctx
         try:
-            return await self._send(method, wire, options)
+            return await self._dispatch(method, wire, headers, ctx)
         finally:
-            _calling.reset(token)
             self._running.pop(key, None)
 
-    async def _exchange(
-        self, exchange: Exchange | PipeExchange, method: str, wire: JsonObject, options: CallOptions, ctx: CallContext
-    ) -> JsonObject | None:
-        """The result by the short cut, or `None` where it does not lead there; then it is not tried again on this connection."""
+    async def _exchange(self, method: str, wire: JsonObject, headers: dict[str, str], ctx: CallContext | None) -> JsonObject | None:
+        """The result by the short way, or `None` where it does not lead there; then it is not tried again on this connection."""
+        exchange = self.exchange
+        if exchange is None or not self._is_plain or not self.is_modern or is_traced():
+            return None
 
         async def hear(method: str, params: JsonMapping) -> None:
-            await self._take_notice(method, params, ctx)
+            await self.hear(method, params, ctx)
 
         if self.closed.is_set():
-            raise SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
-        key = id(options)
-        if isinstance(exchange, PipeExchange):
-            self._running[key] = ctx  # what the server says meanwhile does not name the call it is for
+            raise self._gone()
+        key = id(wire)
+        progress = None
+        if ctx is not None:
+            progress = _Telling(self.server, ctx) if ctx.wants_progress else None
+            if isinstance(exchange, PipeExchange):
+                self._running[key] = ctx  # what the server says meanwhile does not name the call it is for
         try:
-            result = await exchange.request(method, wire, options.get("headers") or {}, hear)
+            result = await exchange.request(method, wire, headers, hear, progress)
+            if progress is not None:
+                await progress.told()
         except RpcError as error:
             raise self._translate(method, error) from None
         finally:
             self._running.pop(key, None)
         if result is None:
-            logger.info("%s: asks for more than plain requests; calls go by the longer way", self.server)
+            logger.info("%s: asks for more than plain requests; they go by the longer way", self.server)
             self._is_plain = False
         return result
 
@@ -260,17 +282,19 @@ class Session:
 
     async def notify(self, method: str, params: JsonMapping | None = None) -> None:
         """Send a notification (legacy era; the modern one has none)."""
-        headers = {MCP_PROTOCOL_VERSION_HEADER: self.negotiated.protocol_version}
-        await self._dispatcher.notify(method, params, {"headers": headers})
+        if self._dispatcher is not None:
+            headers = {MCP_PROTOCOL_VERSION_HEADER: self.negotiated.protocol_version}
+            await self._dispatcher.notify(method, params, headers)
 
     async def listen(self, notifications: JsonObject) -> None:
         """Hold one `subscriptions/listen` stream open; returns or raises when it ends. Events go to the hooks."""
+        method = "subscriptions/listen"
         self._listens += 1
-        wire, options = self._stamp("subscriptions/listen", {"notifications": notifications}, PLAIN)
-        options["request_id"] = f"listen-{self._listens}"
-        await self._send("subscriptions/listen", wire, options)
+        wire, headers = self._stamp(method, {"notifications": notifications}, PLAIN)
+        if await self._exchange(method, wire, headers, None) is None:
+            await self._dispatch(method, wire, headers, None, f"listen-{self._listens}")
 
-    def _stamp(self, method: str, params: JsonMapping, envelope: Envelope) -> tuple[JsonObject, CallOptions]:
+    def _stamp(self, method: str, params: JsonMapping, envelope: Envelope) -> tuple[JsonObject, dict[str, str]]:
         wire = dict(params)
         agreed = self.negotiated
         headers = {MCP_PROTOCOL_VERSION_HEADER: agreed.protocol_version, **envelope.headers}
@@ -287,30 +311,39 @@ class Session:
                 headers[MCP_NAME_HEADER] = encode_header_value(name)
         if meta:
             wire["_meta"] = meta
-        return wire, {"headers": headers}
+        return wire, headers
 
-    async def _send(self, method: str, wire: JsonObject, options: CallOptions) -> JsonObject:
+    async def _dispatch(
+        self, method: str, wire: JsonObject, headers: Mapping[str, str], ctx: CallContext | None, name: str | None = None
+    ) -> JsonObject:
+        """The result by the long way."""
         if self.closed.is_set():
-            raise SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
+            raise self._gone()
+        dispatcher = self._dispatcher or await self._widen()
         try:
             if OBSERVABILITY_SETTINGS.enable_instrumentation:
                 return await measured(
                     CLIENT_DURATION,
                     method,
                     wire,
-                    lambda: self._raw(method, wire, options),
+                    lambda: dispatcher.request(method, wire, headers, ctx, name),
                     protocol_version=self.negotiated.protocol_version,
                     code_of=lambda error: error.code if isinstance(error, RpcError) else None,
                 )
-            return await self._raw(method, wire, options)
+            return await dispatcher.request(method, wire, headers, ctx, name)
         except RpcError as error:
             raise self._translate(method, error) from None
 
-    async def _raw(self, method: str, wire: JsonObject, options: CallOptions) -> JsonObject:
-        try:
-            return await self._dispatcher.send_raw_request(method, wire, options)
-        except MCPError as error:
-            raise RpcError(error.code, error.message, error.data) from None
+    async def _widen(self) -> Dispatcher:
+        """Have the long way opened, by the task that owns the session."""
+        self._wanted.set()
+        await self._widened.wait()
+        if self._dispatcher is None:
+            raise self._gone()
+        return self._dispatcher
+
+    def _gone(self) -> SessionGone:
+        return SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
 
     def _translate(self, method: str, error: RpcError) -> UpstreamError:
         code, text = error.code, error.message
@@ -354,7 +387,7 @@ class Session:
     async def _discover(self, *, required: bool) -> Negotiated | None:
         try:
             with anyio.fail_after(PROBE_TIMEOUT_SECONDS):
-                result = await self.request("server/discover", {})
+                result = await self._probe()
         except UpstreamRefused as error:
             data: JsonValue = error.data
             supported = cast("JsonMapping", data).get("supported") if isinstance(data, dict) else None
@@ -377,11 +410,19 @@ class Session:
             cast("JsonMapping", meta.get("io.modelcontextprotocol/serverInfo") or {}),
         )
 
+    async def _probe(self) -> JsonObject:
+        try:
+            return await self.request("server/discover", {})
+        except UpstreamLost:
+            if self.exchange is None or isinstance(self.exchange, PipeExchange):
+                raise
+            self._is_plain = False  # the SDK's client reads answers that the exchange does not
+            return await self.request("server/discover", {})
+
     async def _initialize(self, capabilities: JsonMapping) -> Negotiated:
         self.negotiated = Negotiated("legacy", LATEST_HANDSHAKE_VERSION, {})
         params = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": capabilities, "clientInfo": self._client}
-        options: CallOptions = {"cancel_on_abandon": False}
-        result = await self._send("initialize", params, options)
+        result = await self._dispatch("initialize", params, {}, None)
         version = result.get("protocolVersion")
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise UpstreamError(f"Server {self.server!r} answered with protocol version {version!r}, which is unknown.", server=self.server)
@@ -396,18 +437,13 @@ class Session:
         await self.notify("notifications/initialized")
         return agreed
 
-    async def _on_request(self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> JsonObject:
-        try:
-            return await self._answer(method, params or {})
-        except RpcError as error:
-            raise MCPError(error.code, error.message, error.data) from None
-
-    async def _answer(self, method: str, params: JsonMapping) -> JsonObject:
+    async def answer(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
+        """As `Taker`."""
         if method == "ping":
             return {}
         if method not in ("sampling/createMessage", "elicitation/create", "roots/list"):
             raise RpcError(METHOD_NOT_FOUND, "Method not found", method)
-        ctx = _calling.get() or self._only_caller()
+        ctx = ctx or self._only_caller()
         try:
             return await self._hooks.answer({"method": method, "params": dict(params)}, ctx)
         except ModelError as error:
@@ -418,16 +454,20 @@ class Session:
             raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY if data else INVALID_REQUEST, str(error), data) from None
         except GatewayError as error:
             raise RpcError(INVALID_REQUEST, str(error)) from None
+        except Exception:  # as the SDK's dispatcher: a mistake of ours costs this one answer
+            logger.exception("%s: %s could not be answered", self.server, method)
+            raise RpcError(INTERNAL_ERROR, "Internal server error") from None
 
-    async def _on_notify(self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> None:
-        await self._take_notice(method, params or {}, _calling.get() or self._only_caller())
-
-    async def _take_notice(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
+    async def hear(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
+        """As `Taker`."""
         if method in ("notifications/progress", "notifications/cancelled"):
             return
         if method == "notifications/tools/list_changed":
             self.forget_tools()
-        await self._hooks.notified(method, params, ctx)
+        try:
+            await self._hooks.notified(method, params, ctx or self._only_caller())
+        except Exception:  # as the SDK's dispatcher: what a caller does with it is no affair of the server's connection
+            logger.exception("%s: %s could not be taken", self.server, method)
 
     def _only_caller(self) -> CallContext | None:
         """The call a message belongs to when only one downstream session has calls running, else `None`."""
@@ -437,14 +477,34 @@ class Session:
         owners = {c.client.session_id for c in calls}
         return calls[-1] if len(owners) == 1 and None not in owners else None
 
-    async def serve(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Run the read loop until the connection ends; `open_session` starts it."""
+    async def serve(self) -> None:
+        """Take what the server says by itself, until the connection ends; `open_session` starts it."""
         try:
-            await self._dispatcher.run(self._on_request, self._on_notify, task_status=task_status)
+            await self._link.serve(self)
         finally:
-            self.closed.set()
-            if self.exchange is not None:
-                self.exchange.close()
+            self._end()
+
+    async def serve_widened(self) -> None:
+        """The same for the long way, from when it is wanted."""
+        await self._wanted.wait()
+        await load("gateway.upstream.dispatching")
+        from gateway.upstream.dispatching import Dispatcher
+
+        try:
+            async with self._link.widen() as streams:
+                dispatcher = Dispatcher(self.server, streams, self)
+                async with anyio.create_task_group() as tasks:
+                    await tasks.start(dispatcher.run)
+                    self._dispatcher = dispatcher
+                    self._widened.set()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self.closed.set()
+        self._widened.set()
+        if self.exchange is not None:
+            self.exchange.close()
 
 
 def _shares(versions: JsonValue, known: tuple[str, ...] | list[str]) -> list[str]:
@@ -457,27 +517,15 @@ def _text(value: JsonValue) -> str | None:
 
 
 @asynccontextmanager
-async def open_session(
-    server: str, streams: tuple[Any, Any], hooks: SessionHooks, *, client: JsonObject
-) -> AsyncGenerator[Session, None]:
-    """Run a session over a transport's stream pair; `negotiate` is the caller's next step.
+async def open_session(server: str, link: Link, hooks: SessionHooks, *, client: JsonObject) -> AsyncGenerator[Session, None]:
+    """Run a session over an open link; `negotiate` is the caller's next step.
 
     Leaving cancels what is in flight. `client` is the `clientInfo` we present.
     """
-    read, write = streams
-
-    async def note(error: Exception) -> None:
-        logger.debug("%s: transport said %s", server, type(error).__name__)
-
-    dispatcher: JSONRPCDispatcher[TransportContext] = JSONRPCDispatcher(
-        cast("contextlib.AbstractAsyncContextManager[SessionMessage]", read),  # pyright: ignore[reportArgumentType]  # a private Protocol of the SDK
-        write,
-        on_stream_exception=note,
-    )
-    session = Session(server, dispatcher, hooks, client)
-    session.exchange = write.exchange if isinstance(write, PipeWriter) else None
+    session = Session(server, link, hooks, client)
     async with anyio.create_task_group() as tasks:
-        await tasks.start(session.serve)
+        tasks.start_soon(session.serve)
+        tasks.start_soon(session.serve_widened)
         try:
             yield session
         finally:

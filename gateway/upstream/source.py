@@ -36,9 +36,9 @@ from gateway.tools.drive import keyed
 from gateway.upstream.children import ChildProcesses
 from gateway.upstream.connection import Connection
 from gateway.upstream.conversing import converse
+from gateway.upstream.credentials import OwnedCredentials
 from gateway.upstream.delivery import Delivery
 from gateway.upstream.hop import VIA_KEY, without_loops, without_owned_meta
-from gateway.upstream.http import OwnedCredentials
 from gateway.upstream.inputs import Answered, AskServices, InputGuard, Relayed, to_input_required
 from gateway.upstream.listing import Listing, list_all, to_listed
 from gateway.upstream.pinning import Pinning

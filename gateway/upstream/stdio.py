@@ -15,40 +15,47 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream
-from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
-from mcp.shared.message import SessionMessage
 
 from gateway.config.models import StdioServer
 from gateway.errors import UpstreamUnavailable
+from gateway.sdk import load
 from gateway.upstream.children import ChildProcesses
-from gateway.upstream.pipe import ChildLog, Pipe, PipeWriter
+from gateway.upstream.link import Link
+from gateway.upstream.links import PipeLink, StreamLink
+from gateway.upstream.pipe import ChildLog, Pipe
 
 __all__ = ["ChildLog", "open_stdio"]
 
 GRACE_SECONDS = 2.0
 """Time to leave after standard input closed, and again after SIGTERM; then SIGKILL."""
 
-Reader = MemoryObjectReceiveStream[SessionMessage | Exception]
+_INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+"""Variables of our environment that a child gets too; the SDK's choice."""
 
 
 @asynccontextmanager
 async def open_stdio(
-    server: str, entry: StdioServer, log: ChildLog, *, max_line_bytes: int, children: ChildProcesses | None = None
-) -> AsyncGenerator[tuple[Reader, PipeWriter], None]:
-    """Start the child and yield its message streams; leaving stops it and everything it started.
+    server: str, entry: StdioServer, log: ChildLog, *, max_line_bytes: int, children: ChildProcesses | None = None, is_direct: bool = True
+) -> AsyncGenerator[Link, None]:
+    """Start the child and yield the link to it, by the SDK only without `is_direct`; leaving stops it and everything it started.
 
     With `children` it also ends when the gateway is killed.
 
     Raises:
         UpstreamUnavailable: The program cannot be started.
     """
-    env = {**get_default_environment(), **entry.env}
     if sys.platform == "win32":
+        await load("mcp.client.stdio")
+        from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
+
+        env = {**get_default_environment(), **entry.env}
         parameters = StdioServerParameters(command=entry.command, args=list(entry.args), env=env, cwd=entry.cwd)
         async with stdio_client(parameters) as streams:
-            yield streams  # pyright: ignore[reportReturnType]  # the SDK types them as protocols
+            yield StreamLink(streams)
         return
+    # What begins like this is a function that an old shell exported, and would be run.
+    ours = {name: value for name in _INHERITED if (value := os.environ.get(name)) is not None and not value.startswith("()")}
+    env = {**ours, **entry.env}
     how: dict[str, Any] = {"env": env, "cwd": entry.cwd, "start_new_session": True}
     try:
         transport, pipe = await asyncio.get_running_loop().subprocess_exec(
@@ -60,20 +67,15 @@ async def open_stdio(
     group = transport.get_pid()
     if children is not None:
         await children.guard(group)
-    send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(pipe.hand_on_forever, send)
-        try:
-            yield receive, PipeWriter(pipe)
-        finally:
-            with anyio.CancelScope(shield=True):
-                receive.close()
-                await _stop(pipe, group)
-                log.exit_code = transport.get_returncode()
-                transport.close()
-                if children is not None:
-                    await children.release(group)
-            tasks.cancel_scope.cancel()
+    try:
+        yield PipeLink(pipe, is_direct=is_direct)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _stop(pipe, group)
+            log.exit_code = transport.get_returncode()
+            transport.close()
+            if children is not None:
+                await children.release(group)
 
 
 async def _stop(pipe: Pipe, group: int) -> None:

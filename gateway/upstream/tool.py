@@ -7,8 +7,6 @@ import secrets
 from collections.abc import Mapping
 from typing import Protocol, cast
 
-from mcp.shared.inbound import mcp_param_headers
-
 from gateway.errors import NotFound, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonObject
 from gateway.protocol import INVALID_PARAMS
@@ -17,6 +15,7 @@ from gateway.tools.context import CallContext
 from gateway.tools.recorded import FOLLOWED_TASK
 from gateway.upstream.hop import without_owned_meta
 from gateway.upstream.listing import Listed
+from gateway.upstream.param_headers import param_headers
 from gateway.upstream.tasks import TaskFollower
 
 
@@ -61,7 +60,7 @@ class RemoteTool:
         """Send `tools/call` under the native name."""
         listed = self._listed
         name = listed.definition.name
-        headers = mcp_param_headers(listed.headers, arguments) if listed.headers else None
+        headers = param_headers(listed.headers, arguments) if listed.headers else None
         if listed.meta:
             ctx = dataclasses.replace(ctx, meta={**ctx.meta, **listed.meta})
         kept = ctx.durable.kept(FOLLOWED_TASK) if ctx.durable is not None else None

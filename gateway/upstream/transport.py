@@ -1,28 +1,25 @@
-"""Opens the transport of a server entry: stdio, streamable HTTP, or the old HTTP+SSE.
+"""Opens the way to a server entry: stdio, streamable HTTP, or the old HTTP+SSE.
 
-Yields the SDK's message streams; everything above is the same for all three. Not a place for protocol.
+Yields a `Link`; everything above it is the same for all three. Not a place for protocol.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
-
-import httpx2
-from mcp.client.sse import sse_client
-from mcp.client.streamable_http import streamable_http_client
 
 from gateway.config.models import HttpServer, ServerEntry, SseServer, StdioServer
 from gateway.config.policies import SourcePolicy
 from gateway.errors import UpstreamUnavailable
 from gateway.json_types import JsonObject
+from gateway.sdk import load
 from gateway.upstream.children import ChildProcesses, Holder
-from gateway.upstream.exchange import Exchange, open_exchange
-from gateway.upstream.http import Credentials, build_http_client, build_sse_client
-from gateway.upstream.pipe import PipeWriter
+from gateway.upstream.credentials import Credentials
+from gateway.upstream.exchange import open_exchange
+from gateway.upstream.link import Link, Streams
+from gateway.upstream.links import HttpLink, StreamLink
 from gateway.upstream.stdio import ChildLog, open_stdio
 
 MAX_MESSAGE_BYTES = 67_108_864
@@ -44,21 +41,14 @@ class Remote:
     """What OAuth gives; `None` leaves the entry's fixed headers."""
 
     @asynccontextmanager
-    async def open(self, log: ChildLog, holder: Holder) -> AsyncGenerator[tuple[Any, Any], None]:
+    async def open(self, log: ChildLog, holder: Holder) -> AsyncGenerator[Link, None]:
         """`open_transport`, a child process within its place among the gateway's children, held by `holder`."""
         async with AsyncExitStack() as stack:
             if self.children is not None and isinstance(self.entry, StdioServer):
                 await stack.enter_async_context(self.children.place(self.name, holder))
-            read, write = await stack.enter_async_context(open_transport(self.name, self.entry, log, self.credentials, self.children))
-            if isinstance(write, PipeWriter) and self.policy.direct_path == "off":
-                write.exchange = None
-            yield read, write
-
-    def exchange(self) -> Exchange | None:
-        """The short cut for plain calls (`open_exchange`); the caller closes it."""
-        if self.policy.direct_path == "off":
-            return None
-        return open_exchange(self.name, self.entry, self.credentials, max_body_bytes=MAX_MESSAGE_BYTES)
+            is_direct = self.policy.direct_path != "off"
+            way = open_transport(self.name, self.entry, log, self.credentials, self.children, is_direct=is_direct)
+            yield await stack.enter_async_context(way)
 
 
 @asynccontextmanager
@@ -68,33 +58,42 @@ async def open_transport(
     log: ChildLog,
     credentials: Credentials | None = None,
     children: ChildProcesses | None = None,
-) -> AsyncGenerator[tuple[Any, Any], None]:
-    """Connect to `entry` and yield `(read, write)`; leaving ends the connection or the child process.
+    *,
+    is_direct: bool = True,
+) -> AsyncGenerator[Link, None]:
+    """Connect to `entry` and yield the link; leaving ends the connection or the child process.
 
-    `children` are the gateway's own; a program's child is the program's to watch over.
+    `children` are the gateway's own; a program's child is the program's to watch over. Without `is_direct` everything goes through
+    the SDK.
 
     Raises:
         UpstreamUnavailable: The child cannot be started, or the URL is unusable.
     """
     if isinstance(entry, StdioServer):
-        async with open_stdio(server, entry, log, max_line_bytes=MAX_MESSAGE_BYTES, children=children) as streams:
-            yield streams
+        async with open_stdio(server, entry, log, max_line_bytes=MAX_MESSAGE_BYTES, children=children, is_direct=is_direct) as link:
+            yield link
         return
     _check_url(server, entry)
+    if isinstance(entry, HttpServer) and is_direct:
+        exchange = open_exchange(server, entry, credentials, max_body_bytes=MAX_MESSAGE_BYTES)
+        if exchange is not None:
+            yield HttpLink(exchange, lambda: _open_streams(server, entry, credentials))
+            return
+    async with _open_streams(server, entry, credentials) as streams:
+        yield StreamLink(streams)
+
+
+@asynccontextmanager
+async def _open_streams(server: str, entry: HttpServer | SseServer, credentials: Credentials | None) -> AsyncGenerator[Streams, None]:
+    await load("gateway.upstream.streams")
+    from gateway.upstream.streams import open_sse, open_streamable
+
+    way: AbstractAsyncContextManager[Streams]
     if isinstance(entry, SseServer):
-
-        def client_of(
-            headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
-        ) -> httpx2.AsyncClient:
-            return build_sse_client(server, entry.url, entry.headers, credentials, timeout or httpx2.Timeout(60.0))
-
-        async with sse_client(entry.url, httpx_client_factory=client_of) as streams:
-            yield streams
-        return
-    async with (
-        build_http_client(server, entry.url, entry.headers, credentials, max_body_bytes=MAX_MESSAGE_BYTES) as client,
-        streamable_http_client(entry.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
-    ):
+        way = open_sse(server, entry, credentials)
+    else:
+        way = open_streamable(server, entry, credentials, max_message_bytes=MAX_MESSAGE_BYTES)
+    async with way as streams:
         yield streams
 
 

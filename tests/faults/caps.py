@@ -184,7 +184,7 @@ CAPS: tuple[Cap, ...] = (
         "test_one_call_tries_a_failing_server_and_the_others_fail_at_once_meanwhile",
     ),
     Cap(
-        "gateway.upstream.http:MAX_RETRY_SECONDS",
+        "gateway.upstream.standins:MAX_RETRY_SECONDS",
         "how long a server may want to be left alone",
         "tests/upstream/test_supervision.py",
         "test_a_server_that_wants_to_be_left_alone_is_left_alone",

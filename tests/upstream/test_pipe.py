@@ -17,9 +17,9 @@ from gateway.config.models import StdioServer
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
 from gateway.tools.context import CallContext
-from gateway.upstream.http import TOO_LARGE
 from gateway.upstream.pipe import ChildLog, PipeExchange
-from gateway.upstream.session import open_session
+from gateway.upstream.session import Session, open_session
+from gateway.upstream.standins import TOO_LARGE
 from gateway.upstream.stdio import open_stdio
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the SDK's client is used there")
@@ -55,8 +55,8 @@ async def child(script: str, log: list[str] | None = None, *, max_line_bytes: in
     """A child with this loop, and the short cut to it."""
     entry = StdioServer(command=sys.executable, args=["-S", "-c", START + script])
     with anyio.fail_after(SECONDS):
-        async with open_stdio("up", entry, ChildLog(), max_line_bytes=max_line_bytes) as streams:
-            async with open_session("up", streams, Heard([] if log is None else log), client={"name": "test", "version": "1"}) as session:
+        async with open_stdio("up", entry, ChildLog(), max_line_bytes=max_line_bytes) as link:
+            async with open_session("up", link, Heard([] if log is None else log), client={"name": "test", "version": "1"}) as session:
                 assert isinstance(session.exchange, PipeExchange)
                 yield session.exchange
 
@@ -206,14 +206,16 @@ hear()
 """
     entry = StdioServer(command=sys.executable, args=["-S", "-c", START + script])
     with anyio.fail_after(SECONDS):
-        async with open_stdio("up", entry, ChildLog(), max_line_bytes=1 << 20) as (read, _):
+        async with open_stdio("up", entry, ChildLog(), max_line_bytes=1 << 20) as link:
             heard: list[int] = []
-            async for item in read:
-                assert isinstance(item, SessionMessage)
-                heard.append(json.loads(item.message.model_dump_json())["params"]["n"])
-                if len(heard) == 1:
-                    await anyio.sleep(0.1)  # time to say it all, if it were read
-                    assert not (tmp_path / "all").exists()
-                if len(heard) == 3_000:
-                    break
+            async with link.widen() as (read, _), anyio.create_task_group() as tasks:
+                tasks.start_soon(link.serve, Session("up", link, Heard([]), {}))
+                async for item in read:
+                    assert isinstance(item, SessionMessage)
+                    heard.append(json.loads(item.message.model_dump_json())["params"]["n"])
+                    if len(heard) == 1:
+                        await anyio.sleep(0.1)  # time to say it all, if it were read
+                        assert not (tmp_path / "all").exists()
+                    if len(heard) == 3_000:
+                        tasks.cancel_scope.cancel()
     assert heard == list(range(3_000))

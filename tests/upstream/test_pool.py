@@ -16,8 +16,8 @@ from gateway.config.models import HttpServer
 from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
 from gateway.protocol import RpcError
 from gateway.upstream.exchange import Exchange, open_exchange
-from gateway.upstream.http import BUSY, LOST, NOT_SENT, TOO_LARGE, UNAUTHORIZED
 from gateway.upstream.pool import MAX_HEAD_BYTES, Pool, TooLarge
+from gateway.upstream.standins import BUSY, LOST, NOT_SENT, TOO_LARGE, UNAUTHORIZED
 
 ASK = b"POST /mcp HTTP/1.1\r\nhost: here\r\ncontent-length: 0\r\n\r\n"
 LIMIT = 1_000_000

@@ -45,6 +45,9 @@ from gateway.upstream.library.link import Link, Wire
 from gateway.upstream.library.options import MCPToolOptions, needs_approval, to_policy
 from gateway.upstream.library.results import error_text, prompt_schema, to_contents, to_prompt_text
 from gateway.upstream.library.sampling import SamplingDesk
+from gateway.upstream.link import Link as UpstreamLink
+from gateway.upstream.link import Streams
+from gateway.upstream.links import StreamLink
 from gateway.upstream.listing import Listed, list_all, to_listed
 from gateway.upstream.session import TASKS_EXTENSION, Envelope, Session, open_session, with_extension
 from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
@@ -57,6 +60,10 @@ LIST_SECONDS = 60.0
 
 _CLIENT: JsonObject = {"name": "moongate-library", "version": version("moongate")}
 _RELOADS = {"notifications/tools/list_changed": "tools", "notifications/prompts/list_changed": "prompts"}
+
+
+def _link(way: Streams | UpstreamLink) -> UpstreamLink:
+    return StreamLink(way) if isinstance(way, tuple) else way
 
 
 class MCPTool(ABC):
@@ -95,8 +102,8 @@ class MCPTool(ABC):
     # -- connection --------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def get_streams(self) -> AbstractAsyncContextManager[tuple[Any, Any]]:
-        """The transport's stream pair; entered and left in one task."""
+    def get_streams(self) -> AbstractAsyncContextManager[Streams | UpstreamLink]:
+        """The way to the server, a stream pair of the SDK or a link; entered and left in one task."""
 
     @property
     def is_connected(self) -> bool:
@@ -146,7 +153,7 @@ class MCPTool(ABC):
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[Session, None]:
         seconds = self._policy.connect_timeout_seconds
-        async with self.get_streams() as streams, open_session(self.name, streams, self, client=_CLIENT) as session:
+        async with self.get_streams() as way, open_session(self.name, _link(way), self, client=_CLIENT) as session:
             try:
                 with anyio.fail_after(seconds):
                     await session.negotiate("auto", self._desk.capabilities)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from gateway.config.models import HttpServer, StdioServer
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.context import CallContext
 from gateway.upstream.library.mcp_tool import MCPTool
 from gateway.upstream.library.options import MCPToolOptions
+from gateway.upstream.link import Link, Streams
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.transport import MAX_MESSAGE_BYTES, open_transport
 
@@ -44,11 +45,11 @@ class MCPStdioTool(MCPTool):
         self.cwd = cwd
 
     @asynccontextmanager
-    async def get_streams(self) -> AsyncGenerator[tuple[Any, Any], None]:
+    async def get_streams(self) -> AsyncGenerator[Streams | Link, None]:
         """Start the child; leaving ends it and everything it started."""
         entry = StdioServer(command=self.command, args=self.args, env=self.env, cwd=self.cwd)
-        async with open_transport(self.name, entry, ChildLog()) as streams:
-            yield streams
+        async with open_transport(self.name, entry, ChildLog()) as link:
+            yield link
 
 
 class MCPStreamableHTTPTool(MCPTool):
@@ -74,11 +75,11 @@ class MCPStreamableHTTPTool(MCPTool):
         self._header_provider = header_provider
 
     @asynccontextmanager
-    async def get_streams(self) -> AsyncGenerator[tuple[Any, Any], None]:
+    async def get_streams(self) -> AsyncGenerator[Streams | Link, None]:
         """Connect with our bounded client, or the program's own."""
         if self._http_client is None:
-            async with open_transport(self.name, HttpServer(url=self.url, headers=self.headers), ChildLog()) as streams:
-                yield streams
+            async with open_transport(self.name, HttpServer(url=self.url, headers=self.headers), ChildLog()) as link:
+                yield link
             return
         from mcp.client.streamable_http import streamable_http_client
 

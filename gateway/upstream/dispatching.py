@@ -1,0 +1,138 @@
+"""`Dispatcher`: requests over the SDK's `JSONRPCDispatcher` and its message streams.
+
+For what the short way of a `Link` does not do: 2025 servers with all they ask and say, and the SDK's transports. Loaded when a
+session first needs it (`gateway.sdk`). The SDK's `ClientSession` is not used, because a relay needs what that one fixes:
+per-request client capabilities, results passed through unmodelled, no output re-validation, no hidden `tools/list` (protocol.md
+§5.2). The dispatcher's lifecycle is provisional in the SDK, so nothing outside this module touches it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Self, cast
+
+import anyio
+import anyio.abc
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.dispatcher import CallOptions, DispatchContext
+from mcp.shared.exceptions import MCPError
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.message import SessionMessage
+from mcp.shared.transport_context import TransportContext
+from mcp_types import jsonrpc_message_adapter
+
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import RpcError
+from gateway.tools.context import CallContext
+from gateway.upstream.link import Streams, Taker
+from gateway.upstream.pipe import Pipe
+
+logger = logging.getLogger(__name__)
+
+_calling: ContextVar[CallContext | None] = ContextVar("moongate_calling", default=None)
+"""The call on whose behalf a request goes out. The SDK's HTTP transport carries it along to whatever the server
+sends on that request's stream, which is the only way to know whom an ask or log line is for (protocol.md §5.3)."""
+
+
+class Dispatcher:
+    """One dispatcher over one pair of streams; `run` must be going."""
+
+    def __init__(self, server: str, streams: Streams, taker: Taker) -> None:
+        async def note(error: Exception) -> None:
+            logger.debug("%s: transport said %s", server, type(error).__name__)
+
+        read, write = streams
+        self._taker = taker
+        self._inner: JSONRPCDispatcher[TransportContext] = JSONRPCDispatcher(
+            cast("contextlib.AbstractAsyncContextManager[SessionMessage]", read),  # pyright: ignore[reportArgumentType]  # a private Protocol of the SDK
+            write,
+            on_stream_exception=note,
+        )
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Read until the streams end."""
+        await self._inner.run(self._on_request, self._on_notify, task_status=task_status)
+
+    async def request(
+        self, method: str, params: JsonMapping, headers: Mapping[str, str], ctx: CallContext | None, name: str | None = None
+    ) -> JsonObject:
+        """Send one request and return its result. Cancelling it cancels it at the server, but for `initialize`.
+
+        `name` is its id, else it gets a number.
+
+        Raises:
+            RpcError: An error came back, or the connection ended.
+        """
+        options: CallOptions = {"headers": dict(headers)}
+        if ctx is not None and ctx.wants_progress:
+            options["on_progress"] = ctx.progress
+        if name is not None:
+            options["request_id"] = name
+        if method == "initialize":
+            options = {"cancel_on_abandon": False}
+        token = _calling.set(ctx)
+        try:
+            return await self._inner.send_raw_request(method, params, options)
+        except MCPError as error:
+            raise RpcError(error.code, error.message, error.data) from None
+        finally:
+            _calling.reset(token)
+
+    async def notify(self, method: str, params: JsonMapping | None, headers: Mapping[str, str]) -> None:
+        """Send a notification."""
+        await self._inner.notify(method, params, {"headers": dict(headers)})
+
+    async def _on_request(self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> JsonObject:
+        try:
+            return await self._taker.answer(method, params or {}, _calling.get())
+        except RpcError as error:
+            raise MCPError(error.code, error.message, error.data) from None
+
+    async def _on_notify(self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> None:
+        await self._taker.hear(method, params or {}, _calling.get())
+
+
+class PipeWriter:
+    """What the dispatcher writes to (the SDK's `WriteStream`) where the server is a child process."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Write one message. Raises `BrokenResourceError` where the child takes none."""
+        await self._pipe.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+
+    async def aclose(self) -> None:
+        """Nothing is written any more; the input is closed with the child."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def message_streams() -> tuple[
+    MemoryObjectSendStream[SessionMessage | Exception],
+    MemoryObjectReceiveStream[SessionMessage | Exception],
+    Callable[[JsonObject], Awaitable[None]],
+]:
+    """A stream to the dispatcher, unbuffered: its ends, and what puts a decoded message in."""
+    out, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+
+    async def put(message: JsonObject) -> None:
+        try:
+            item = SessionMessage(jsonrpc_message_adapter.validate_python(message, by_name=False))
+        except ValueError:
+            logger.debug("a message that the SDK does not take was dropped")
+            return
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody hears it any more
+            await out.send(item)
+
+    return out, read, put

@@ -1,0 +1,67 @@
+"""What stands in for a server's answer where there is none: the JSON-RPC codes of our own, and the words that go with them.
+
+Whatever carries a request (the short cuts, the SDK's transport) says so in the same way, and `session` translates.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from email.utils import parsedate_to_datetime
+
+from gateway.protocol import RpcError
+
+NOT_SENT = -31001
+"""JSON-RPC code of our own stand-in answer: the request never reached the server."""
+
+LOST = -31002
+"""JSON-RPC code of our own stand-in answer: the connection broke after the request went out."""
+
+UNAUTHORIZED = -31003
+"""JSON-RPC code of our own stand-in answer: the server wants (other) credentials."""
+
+FORBIDDEN = -31004
+"""JSON-RPC code of our own stand-in answer: the credentials do not suffice for this request."""
+
+SESSION_GONE = -31010
+"""JSON-RPC code of our own stand-in answer: the server does not know the session, so it did not take the request."""
+
+BUSY = -31011
+"""JSON-RPC code of our own stand-in answer: the server turned the request away (429, 503); `data` is the seconds to wait."""
+
+TOO_LARGE = -31012
+"""JSON-RPC code of our own stand-in answer: the server answered, with more than is taken."""
+
+DEFAULT_RETRY_SECONDS = 1.0
+"""Wait after 429 or 503 without a usable `Retry-After`."""
+
+MAX_RETRY_SECONDS = 300.0
+"""Longest wait a server may ask for; after it one call tries again."""
+
+
+def turned_away(server: str, status: int, retry_after: str) -> RpcError | None:
+    """What stands in for an answer to a request that was not taken: for want of credentials, or because there are too many."""
+    if status in (401, 403):
+        fix = f"set or fix its credentials under `headers`, or `policies.{server}.auth`"
+        return RpcError(UNAUTHORIZED if status == 401 else FORBIDDEN, f"Server {server!r} answered {status}; {fix}.")
+    if status in (429, 503):
+        seconds = _retry_after(retry_after)
+        return RpcError(BUSY, f"it answered {status} and wants to be left alone for {seconds:g} s", seconds)
+    return None
+
+
+def too_large(limit: int) -> str:
+    """What is said of an answer over `limit` bytes."""
+    return f"the answer is larger than {limit} bytes, which is more than is taken; ask for less of it"
+
+
+def _retry_after(value: str) -> float:
+    """Seconds to wait by a `Retry-After` header, which is a number or a date."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except (TypeError, ValueError, OverflowError):
+            seconds = DEFAULT_RETRY_SECONDS
+    return min(max(seconds, DEFAULT_RETRY_SECONDS), MAX_RETRY_SECONDS) if math.isfinite(seconds) else DEFAULT_RETRY_SECONDS
