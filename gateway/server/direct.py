@@ -14,13 +14,10 @@ Plain asyncio: a call is one task and one future, because a task group, a stream
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Set
 from typing import TYPE_CHECKING, cast
 
-from mcp.shared.inbound import InboundModernRoute, classify_inbound_request
-from mcp_types import methods
-from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from gateway.auth.principal import Principal
@@ -28,11 +25,12 @@ from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, SERVER_INFO_META_KEY
 from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
-from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession, modern_profile
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
+from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import ClientProfile, LateClocks
+from gateway.tools.context import LateClocks
 from gateway.tools.guard import GuardedTool
 from gateway.upstream.exchange import has_odd_number
 
@@ -51,19 +49,11 @@ Takes = Callable[[str, GuardedTool], bool]
 MAX_KNOWN_TOOLS = 50_000
 """Tools remembered with whether headers mirror their arguments; then all are looked at again."""
 
-MAX_KNOWN_CLIENTS = 256
-"""Client declarations remembered as valid."""
-
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _JSON: Headers = [(b"content-type", b"application/json")]
 _WANTED = frozenset({b"application/json", b"text/event-stream"})
 _REQUEST = frozenset({"jsonrpc", "id", "method", "params"})
 _PARAMS = frozenset({"name", "arguments", "_meta"})
-_INFO_KEY = "io.modelcontextprotocol/clientInfo"
-_CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
-_VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
-_ENVELOPE_KEYS = (_VERSION_KEY, _CAPABILITIES_KEY, _INFO_KEY)
-_ENVELOPE = frozenset(_ENVELOPE_KEYS)
 _BLOCKS: Mapping[str, Set[str]] = {
     "text": frozenset({"type", "text"}),
     "image": frozenset({"type", "data", "mimeType"}),
@@ -83,7 +73,7 @@ class DirectPath:
         self._path = path
         self._max_request_bytes = max_request_bytes
         self._takes = takes
-        self._envelopes = KnownEnvelopes()
+        self._envelopes = Envelopes(lambda: server.has_sdk)
         self._accepting: set[bytes] = set()
         self._mirrored: dict[str, tuple[GuardedTool, bool]] = {}
         self._stamp: JsonObject | None = None
@@ -218,12 +208,9 @@ class DirectPath:
     def _modern_params(self, message: JsonObject, headers: Mapping[bytes, bytes]) -> JsonObject | None:
         """The parameters of a plain call of 2026 whose headers say what it says."""
         params = _plain_params(message) if headers.get(b"mcp-method") == b"tools/call" else None
-        if params is None or not _is_plain_meta(params.get("_meta"), _ENVELOPE):
+        if params is None or not _is_plain_meta(params.get("_meta"), ENVELOPE):
             return None
-        if _says_the_same(params, headers):
-            return params
-        told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
-        return params if isinstance(classify_inbound_request(message, headers=told), InboundModernRoute) else None
+        return params if self._envelopes.agree(message, headers) else None
 
     def _tool(self, params: JsonObject) -> GuardedTool | None:
         """The tool that is called; `None` where it is not for here."""
@@ -257,7 +244,7 @@ class DirectPath:
             return None
         if is_modern:
             if self._stamp is None:
-                self._stamp = self._server.mcp.server_info_stamp
+                self._stamp = self._server.identity
             meta = cast("JsonObject", result.get("_meta") or {})
             result = {**result, "_meta": {**meta, SERVER_INFO_META_KEY: self._stamp}}
         elif not isinstance(result.get("structuredContent", {}), dict):
@@ -364,16 +351,6 @@ def _is_plain_meta(meta: JsonValue, envelope: Collection[str]) -> bool:
     return not own or not any(key == "progressToken" or key.startswith("io.modelcontextprotocol/") for key in own)
 
 
-def _says_the_same(params: JsonMapping, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether headers and body of a call agree in the plainest way; what is said in any other is for the SDK to judge."""
-    name, meta = cast("str", params["name"]), cast("JsonMapping", params["_meta"])
-    version = meta.get(_VERSION_KEY)
-    if not isinstance(version, str) or not name.isascii() or "=?" in name or _CAPABILITIES_KEY not in meta:
-        return False
-    given = headers.get(b"mcp-protocol-version")
-    return given in _MODERN and given == version.encode("utf-8", "replace") and headers.get(b"mcp-name") == name.encode()
-
-
 class Replay:
     """The ASGI `receive` of a request that was looked at, from its beginning."""
 
@@ -400,29 +377,6 @@ class Replay:
     async def __call__(self) -> Message:
         """As `receive`."""
         return self._seen.popleft() if self._seen else await self._receive()
-
-
-class KnownEnvelopes:
-    """Which client declarations are valid: each is shown to the SDK's models once."""
-
-    def __init__(self) -> None:
-        self._valid: OrderedDict[str, ClientProfile] = OrderedDict()
-
-    def profile_of(self, meta: JsonMapping) -> ClientProfile | None:
-        """What a request's `_meta` says of its client, if version, capabilities and name are as the protocol has them."""
-        envelope = {key: meta[key] for key in _ENVELOPE_KEYS if key in meta}
-        key = repr(envelope)
-        known = self._valid.get(key)
-        if known is not None:
-            return known
-        try:
-            methods.validate_client_request("tools/call", str(envelope[_VERSION_KEY]), {"name": "any", "_meta": envelope})
-        except (ValidationError, ValueError, KeyError):
-            return None
-        profile = self._valid[key] = modern_profile(str(envelope[_VERSION_KEY]), envelope)
-        if len(self._valid) > MAX_KNOWN_CLIENTS:
-            self._valid.popitem(last=False)
-        return profile
 
 
 def is_plain_result(result: JsonMapping) -> bool:

@@ -25,7 +25,8 @@ from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable, NotFound, PolicyDenied, ToolFailed, UpstreamLost, UpstreamRefused
 from gateway.server.build import GatewayServer
 from gateway.server.direct import DirectPath
-from gateway.server.http import KeyGate, build_http_app, security_settings
+from gateway.server.http import KeyGate, build_http_app
+from gateway.server.origins import places_of
 from gateway.server.underway import HAND_ON_SECONDS
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, OnChange, TaskStarted, Tool, ToolDefinition, ToolOutcome
@@ -144,7 +145,7 @@ class House:
         self.longer = build_http_app(self.server, settings, keys, **where, ready=lambda: True)
         self.behind = Counting(self.longer)
         direct = DirectPath(self.behind, self.server, path=settings.path, max_request_bytes=settings.max_request_bytes)
-        self.direct = KeyGate(direct, keys, security_settings(settings, **where), requires_key=False, direct=direct)
+        self.direct = KeyGate(direct, keys, places_of(**where, more_hosts=[], more_origins=[]), requires_key=False, direct=direct)
 
 
     def take(self, scope: Scope, body: bytes) -> Any:
