@@ -31,6 +31,7 @@ from gateway.server.calls import CallHandler
 from gateway.server.clients import Clients, LegacySession
 from gateway.server.lists import ListHandler
 from gateway.server.parked import ParkedCalls
+from gateway.server.plain import PlainAnswers, discovery
 from gateway.server.tasks import TaskHandler
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
@@ -92,6 +93,8 @@ class GatewayServer:
         self.clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
         self.lists = ListHandler(catalog, page_size=page_size, own_id=own_id)
         self._skills = SkillFace(catalog)
+        self.plain = PlainAnswers(self)
+        """Answers what needs neither a call nor the SDK."""
         self._sdk: SdkServer | None = None
         self._make_sdk: Callable[[], SdkServer] | None = None
         self._declare_skills()
@@ -145,6 +148,10 @@ class GatewayServer:
         )
         made.describe(self._told)
         return made
+
+    def discovery(self, principal: Principal) -> JsonObject:
+        """The result of `server/discover`. A caller whose key is not for everything is told of what it may use."""
+        return discovery(self._told if principal.scopes is None else self._instructions(principal), self.extensions)
 
     @property
     def has_sdk(self) -> bool:

@@ -21,6 +21,7 @@ from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.scopes import OWN_SOURCE, judge_scope
 from gateway.server.answers import json_answer, text_answer
+from gateway.server.asked import Asked
 from gateway.server.build import AGUI_PATH, GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.direct import Begun, DirectPath, Takes
@@ -138,7 +139,7 @@ class KeyGate:
         scope[PRINCIPAL_SCOPE_KEY] = principal
         await self._app(scope, receive, send)
 
-    def take(self, scope: Scope, body: bytes) -> Begun | None:
+    def take(self, scope: Scope, body: bytes) -> Begun | Asked | None:
         """As `DirectPath.take`, for what this gate lets through; all else is left to the application, which says why."""
         if self._direct is None or scope["path"] in OPEN_PATHS:
             return None
