@@ -26,6 +26,12 @@ LOG_LEVEL_META_KEY: Final = "io.modelcontextprotocol/logLevel"
 SERVER_INFO_META_KEY: Final = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION_ID_META_KEY: Final = "io.modelcontextprotocol/subscriptionId"
 
+TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
+"""SEP-2663."""
+
+SKILLS_EXTENSION: Final = "io.modelcontextprotocol/skills"
+"""SEP-2640."""
+
 MCP_PROTOCOL_VERSION_HEADER: Final = "mcp-protocol-version"
 MCP_METHOD_HEADER: Final = "mcp-method"
 MCP_NAME_HEADER: Final = "mcp-name"

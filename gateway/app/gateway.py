@@ -61,7 +61,7 @@ from gateway.upstream.pins import Pins
 from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
-    from starlette.routing import Route
+    from starlette.routing import BaseRoute, Route
 
     from gateway.catalog.remote_skills import RemoteSkills
     from gateway.chat.resolve import ModelResolver
@@ -472,7 +472,6 @@ class Gateway:
             ConfigError: The address is taken or may not be used.
         """
         from gateway.app.serving import Endpoint, serve_http
-        from gateway.console.routes import build_routes
         from gateway.server.http import Away, build_http_app, check_bind
 
         check_bind(host, self.keys)
@@ -481,6 +480,12 @@ class Gateway:
         away = None
         if place is not None and self._spread is not None and not place.is_home:
             away = Away(place.home_path, lambda: place.board.home_serves, self._spread.takes)
+
+        def routes() -> list[BaseRoute]:
+            from gateway.console.routes import build_routes
+
+            return [*build_routes(server.name, endpoint.url, self.sources, self.problems), *self._agui(server.http)]
+
         app = build_http_app(
             self._server,
             endpoint.settings,
@@ -488,7 +493,7 @@ class Gateway:
             host=host,
             port=endpoint.port,
             ready=self._settled.is_set,
-            routes=[*build_routes(server.name, endpoint.url, self.sources, self.problems), *self._agui(server.http)],
+            routes=routes,
             away=away,
         )
         await serve_http(endpoint, app, on_ready)

@@ -106,7 +106,8 @@ def _which(entry: StdioServer, base_dir: Path) -> str | None:
 
 def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
     from gateway.auth.keys import KeyStore
-    from gateway.server.http import check_bind, is_loopback
+    from gateway.server.http import check_bind
+    from gateway.server.origins import is_loopback
     from gateway.storage.state import StateFolder, state_dir
 
     config = loaded.config

@@ -86,7 +86,8 @@ class AguiRoute:
             return _refusal(404, f"There is no agent {name!r} here.")
         principal = cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
         if isinstance(verdict := guarded[0].admit(principal), Reject):
-            return insufficient_scope(f"tools:agent/{name}", verdict)
+            content, challenge = insufficient_scope(f"tools:agent/{name}", verdict)
+            return JSONResponse(content, 403, headers=challenge)
         try:
             state, answers = _resumed(wanted)
         except ValueError as error:

@@ -1,7 +1,8 @@
 """`GatewayServer`: the downstream MCP server, one for both eras and both transports.
 
-Puts the handlers on the SDK's low-level `Server` and owns their background work. The transports are `stdio` and
-`http`; what is served is the catalog's.
+Owns what requests share and its background work. Plain 2026 requests are answered with that alone (`plain`, `direct`); all others
+by the SDK's half (`sdk_server`), which is made when the first of them comes. The transports are `stdio` and `http`; what is
+served is the catalog's.
 """
 
 from __future__ import annotations
@@ -15,34 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
-from mcp.server.context import CallNext, HandlerResult
-from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.models import InitializationOptions
-from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
-from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    CallToolRequestParams,
-    CompleteRequestParams,
-    GetPromptRequestParams,
-    NotificationParams,
-    PaginatedRequestParams,
-    ReadResourceRequestParams,
-    ServerCapabilities,
-    ServerTasksCapability,
-    ServerTasksRequestsCapability,
-    SetLevelRequestParams,
-    SubscribeRequestParams,
-    SubscriptionsListenRequestParams,
-    TasksCallCapability,
-    TasksCancelCapability,
-    TasksListCapability,
-    TasksToolsCapability,
-    UnsubscribeRequestParams,
-)
-from pydantic import ValidationError
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from anyio.abc import TaskGroup
 
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog import Catalog
@@ -50,27 +24,28 @@ from gateway.catalog.disclosure import scope_of
 from gateway.catalog.skills import SkillFace
 from gateway.config.models import TaskSettings
 from gateway.errors import StorageError
-from gateway.protocol import MODERN_PROTOCOL_VERSIONS
-from gateway.server.caller import WireCaller
+from gateway.json_types import JsonObject
+from gateway.protocol import SKILLS_EXTENSION, TASKS_EXTENSION
+from gateway.sdk import load
 from gateway.server.calls import CallHandler
-from gateway.server.changes import Changes
-from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, principal_of
-from gateway.server.errors import to_rpc_error
+from gateway.server.clients import Clients, LegacySession
 from gateway.server.lists import ListHandler
 from gateway.server.parked import ParkedCalls
-from gateway.server.reads import ReadHandler
-from gateway.server.skills import bind_skills, declare_skills
-from gateway.server.task_news import TaskNews
+from gateway.server.plain import PlainAnswers, discovery
 from gateway.server.tasks import TaskHandler
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.tools import TaskTools
-from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
-from gateway.telemetry.operations import SERVER_DURATION, measured
 from gateway.tools.base import ChangeKind
 
 if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
     from gateway.server.agui import AguiRoute, Conversations
+    from gateway.server.sdk_server import SdkServer
 
 logger = logging.getLogger(__name__)
 
@@ -82,67 +57,6 @@ REVOKED_SECONDS = 2.0
 
 AGUI_PATH = "/agui/"
 """Where agents are reached by AG-UI applications, each by its name."""
-
-
-async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-    """Outermost middleware: what an unexpected exception says stays here; the SDK would send it to legacy clients as it is.
-
-    Where metrics are made, it measures too.
-    """
-    if OBSERVABILITY_SETTINGS.enable_instrumentation:
-        transport = "pipe" if ctx.request is None else "tcp"
-        return await measured(
-            SERVER_DURATION,
-            ctx.method,
-            ctx.params,
-            lambda: _without_internals(ctx, call_next),
-            protocol_version=ctx.protocol_version,
-            transport=transport,
-            code_of=lambda error: error.code if isinstance(error, MCPError) else None,
-        )
-    return await _without_internals(ctx, call_next)
-
-
-async def _without_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-    try:
-        return await call_next(ctx)
-    except (MCPError, ValidationError):
-        raise
-    except Exception as error:  # the call-handler boundary
-        told = to_rpc_error(error, "modern" if is_modern(ctx) else "legacy")
-        raise MCPError(told.code, told.message, told.data) from None
-
-
-class _Server(Server[Any]):
-    """The SDK server, advertising list changes to legacy HTTP clients too (the SDK passes no options there), and 2025 tasks."""
-
-    def get_capabilities(
-        self,
-        notification_options: NotificationOptions | None = None,
-        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
-        extensions: dict[str, dict[str, Any]] | None = None,
-        *,
-        protocol_version: str | None = None,
-    ) -> ServerCapabilities:
-        """As the SDK's; a 2025-11-25 client is told of tasks in its own dialect."""
-        found = super().get_capabilities(
-            notification_options, experimental_capabilities, extensions, protocol_version=protocol_version
-        )
-        if protocol_version in MODERN_PROTOCOL_VERSIONS:
-            return found
-        calls = ServerTasksRequestsCapability(tools=TasksToolsCapability(call=TasksCallCapability()))
-        tasks = ServerTasksCapability(list=TasksListCapability(), cancel=TasksCancelCapability(), requests=calls)
-        return found.model_copy(update={"tasks": tasks})
-
-    def create_initialization_options(
-        self,
-        notification_options: NotificationOptions | None = None,
-        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
-        extensions: dict[str, dict[str, Any]] | None = None,
-    ) -> InitializationOptions:
-        """As the SDK's, with every list-changed notification on."""
-        options = notification_options or NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
-        return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
 class GatewayServer:
@@ -167,45 +81,24 @@ class GatewayServer:
         self._runner: TaskRunner | None = None
         self._may_call: Callable[[str], bool] | None = None
         self.catalog = catalog
-        self._task_key = hmac.digest(state_key, b"task-handles", "sha256")
+        self._state_key = state_key
+        self._own_id = own_id
+        self.identity: JsonObject = {"name": name, "version": version}
+        """What every answer of 2026 is stamped with."""
         self._instructions = instructions
+        self._told = instructions(LOCAL)
+        self.extensions: dict[str, JsonObject] = {}
+        """What is declared, by the id of the extension."""
         self._stack = AsyncExitStack()
         self.clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
-        self._changes = Changes(catalog, self.clients)
-        self._lists = ListHandler(catalog, self.clients, page_size=page_size, own_id=own_id)
-        self._reads = ReadHandler(catalog, self.clients)
+        self.lists = ListHandler(catalog, page_size=page_size, own_id=own_id)
         self._skills = SkillFace(catalog)
-        self.mcp = _Server(name, version=version, instructions=instructions(LOCAL), get_tool_input_schema=catalog.input_schema)
-        self._register()
-        self.mcp.middleware.append(keep_internals)
-        self.mcp.middleware.append(self._describe_scoped)
-        self.mcp.middleware.append(
-            RequestStateBoundary(
-                RequestStateSecurity(
-                    keys=[state_key], ttl=ask_timeout_seconds, bind_principal=lambda ctx: principal_of(ctx).id
-                ),
-                default_audience=own_id,
-            )
-        )
+        self.plain = PlainAnswers(self)
+        """Answers what needs neither a call nor the SDK."""
+        self._sdk: SdkServer | None = None
+        self._make_sdk: Callable[[], SdkServer] | None = None
+        self._declare_skills()
         catalog.subscribe(self._describe_again)
-
-    def _register(self) -> None:
-        """Bind the handlers. They return wire dicts, which the constructor's typed slots do not admit."""
-        add, lists, reads = self.mcp.add_request_handler, self._lists, self._reads
-        add("tools/list", PaginatedRequestParams, lists.tools)
-        add("resources/list", PaginatedRequestParams, lists.resources)
-        add("resources/templates/list", PaginatedRequestParams, lists.templates)
-        add("prompts/list", PaginatedRequestParams, lists.prompts)
-        add("resources/read", ReadResourceRequestParams, reads.read)
-        add("resources/subscribe", SubscribeRequestParams, reads.subscribe)
-        add("resources/unsubscribe", UnsubscribeRequestParams, reads.unsubscribe)
-        add("prompts/get", GetPromptRequestParams, reads.get_prompt)
-        add("completion/complete", CompleteRequestParams, reads.complete)
-        add("logging/setLevel", SetLevelRequestParams, reads.set_level)
-        add("subscriptions/listen", SubscriptionsListenRequestParams, self._changes.listen)
-        self.mcp.add_notification_handler("notifications/initialized", NotificationParams, self._arrived)
-        bind_skills(self.mcp, self._skills, lambda ctx: self.clients.context(ctx, WireCaller(ctx)))
-        declare_skills(self.mcp, self._skills)
 
     def keep_tasks_in(self, records: Records, settings: TaskSettings, tools: TaskTools) -> None:
         """Where tasks of this gateway are kept, and what shows them to clients without tasks; before it is entered.
@@ -222,8 +115,7 @@ class GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         self._parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
-        self._reads.park_in(parked)
-        handler = TaskHandler(self.catalog, self.clients, self._task_key)
+        handler = TaskHandler(self.catalog, hmac.digest(self._state_key, b"task-handles", "sha256"))
         runner: TaskRunner | None = None
         if self._kept_tasks is not None:
             records, settings, tools = self._kept_tasks
@@ -232,17 +124,60 @@ class GatewayServer:
             tools.run_with(runner)
             self._runner = runner
             tasks.start_soon(runner.run)
-        handler.bind(self.mcp)
-        self._changes.tell_tasks(TaskNews(handler, self.clients, tasks, runner))
+        self.extensions[TASKS_EXTENSION] = {}
         self.calls = CallHandler(self.catalog, self.clients, parked, handler)
+        self._make_sdk = lambda: self._sdk_with(handler, runner, tasks)
         if self._may_call is not None:
             tasks.start_soon(self._end_revoked, runner, self._may_call)
-        self.mcp.add_request_handler("tools/call", CallToolRequestParams, self.calls)
-        tasks.start_soon(self._changes.run)
         return self
 
+    def _sdk_with(self, handler: TaskHandler, runner: TaskRunner | None, group: TaskGroup) -> SdkServer:
+        from gateway.server.sdk_server import Parts, SdkServer
+
+        parts = Parts(
+            self.catalog, self.clients, self.lists, self._skills, self._parked, handler, runner, self.calls, group, self._instructions
+        )
+        made = SdkServer(
+            parts,
+            name=str(self.identity["name"]),
+            version=str(self.identity["version"]),
+            own_id=self._own_id,
+            state_key=self._state_key,
+            ask_timeout_seconds=self._ask_timeout_seconds,
+            extensions=self.extensions,
+        )
+        made.describe(self._told)
+        return made
+
+    def discovery(self, principal: Principal) -> JsonObject:
+        """The result of `server/discover`. A caller whose key is not for everything is told of what it may use."""
+        return discovery(self._told if principal.scopes is None else self._instructions(principal), self.extensions)
+
+    @property
+    def has_sdk(self) -> bool:
+        """Whether the SDK's half is there."""
+        return self._sdk is not None
+
+    async def load_sdk(self) -> SdkServer:
+        """The SDK's half, made at the first call; what it needs is imported without holding up other requests."""
+        if self._sdk is None:
+            await load("gateway.server.sdk_server")
+        return self._whole()
+
+    @property
+    def mcp(self) -> Server[Any]:
+        """The SDK's server; `load_sdk` brings it along without holding up who is served meanwhile."""
+        return self._whole().mcp
+
+    def _whole(self) -> SdkServer:
+        if self._sdk is None:
+            assert self._make_sdk is not None, "the server is not entered"
+            self._sdk = self._make_sdk()
+        return self._sdk
+
     async def __aexit__(self, *exc: object) -> None:
-        self._changes.close()
+        if self._sdk is not None:
+            self._sdk.close()
         if self._runner is not None and exc[0] is None:
             await self._runner.drain(DRAIN_SECONDS)
         await self._stack.aclose()
@@ -267,13 +202,10 @@ class GatewayServer:
             except StorageError as error:
                 logger.warning("It is not known whose API keys are revoked: %s", error)
 
-    async def _arrived(self, ctx: RequestContext, params: NotificationParams) -> None:
-        """A 2025 client is here, and hears of changes from now on, whatever it asks for."""
-        if not is_modern(ctx):
-            self.clients.session_of(ctx)
-
     def agui_route(self, agents: Conversations, *, max_request_bytes: int) -> Route:
         """The route of AG-UI applications; it parks calls as this server does."""
+        from starlette.routing import Route
+
         made: list[AguiRoute] = []
 
         async def serve(request: Request) -> Response:
@@ -286,24 +218,25 @@ class GatewayServer:
 
         return Route(AGUI_PATH + "{agent}", serve, methods=["POST"])
 
-    async def _describe_scoped(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: a caller whose key is not for everything is told of what it may use."""
-        result = await call_next(ctx)
-        principal = principal_of(ctx)
-        if principal.scopes is None or result is None or ctx.method not in ("initialize", "server/discover"):
-            return result
-        told = {"instructions": self._instructions(principal)}
-        return {**result, **told} if isinstance(result, dict) else result.model_copy(update=told)
-
     async def _released(self, session: LegacySession) -> None:
-        await self._reads.release(session)
+        if self._sdk is not None:
+            await self._sdk.released(session)
         if self.catalog.disclosure is not None:
             self.catalog.disclosure.forget(scope_of(session.profile.session_id, ""))
 
     def describe(self) -> None:
         """Tell clients that come from now on what is here now; done by itself when a list changes."""
-        self.mcp.instructions = self._instructions(LOCAL)
-        declare_skills(self.mcp, self._skills)
+        self._told = self._instructions(LOCAL)
+        self._declare_skills()
+        if self._sdk is not None:
+            self._sdk.describe(self._told)
 
     def _describe_again(self, kind: ChangeKind) -> None:
         self.describe()
+
+    def _declare_skills(self) -> None:
+        """Declare the extension while a source has it."""
+        if self._skills.has_skills:
+            self.extensions[SKILLS_EXTENSION] = {"directoryRead": True}  # folders of servers without it are read from their manifests
+        else:
+            self.extensions.pop(SKILLS_EXTENSION, None)

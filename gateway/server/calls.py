@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable
-from typing import cast
-
-from mcp_types import CallToolRequestParams
-from starlette.requests import Request
+from typing import TYPE_CHECKING, cast
 
 from gateway.catalog import Catalog
 from gateway.errors import AskUnavailable, NotFound, TaskError, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
-from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, RpcError
-from gateway.server.caller import WireCaller
-from gateway.server.clients import Clients, RequestContext, is_modern
+from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, TASKS_EXTENSION, RpcError
+from gateway.server.clients import Clients, RequestContext, is_modern, scope_of_request
 from gateway.server.errors import relays_code, to_rpc_error
 from gateway.server.parked import GONE, ParkedCalls, open_upstream_state, seal_upstream_state
 from gateway.server.profiles import fit_outcome
@@ -30,7 +26,11 @@ from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext, Caller
 from gateway.tools.drive import drive
 from gateway.tools.guard import GuardedTool
-from gateway.upstream.session import TASKS_EXTENSION
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolRequestParams
+
+    from gateway.server.wire_caller import WireCaller
 
 FIRST_WITH_TASKS = "2025-11-25"
 """The first protocol version that has tasks; older clients never heard of them."""
@@ -55,6 +55,8 @@ class CallHandler:
 
     async def __call__(self, ctx: RequestContext, params: CallToolRequestParams) -> JsonObject:
         """Run one leg of a call."""
+        from gateway.server.wire_caller import WireCaller
+
         modern = is_modern(ctx)
         era = "modern" if modern else "legacy"
         caller = WireCaller(ctx)
@@ -137,8 +139,8 @@ class CallHandler:
 
 def _running(ctx: RequestContext) -> Underway | None:
     """The call of this very request that `direct` began and handed on."""
-    request = ctx.request
-    return cast("Underway | None", request.scope.get(RUNNING_SCOPE_KEY)) if isinstance(request, Request) else None
+    scope = scope_of_request(ctx)
+    return None if scope is None else cast("Underway | None", scope.get(RUNNING_SCOPE_KEY))
 
 
 def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:

@@ -35,10 +35,10 @@ from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
 from gateway.errors import GatewayError
 from gateway.protocol import INVALID_PARAMS, RpcError
-from gateway.server.caller import WireCaller
 from gateway.server.clients import Clients, LegacySession, RequestContext
 from gateway.server.reads import MAX_WATCHED
 from gateway.server.task_news import TaskNews
+from gateway.server.wire_caller import WireCaller
 from gateway.tools.base import ChangeKind
 
 logger = logging.getLogger(__name__)

@@ -11,12 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
-
-from mcp.server.connection import Connection
-from mcp.server.context import ServerRequestContext
-from mcp.server.session import ServerSession
-from starlette.requests import Request
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog.disclosure import scope_of
@@ -24,6 +19,14 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import LOG_LEVEL_META_KEY, MODERN_PROTOCOL_VERSIONS
 from gateway.tools.context import CallContext, Caller, ClientProfile, LateClocks, LogLevel
 from gateway.upstream.hop import crossing_meta
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from mcp.server.connection import Connection
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.session import ServerSession
+    from starlette.types import Scope
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +39,8 @@ SEEN_SECONDS = 120.0
 DEFAULT_LOG_LEVEL: LogLevel = "info"
 """What a legacy client that never set a level is sent (the spec leaves it to the server)."""
 
-RequestContext = ServerRequestContext[Any, Any]
+RequestContext: TypeAlias = "ServerRequestContext[Any, Any]"
+"""What the SDK tells a handler."""
 
 
 @dataclass(slots=True, eq=False)
@@ -174,10 +178,13 @@ def is_modern(ctx: RequestContext) -> bool:
 
 def principal_of(ctx: RequestContext) -> Principal:
     """The verified caller; over stdio and on a gateway without keys that is the local user."""
-    request = ctx.request
-    if isinstance(request, Request):
-        return cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
-    return LOCAL
+    scope = scope_of_request(ctx)
+    return LOCAL if scope is None else cast("Principal", scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
+
+
+def scope_of_request(ctx: RequestContext) -> Scope | None:
+    """The ASGI scope of a request that came over HTTP."""
+    return None if ctx.request is None else cast("Scope | None", getattr(ctx.request, "scope", None))
 
 
 def _connection_of(session: ServerSession) -> Connection:

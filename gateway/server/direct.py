@@ -14,25 +14,25 @@ Plain asyncio: a call is one task and one future, because a task group, a stream
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Mapping, Set
+from collections import deque
+from collections.abc import Callable, Mapping, Set
 from typing import TYPE_CHECKING, cast
 
-from mcp.shared.inbound import InboundModernRoute, classify_inbound_request
-from mcp_types import methods
-from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from gateway.auth.principal import Principal
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, SERVER_INFO_META_KEY
+from gateway.server.asked import Asked
 from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
-from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession, modern_profile
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
+from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes
+from gateway.server.plain import METHODS, is_plain_meta, plain_question
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import ClientProfile, LateClocks
+from gateway.tools.context import LateClocks
 from gateway.tools.guard import GuardedTool
 from gateway.upstream.exchange import has_odd_number
 
@@ -51,19 +51,12 @@ Takes = Callable[[str, GuardedTool], bool]
 MAX_KNOWN_TOOLS = 50_000
 """Tools remembered with whether headers mirror their arguments; then all are looked at again."""
 
-MAX_KNOWN_CLIENTS = 256
-"""Client declarations remembered as valid."""
-
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
+_METHODS = frozenset({b"tools/call", *(method.encode() for method in METHODS)})
 _JSON: Headers = [(b"content-type", b"application/json")]
 _WANTED = frozenset({b"application/json", b"text/event-stream"})
 _REQUEST = frozenset({"jsonrpc", "id", "method", "params"})
 _PARAMS = frozenset({"name", "arguments", "_meta"})
-_INFO_KEY = "io.modelcontextprotocol/clientInfo"
-_CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
-_VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
-_ENVELOPE_KEYS = (_VERSION_KEY, _CAPABILITIES_KEY, _INFO_KEY)
-_ENVELOPE = frozenset(_ENVELOPE_KEYS)
 _BLOCKS: Mapping[str, Set[str]] = {
     "text": frozenset({"type", "text"}),
     "image": frozenset({"type", "data", "mimeType"}),
@@ -83,7 +76,7 @@ class DirectPath:
         self._path = path
         self._max_request_bytes = max_request_bytes
         self._takes = takes
-        self._envelopes = KnownEnvelopes()
+        self._envelopes = Envelopes(lambda: server.has_sdk)
         self._accepting: set[bytes] = set()
         self._mirrored: dict[str, tuple[GuardedTool, bool]] = {}
         self._stamp: JsonObject | None = None
@@ -103,7 +96,7 @@ class DirectPath:
         message = None if body is None else _decoded(body)
         if message is not None and session is not None and message.get("method") == "notifications/cancelled":
             await self._hand_on_cancelled(message, headers[b"mcp-session-id"].decode("latin-1"))
-        begun = None if message is None else self._begin(message, headers, session, scope[PRINCIPAL_SCOPE_KEY])
+        begun = None if message is None else self._begin_any(message, headers, session, scope[PRINCIPAL_SCOPE_KEY])
         if begun is None:
             await self._app(scope, replay, send)
             return
@@ -111,14 +104,14 @@ class DirectPath:
             await begun.settled()
             answer = begun.answer()
             if answer is None:
-                await self.go_on(begun.running, scope, replay, send)
+                await begun.go_on(scope, replay, send)
             else:
                 await send({"type": "http.response.start", "status": 200, "headers": answer[0]})
                 await send({"type": "http.response.body", "body": answer[1]})
         finally:
             await begun.end()
 
-    def take(self, scope: Scope, body: bytes) -> Begun | None:
+    def take(self, scope: Scope, body: bytes) -> Begun | Asked | None:
         """Begin the call of a request that has come whole; `None` where it is not plain, and nothing was done.
 
         For a server that spares itself the application's task where this leads to an answer.
@@ -127,7 +120,7 @@ class DirectPath:
         if looked is None or int(looked[0][b"content-length"]) != len(body):
             return None
         message = _decoded(body)
-        return None if message is None else self._begin(message, *looked, scope[PRINCIPAL_SCOPE_KEY])
+        return None if message is None else self._begin_any(message, *looked, scope[PRINCIPAL_SCOPE_KEY])
 
     def _look_at(self, scope: Scope) -> tuple[Mapping[bytes, bytes], LegacySession | None] | None:
         """The headers of a request that may be plain, and its session if it is of 2025."""
@@ -138,6 +131,17 @@ class DirectPath:
             return headers, None
         session = self._session(headers, scope)
         return None if session is None else (headers, session)
+
+    def _begin_any(
+        self, message: JsonObject, headers: Mapping[bytes, bytes], session: LegacySession | None, principal: Principal
+    ) -> Begun | Asked | None:
+        """Begin a plain call, or to answer a plain question (`plain`)."""
+        if session is not None or headers.get(b"mcp-method") == b"tools/call":
+            return self._begin(message, headers, session, principal)
+        question = plain_question(message) if self._takes is None else None
+        if question is None or not self._envelopes.agree(message, headers) or not self._envelopes.profile_of(message["params"]["_meta"]):
+            return None
+        return Asked(self._app, self._server.plain.answer(question, principal))
 
     def _begin(
         self, message: JsonObject, headers: Mapping[bytes, bytes], session: LegacySession | None, principal: Principal
@@ -156,7 +160,8 @@ class DirectPath:
         wire_id = headers[b"mcp-session-id"].decode("latin-1")
         params = _plain_params(message)
         key = wire_id, cast("int | str", message.get("id"))
-        tool = None if params is None or key in self.running or not _is_plain_meta(params.get("_meta", {}), ()) else self._tool(params)
+        is_plain = params is not None and key not in self.running and _is_plain_meta(params.get("_meta", {}), is_enveloped=False)
+        tool = self._tool(params) if params is not None and is_plain else None
         if params is None or tool is None:
             return None
         late = LateCaller()
@@ -184,7 +189,7 @@ class DirectPath:
             if scope["method"] == "DELETE":
                 self._server.clients.part_with(found.get(b"mcp-session-id", b"").decode("latin-1"))
             return None
-        if found.get(b"mcp-method") != b"tools/call" and b"mcp-session-id" not in found:
+        if found.get(b"mcp-method") not in _METHODS and b"mcp-session-id" not in found:
             return None
         if len(found) != len(raw):
             return None
@@ -218,12 +223,9 @@ class DirectPath:
     def _modern_params(self, message: JsonObject, headers: Mapping[bytes, bytes]) -> JsonObject | None:
         """The parameters of a plain call of 2026 whose headers say what it says."""
         params = _plain_params(message) if headers.get(b"mcp-method") == b"tools/call" else None
-        if params is None or not _is_plain_meta(params.get("_meta"), _ENVELOPE):
+        if params is None or not _is_plain_meta(params.get("_meta")):
             return None
-        if _says_the_same(params, headers):
-            return params
-        told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
-        return params if isinstance(classify_inbound_request(message, headers=told), InboundModernRoute) else None
+        return params if self._envelopes.agree(message, headers) else None
 
     def _tool(self, params: JsonObject) -> GuardedTool | None:
         """The tool that is called; `None` where it is not for here."""
@@ -257,7 +259,7 @@ class DirectPath:
             return None
         if is_modern:
             if self._stamp is None:
-                self._stamp = self._server.mcp.server_info_stamp
+                self._stamp = self._server.identity
             meta = cast("JsonObject", result.get("_meta") or {})
             result = {**result, "_meta": {**meta, SERVER_INFO_META_KEY: self._stamp}}
         elif not isinstance(result.get("structuredContent", {}), dict):
@@ -356,22 +358,12 @@ def _plain_params(message: JsonObject) -> JsonObject | None:
     return fields if isinstance(fields.get("name"), str) and isinstance(fields.get("arguments", {}), dict) else None
 
 
-def _is_plain_meta(meta: JsonValue, envelope: Collection[str]) -> bool:
-    """Whether nothing in `_meta` asks for something, beside the `envelope`."""
+def _is_plain_meta(meta: JsonValue, *, is_enveloped: bool = True) -> bool:
+    """Whether nothing in `_meta` asks for something, beside the envelope where there is one."""
     if not isinstance(meta, dict):
         return False
-    own = cast("JsonMapping", meta).keys() - envelope
-    return not own or not any(key == "progressToken" or key.startswith("io.modelcontextprotocol/") for key in own)
-
-
-def _says_the_same(params: JsonMapping, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether headers and body of a call agree in the plainest way; what is said in any other is for the SDK to judge."""
-    name, meta = cast("str", params["name"]), cast("JsonMapping", params["_meta"])
-    version = meta.get(_VERSION_KEY)
-    if not isinstance(version, str) or not name.isascii() or "=?" in name or _CAPABILITIES_KEY not in meta:
-        return False
-    given = headers.get(b"mcp-protocol-version")
-    return given in _MODERN and given == version.encode("utf-8", "replace") and headers.get(b"mcp-name") == name.encode()
+    fields = cast("JsonMapping", meta)
+    return is_plain_meta(fields) and (is_enveloped or fields.keys().isdisjoint(ENVELOPE))
 
 
 class Replay:
@@ -400,29 +392,6 @@ class Replay:
     async def __call__(self) -> Message:
         """As `receive`."""
         return self._seen.popleft() if self._seen else await self._receive()
-
-
-class KnownEnvelopes:
-    """Which client declarations are valid: each is shown to the SDK's models once."""
-
-    def __init__(self) -> None:
-        self._valid: OrderedDict[str, ClientProfile] = OrderedDict()
-
-    def profile_of(self, meta: JsonMapping) -> ClientProfile | None:
-        """What a request's `_meta` says of its client, if version, capabilities and name are as the protocol has them."""
-        envelope = {key: meta[key] for key in _ENVELOPE_KEYS if key in meta}
-        key = repr(envelope)
-        known = self._valid.get(key)
-        if known is not None:
-            return known
-        try:
-            methods.validate_client_request("tools/call", str(envelope[_VERSION_KEY]), {"name": "any", "_meta": envelope})
-        except (ValidationError, ValueError, KeyError):
-            return None
-        profile = self._valid[key] = modern_profile(str(envelope[_VERSION_KEY]), envelope)
-        if len(self._valid) > MAX_KNOWN_CLIENTS:
-            self._valid.popitem(last=False)
-        return profile
 
 
 def is_plain_result(result: JsonMapping) -> bool:

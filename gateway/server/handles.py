@@ -13,9 +13,6 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, cast
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from gateway.errors import NotFound
 
 PREFIX = "r."
@@ -43,13 +40,15 @@ class TaskHandles:
 
     def __init__(self, key: bytes) -> None:
         """`key` is 32 bytes."""
-        self._cipher = AESGCM(key)
+        self._key = key
 
     def seal(self, handle: Handle, principal: str) -> str:
         """The id for `principal`."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         plain = json.dumps([handle.tool, handle.source, handle.task_id], separators=(",", ":")).encode()
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        sealed = nonce + self._cipher.encrypt(nonce, plain, principal.encode())
+        sealed = nonce + AESGCM(self._key).encrypt(nonce, plain, principal.encode())
         return PREFIX + base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
 
     def open(self, text: str, principal: str) -> Handle:
@@ -58,12 +57,15 @@ class TaskHandles:
         Raises:
             NotFound: It is none of ours, or not this principal's.
         """
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         if not text.startswith(PREFIX) or len(text) > MAX_LENGTH:
             raise NotFound("task", "")
         body = text.removeprefix(PREFIX)
         try:
             sealed = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
-            plain = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], principal.encode())
+            plain = AESGCM(self._key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], principal.encode())
         except (InvalidTag, ValueError, binascii.Error):
             raise NotFound("task", "") from None
         tool, source, task_id = cast("list[Any]", json.loads(plain))

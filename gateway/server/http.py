@@ -7,35 +7,30 @@ every source has settled. Other rooms may add routes (`console`).
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
-
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import AccessToken
-from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
-from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
-from starlette.applications import Starlette
-from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from typing import TYPE_CHECKING
 
 from gateway.auth.keys import KeyStore
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog.status import STATUS_URI
 from gateway.config.models import HttpSettings
 from gateway.errors import ConfigError, StorageError
+from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.scopes import OWN_SOURCE, judge_scope
+from gateway.server.answers import json_answer, text_answer
+from gateway.server.asked import Asked
 from gateway.server.build import AGUI_PATH, GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.direct import Begun, DirectPath, Takes
-from gateway.server.homeward import Homeward
-from gateway.server.replay import RETRY_MILLISECONDS, SessionManager
+from gateway.server.late_site import LateSite
+from gateway.server.origins import Places, is_loopback, places_of
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +39,6 @@ OPEN_PATHS = frozenset({"/health", "/ready"})
 
 _ALIVE = frozenset({"/health"})
 """Says that this very process lives."""
-
-_LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +50,6 @@ class Away:
     home_serves: Callable[[], bool]
     takes: Takes
     """Which calls need not go there."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a bind address is reachable from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def check_bind(host: str, keys: KeyStore) -> None:
@@ -83,30 +66,14 @@ def check_bind(host: str, keys: KeyStore) -> None:
         )
 
 
-def security_settings(settings: HttpSettings, host: str, port: int) -> TransportSecuritySettings:
-    """Accepted Host and Origin values: loopback, the bound address and what the configuration adds."""
-    hosts = [f"{name}:*" for name in _LOOPBACK_NAMES] + list(_LOOPBACK_NAMES)
-    origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in (*_LOOPBACK_NAMES, *(f"{n}:*" for n in _LOOPBACK_NAMES))]
-    if not is_loopback(host) and host not in ("0.0.0.0", "::"):  # compared, not bound
-        hosts += [host, f"{host}:{port}"]
-    return TransportSecuritySettings(
-        enable_dns_rebinding_protection=True,
-        allowed_hosts=[*hosts, *settings.allowed_hosts],
-        allowed_origins=[*origins, *settings.allowed_origins],
-    )
-
-
 MAX_KNOWN_ORIGINS = 256
 """Pairs of accepted Host and Origin values remembered."""
 
-MAX_KNOWN_USERS = 1024
-"""Callers whose form for the SDK is remembered."""
 
-
-def insufficient_scope(wanted: str, verdict: Reject) -> Response:
-    """The refusal of a page to a caller whose key has no scope `wanted` (RFC 6750, 3.1)."""
+def insufficient_scope(wanted: str, verdict: Reject) -> tuple[JsonObject, dict[str, str]]:
+    """Content and headers of the refusal (403) of a page to a caller whose key has no scope `wanted` (RFC 6750, 3.1)."""
     challenge = f'Bearer realm="moongate", error="insufficient_scope", scope="{wanted}"'
-    return JSONResponse({"error": "insufficient_scope", "message": verdict.reason}, 403, headers={"WWW-Authenticate": challenge})
+    return {"error": "insufficient_scope", "message": verdict.reason}, {"WWW-Authenticate": challenge}
 
 
 class KeyGate:
@@ -116,7 +83,7 @@ class KeyGate:
         self,
         app: ASGIApp,
         keys: KeyStore,
-        security: TransportSecuritySettings,
+        places: Places,
         *,
         requires_key: bool,
         judged: Sequence[str] = (),
@@ -130,10 +97,9 @@ class KeyGate:
         self._app = app
         self._judged = tuple(judged)
         self._direct = direct
-        self._users: dict[str, AuthenticatedUser] = {}
         self._keys = keys
         self._requires_key = requires_key
-        self._rebinding = TransportSecurityMiddleware(security)
+        self._places = places
         self._known: set[tuple[bytes | None, bytes | None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,13 +110,13 @@ class KeyGate:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if b"transfer-encoding" in headers and b"content-length" in headers:
             # A proxy before us may have cut it elsewhere (RFC 9112, 6.3).
-            ambiguous = JSONResponse({"error": "Send Content-Length or Transfer-Encoding, not both"}, 400, headers={"Connection": "close"})
-            await ambiguous(scope, receive, send)
+            ambiguous = {"error": "Send Content-Length or Transfer-Encoding, not both"}
+            await json_answer(ambiguous, 400, {"Connection": "close"})(scope, receive, send)
             return
         if scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
-        refusal = await self._refusal(scope, headers)
+        refusal = self._refusal(scope, headers)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -158,21 +124,22 @@ class KeyGate:
             principal = self._principal(scope)
         except StorageError:
             logger.exception("API keys cannot be read; refusing every request")
-            await JSONResponse({"error": "the gateway cannot read its API keys"}, 503)(scope, receive, send)
+            await json_answer({"error": "the gateway cannot read its API keys"}, 503)(scope, receive, send)
             return
         if principal is None:
             body = {"error": "unauthorized", "message": "Send `Authorization: Bearer <API key>`; make one with `moongate keys add NAME`."}
-            await JSONResponse(body, 401, headers={"WWW-Authenticate": 'Bearer realm="moongate"'})(scope, receive, send)
+            await json_answer(body, 401, {"WWW-Authenticate": 'Bearer realm="moongate"'})(scope, receive, send)
             return
         if principal.scopes is not None and not self._is_judged(scope["path"]):
             verdict = judge_scope(principal.scopes, "resources", OWN_SOURCE, STATUS_URI)
             if isinstance(verdict, Reject):
-                await insufficient_scope(f"resources:{OWN_SOURCE}/{STATUS_URI}", verdict)(scope, receive, send)
+                content, challenge = insufficient_scope(f"resources:{OWN_SOURCE}/{STATUS_URI}", verdict)
+                await json_answer(content, 403, challenge)(scope, receive, send)
                 return
-        self._admit(scope, principal)
+        scope[PRINCIPAL_SCOPE_KEY] = principal
         await self._app(scope, receive, send)
 
-    def take(self, scope: Scope, body: bytes) -> Begun | None:
+    def take(self, scope: Scope, body: bytes) -> Begun | Asked | None:
         """As `DirectPath.take`, for what this gate lets through; all else is left to the application, which says why."""
         if self._direct is None or scope["path"] in OPEN_PATHS:
             return None
@@ -186,36 +153,30 @@ class KeyGate:
             return None
         if principal is None or (principal.scopes is not None and not self._is_judged(scope["path"])):
             return None
-        self._admit(scope, principal)
-        return self._direct.take(scope, body)
-
-    def _admit(self, scope: Scope, principal: Principal) -> None:
         scope[PRINCIPAL_SCOPE_KEY] = principal
-        if principal is not LOCAL:
-            user = self._users.get(principal.id)
-            if user is None:
-                if len(self._users) >= MAX_KNOWN_USERS:
-                    self._users.clear()
-                user = self._users[principal.id] = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
-            scope["user"] = user
+        return self._direct.take(scope, body)
 
     def _is_judged(self, path: str) -> bool:
         return any(path == judged or (judged != "/" and judged.endswith("/") and path.startswith(judged)) for judged in self._judged)
 
-    async def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Response | None:
-        """What the SDK says of Host and Origin; what it accepted once is not shown to it again."""
+    def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> ASGIApp | None:
+        """The answer to who comes from the wrong place; a place that was taken once is not looked at again."""
         place = headers.get(b"host"), headers.get(b"origin")
         if place in self._known and len(headers) == len(scope["headers"]):
             return None
-        refusal = await self._rebinding.validate_request(Request(scope))
-        if refusal is None and len(headers) == len(scope["headers"]) and len(self._known) < MAX_KNOWN_ORIGINS:
+        refusal = self._places.refusal(scope["headers"])
+        if refusal is not None:
+            status, text = refusal
+            return text_answer(text, status)
+        if len(headers) == len(scope["headers"]) and len(self._known) < MAX_KNOWN_ORIGINS:
             self._known.add(place)
-        return refusal
+        return None
 
     def _principal(self, scope: Scope) -> Principal | None:
         if not self._requires_key and not self._keys.list():
             return LOCAL
-        scheme, _, token = HTTPConnection(scope).headers.get("authorization", "").partition(" ")
+        given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
+        scheme, _, token = given.partition(" ")
         return self._keys.verify(token.strip()) if scheme.lower() == "bearer" and token else None
 
 
@@ -227,39 +188,26 @@ def build_http_app(
     host: str,
     port: int,
     ready: Callable[[], bool],
-    routes: Sequence[BaseRoute] = (),
+    routes: Callable[[], Sequence[BaseRoute]] = tuple,
     away: Away | None = None,
 ) -> KeyGate:
     """The ASGI application; its lifespan runs the legacy session manager. Gate and direct path are outermost: they are of every call.
 
-    A worker that is not home hands on what is not for it (`away`).
+    `routes` makes those of other rooms when they are needed. A worker that is not home hands on what is not for it (`away`).
 
     Raises:
         ConfigError: The bind is not safe.
     """
     check_bind(host, keys)
-    security = security_settings(settings, host, port)
-
-    async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
-    async def readiness(request: Request) -> Response:
-        is_ready = ready()
-        return JSONResponse({"status": "ready" if is_ready else "starting"}, 200 if is_ready else 503)
-
-    manager = SessionManager(
-        server.mcp, security_settings=security, retry_interval=RETRY_MILLISECONDS, max_request_body_size=settings.max_request_bytes
-    )
-    endpoint = Route(settings.path, StreamableHTTPASGIApp(manager))
-    site = Starlette(
-        routes=[endpoint, Route("/health", health), Route("/ready", readiness), *routes], lifespan=lambda _: manager.run()
-    )
-    app: ASGIApp = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site)))  # only redirects ask how the client came
+    places = places_of(host, port, settings.allowed_hosts, settings.allowed_origins)
+    app: ASGIApp = LateSite(server, settings, places, ready=ready, routes=routes)
     if away is not None:
+        from gateway.server.homeward import Homeward
+
         app = Homeward(app, path=away.home_path, home_serves=away.home_serves, own_paths=_ALIVE)
     direct = None
     if settings.direct_path == "auto":
         takes = away.takes if away is not None else None
         app = direct = DirectPath(app, server, path=settings.path, max_request_bytes=settings.max_request_bytes, takes=takes)
     must = not is_loopback(host) or bool(keys.list())
-    return KeyGate(app, keys, security, requires_key=must, judged=(settings.path, AGUI_PATH), direct=direct)
+    return KeyGate(app, keys, places, requires_key=must, judged=(settings.path, AGUI_PATH), direct=direct)

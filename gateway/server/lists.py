@@ -9,17 +9,17 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from mcp_types import PaginatedRequestParams
-
+from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.catalog.shelf import KEY_OF
+from gateway.json_types import JsonObject
 from gateway.protocol import INVALID_PARAMS, RpcError
-from gateway.server.clients import Clients, RequestContext, is_modern, principal_of
 from gateway.tools.base import Kind
-from gateway.upstream.hop import GATEWAY_KEY, VIA_KEY, with_hops
+from gateway.upstream.hop import GATEWAY_KEY, with_hops
 
 LIST_TTL_MS = 5_000
 """How long a modern client may keep a listing; changes are also announced at once on `subscriptions/listen`."""
@@ -27,54 +27,58 @@ LIST_TTL_MS = 5_000
 CACHE_SCOPE = "private"
 """Listings may differ by caller, so nobody in between may share them."""
 
-_WIRE_KEY: dict[Kind, str] = {"resources": "resources", "templates": "resourceTemplates", "prompts": "prompts"}
+LISTINGS: Mapping[str, Kind | Literal["tools"]] = {
+    "tools/list": "tools",
+    "resources/list": "resources",
+    "resources/templates/list": "templates",
+    "prompts/list": "prompts",
+}
+"""Method → what it lists."""
+
+_WIRE_KEY: Mapping[Kind, str] = {"resources": "resources", "templates": "resourceTemplates", "prompts": "prompts"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Who asks for a listing, and how."""
+
+    principal: Principal
+    scope: str
+    """Whose loaded tools are shown (`catalog.disclosure`)."""
+    is_modern: bool
+    is_gateway: bool = False
+    """It is another gateway, which is told by what gateways entries came."""
+    cursor: str | None = None
 
 
 class ListHandler:
-    """Serves the four listings."""
+    """Makes the four listings."""
 
-    def __init__(self, catalog: Catalog, clients: Clients, *, page_size: int, own_id: str) -> None:
+    def __init__(self, catalog: Catalog, *, page_size: int, own_id: str) -> None:
         self._catalog = catalog
-        self._clients = clients
         self._page_size = page_size
         self._own_id = own_id
 
-    async def tools(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
-        """`tools/list`."""
+    async def page(self, method: str, asking: Asking) -> JsonObject:
+        """A page of the listing that `method` asks for, of `LISTINGS`. Raises `RpcError`."""
         await self._catalog.ready()
-        entries: Sequence[JsonObject] = self._catalog.wire_tools(principal_of(ctx))
+        kind = LISTINGS[method]
+        if kind != "tools":
+            return self._page(asking, _WIRE_KEY[kind], KEY_OF[kind], self._catalog.wire(kind, asking.principal))
+        entries: Sequence[JsonObject] = self._catalog.wire_tools(asking.principal)
         if self._catalog.disclosure is not None:
-            entries = self._catalog.disclosure.visible(entries, self._clients.scope(ctx))
-        return self._page(ctx, params, "tools", "name", entries)
+            entries = self._catalog.disclosure.visible(entries, asking.scope)
+        return self._page(asking, "tools", "name", entries)
 
-    async def resources(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
-        """`resources/list`."""
-        return await self._kind(ctx, params, "resources", "uri")
-
-    async def templates(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
-        """`resources/templates/list`."""
-        return await self._kind(ctx, params, "templates", "uriTemplate")
-
-    async def prompts(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
-        """`prompts/list`."""
-        return await self._kind(ctx, params, "prompts", "name")
-
-    async def _kind(self, ctx: RequestContext, params: PaginatedRequestParams | None, kind: Kind, key: str) -> JsonObject:
-        await self._catalog.ready()
-        return self._page(ctx, params, _WIRE_KEY[kind], key, self._catalog.wire(kind, principal_of(ctx)))
-
-    def _page(
-        self, ctx: RequestContext, params: PaginatedRequestParams | None, wire_key: str, key: str, entries: Sequence[JsonObject]
-    ) -> JsonObject:
-        cursor = params.cursor if params is not None else None
-        start = 0 if cursor is None else _position(cursor, wire_key, key, entries)
+    def _page(self, asking: Asking, wire_key: str, key: str, entries: Sequence[JsonObject]) -> JsonObject:
+        start = 0 if asking.cursor is None else _position(asking.cursor, wire_key, key, entries)
         end = start + self._page_size
         page: JsonObject = {wire_key: list(entries[start:end])}
         if end < len(entries):
             page["nextCursor"] = _cursor(wire_key, end - 1, str(entries[end - 1][key]))
-        if is_modern(ctx):
+        if asking.is_modern:
             page |= {"resultType": "complete", "ttlMs": LIST_TTL_MS, "cacheScope": CACHE_SCOPE}
-        if VIA_KEY in cast("JsonMapping", (ctx.params or {}).get("_meta") or {}):
+        if asking.is_gateway:
             page[wire_key] = with_hops(page[wire_key], self._own_id)
             page["_meta"] = {GATEWAY_KEY: self._own_id}
         return page

@@ -22,11 +22,11 @@ from gateway.catalog import Catalog
 from gateway.errors import GatewayError
 from gateway.json_types import JsonObject
 from gateway.protocol import INVALID_PARAMS, RpcError
-from gateway.server.caller import WireCaller
 from gateway.server.calls import input_required_to_wire
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern
 from gateway.server.errors import to_rpc_error
 from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
+from gateway.server.wire_caller import WireCaller
 from gateway.tools.base import Finished, InputRequired
 from gateway.tools.context import CallContext, Era
 from gateway.tools.drive import drive_rounds

@@ -20,11 +20,6 @@ from gateway.server.clients import RequestContext
 from gateway.server.errors import to_rpc_error
 from gateway.tools.context import CallContext
 
-EXTENSION_ID = "io.modelcontextprotocol/skills"
-
-CAPABILITY: JsonObject = {"directoryRead": True}
-"""What is declared under `capabilities.extensions[EXTENSION_ID]`; folders of servers without it are read from their manifests."""
-
 
 class SkillParams(RequestParams):
     """Parameters of `skills/get`."""
@@ -43,7 +38,7 @@ Facts = Callable[[RequestContext], CallContext]
 
 
 def bind_skills(server: Server[Any], face: SkillFace, facts: Facts) -> None:
-    """Serve the methods; `declare_skills` says when."""
+    """Serve the methods."""
 
     async def list_skills(ctx: RequestContext, params: PaginatedRequestParams) -> JsonObject:
         return await _answer(_known(ctx, lambda: face.list_page(params.cursor, facts(ctx))))
@@ -62,14 +57,6 @@ def bind_skills(server: Server[Any], face: SkillFace, facts: Facts) -> None:
     server.add_request_handler("skills/list", PaginatedRequestParams, list_skills)
     server.add_request_handler("skills/get", SkillParams, get_skill)
     server.add_request_handler("resources/directory/read", DirectoryParams, read_directory)
-
-
-def declare_skills(server: Server[Any], face: SkillFace) -> None:
-    """Declare the extension while a source has it."""
-    if face.has_skills:
-        server.extensions[EXTENSION_ID] = dict(CAPABILITY)
-    else:
-        server.extensions.pop(EXTENSION_ID, None)
 
 
 async def _answer(work: Awaitable[JsonObject]) -> JsonObject:

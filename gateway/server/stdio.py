@@ -2,78 +2,128 @@
 
 Standard input is read when it has something, not by a waiting thread, so a signal can end the gateway while the
 client keeps its pipe open. The descriptors 0 and 1 are diverted meanwhile: a child reads nothing of the wire,
-and stray prints go to stderr. Ends when the client closes our standard input.
+and stray prints go to stderr. Ends when the client closes our standard input. Where it cannot be waited for (a
+file, Windows), the SDK's loop has both.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager
-from typing import cast
 
 import anyio
-from mcp.server.stdio import stdio_server
+import anyio.to_thread
 
+from gateway.sdk import load
 from gateway.server.build import GatewayServer
+from gateway.server.conversation import Conversation
 
 READ_SIZE = 65_536
 """Bytes per read of standard input: what a pipe holds."""
 
+SHORT_BYTES = 4_096
+"""A pipe that can be written to takes this much without waiting (`PIPE_BUF`)."""
+
 
 async def serve_stdio(server: GatewayServer) -> None:
     """Serve one client until it closes the pipe."""
-    with _private_stdin() as descriptor:
-        stdin = cast("anyio.AsyncFile[str]", _Lines(descriptor)) if descriptor is not None else None  # only iterated
-        async with stdio_server(stdin) as (read, write):
-            await server.mcp.run(read, write, server.mcp.create_initialization_options())
+    if sys.platform == "win32" or not _is_pollable(0):
+        await _serve_file(server)
+        return
+    with _private(0, _nothing) as wire_in, _private(1, _errors) as wire_out:
+        out = _Out(wire_out)
+        async with anyio.create_task_group() as tasks:
+            conversation = Conversation(server, out.write, tasks)
+            async for line in _lines(wire_in):
+                await conversation.take(line)
+            await conversation.end()
+            tasks.cancel_scope.cancel()
 
 
-class _Lines:
-    """The lines of a pipe, socket or terminal; waiting for one can be cancelled."""
+async def _serve_file(server: GatewayServer) -> None:
+    sdk = await server.load_sdk()
+    await load("mcp.server.stdio")
+    from mcp.server.stdio import stdio_server
+
+    async with stdio_server() as (read, write):
+        await sdk.mcp.run(read, write, sdk.mcp.create_initialization_options())
+
+
+class _Out:
+    """Writes whole lines to a pipe, socket or terminal, one after the other; one that is full holds up nobody but its writers."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._writing = anyio.Lock()
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
 
-    def __aiter__(self) -> AsyncIterator[str]:
-        return self._read()
+    async def write(self, data: bytes) -> None:
+        """Returns when it is written."""
+        async with self._writing:
+            if len(data) <= SHORT_BYTES and any(event == select.POLLOUT for _, event in self._poll.poll(0)):
+                data = data[os.write(self._descriptor, data) :]
+            if data:
+                await anyio.to_thread.run_sync(self._write_all, data, abandon_on_cancel=True)
 
-    async def _read(self) -> AsyncGenerator[str, None]:
-        pending: list[bytes] = []
-        while True:
-            await anyio.wait_readable(self._descriptor)
-            data = os.read(self._descriptor, READ_SIZE)
-            *complete, rest = data.split(b"\n")
-            for line in complete:
-                pending.append(line)
-                yield b"".join(pending).decode(errors="replace")
-                pending = []
-            if rest:
-                pending.append(rest)
-            if not data:
-                if pending:
-                    yield b"".join(pending).decode(errors="replace")
-                return
+    def _write_all(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+
+
+async def _lines(descriptor: int) -> AsyncGenerator[bytes, None]:
+    """The lines of a pipe, socket or terminal; waiting for one can be cancelled."""
+    pending: list[bytes] = []
+    while True:
+        await anyio.wait_readable(descriptor)
+        data = os.read(descriptor, READ_SIZE)
+        *complete, rest = data.split(b"\n")
+        for line in complete:
+            pending.append(line)
+            yield b"".join(pending)
+            pending = []
+        if rest:
+            pending.append(rest)
+        if not data:
+            if pending:
+                yield b"".join(pending)
+            return
 
 
 @contextmanager
-def _private_stdin() -> Generator[int | None, None, None]:
-    """Standard input under a number of its own, with 0 on the null device; `None` where it cannot be waited for."""
-    if sys.platform == "win32" or not _is_pollable(0):
-        yield None
-        return
+def _private(number: int, diversion: Callable[[], int]) -> Generator[int, None, None]:
+    """A standard descriptor under a number of its own, with what `diversion` opens in its place.
+
+    That of an output stays taken after this: a thread may still be writing there.
+    """
     import fcntl
 
-    private = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
-    null = os.open(os.devnull, os.O_RDONLY)
+    private = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
+    other = diversion()
     try:
-        os.dup2(null, 0)
+        os.dup2(other, number)
         yield private
     finally:
-        os.dup2(private, 0)
-        os.close(private)
-        os.close(null)
+        os.dup2(private, number)
+        os.close(other)
+        if number == 0:
+            os.close(private)
+
+
+def _nothing() -> int:
+    return os.open(os.devnull, os.O_RDONLY)
+
+
+def _errors() -> int:
+    """Standard error, where there is one."""
+    try:
+        return os.dup(2)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
 
 
 def _is_pollable(descriptor: int) -> bool:

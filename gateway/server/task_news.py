@@ -19,14 +19,14 @@ from pydantic import BaseModel
 
 from gateway.errors import GatewayError, NotFound, only_cause
 from gateway.json_types import JsonObject
-from gateway.protocol import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY, SUBSCRIPTION_ID_META_KEY, RpcError
-from gateway.server.caller import WireCaller
+from gateway.protocol import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY, SUBSCRIPTION_ID_META_KEY, TASKS_EXTENSION, RpcError
 from gateway.server.clients import Clients, LegacySession, RequestContext
+from gateway.server.task_methods import TaskMethods
 from gateway.server.task_wire import legacy_task
 from gateway.server.tasks import ENDED, SPACING_SECONDS, TaskHandler, declares_tasks
+from gateway.server.wire_caller import WireCaller
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
-from gateway.upstream.session import TASKS_EXTENSION
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +66,14 @@ class _AckSession:
 class TaskNews:
     """Tells of the tasks of one server. `group` outlives the requests."""
 
-    def __init__(self, handler: TaskHandler, clients: Clients, group: anyio.abc.TaskGroup, runner: TaskRunner | None) -> None:
+    def __init__(
+        self, handler: TaskHandler, methods: TaskMethods, clients: Clients, group: anyio.abc.TaskGroup, runner: TaskRunner | None
+    ) -> None:
         self._handler = handler
         self._clients = clients
         self._group = group
         self._runner = runner
-        handler.tell_legacy(self._started)
+        methods.tell_legacy(self._started)
 
     # -- 2026: a listen stream ---------------------------------------------------------------------------------
 

@@ -25,7 +25,8 @@ from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable, NotFound, PolicyDenied, ToolFailed, UpstreamLost, UpstreamRefused
 from gateway.server.build import GatewayServer
 from gateway.server.direct import DirectPath
-from gateway.server.http import KeyGate, build_http_app, security_settings
+from gateway.server.http import KeyGate, build_http_app
+from gateway.server.origins import places_of
 from gateway.server.underway import HAND_ON_SECONDS
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, OnChange, TaskStarted, Tool, ToolDefinition, ToolOutcome
@@ -137,14 +138,15 @@ class House:
         ]
         self.catalog = Catalog(entries, self.events, name_budget=64, settled=anyio.lowlevel.checkpoint)
         facts: dict[str, Any] = {"name": "t", "version": "1", "own_id": "me", "page_size": 10, "ask_timeout_seconds": 60}
-        self.server = GatewayServer(self.catalog, **facts, instructions=lambda _: "", state_key=bytes(32))
+        self.server = GatewayServer(self.catalog, **facts, instructions=lambda caller: f"for {caller.scopes}", state_key=bytes(32))
         self.keys = keys = KeyStore(folder / "keys.json")
         settings = HttpSettings(direct_path="off", max_request_bytes=50_000)
         where: dict[str, Any] = {"host": "127.0.0.1", "port": 80}
         self.longer = build_http_app(self.server, settings, keys, **where, ready=lambda: True)
         self.behind = Counting(self.longer)
         direct = DirectPath(self.behind, self.server, path=settings.path, max_request_bytes=settings.max_request_bytes)
-        self.direct = KeyGate(direct, keys, security_settings(settings, **where), requires_key=False, direct=direct)
+        places = places_of(**where, more_hosts=[], more_origins=[])
+        self.direct = KeyGate(direct, keys, places, requires_key=False, judged=(settings.path,), direct=direct)
 
 
     def take(self, scope: Scope, body: bytes) -> Any:

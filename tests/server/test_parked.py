@@ -12,8 +12,8 @@ import pytest
 from gateway.auth.principal import Principal
 from gateway.errors import AskUnavailable, NotFound
 from gateway.json_types import JsonObject
-from gateway.server.caller import WireCaller
 from gateway.server.parked import MAX_PARKED_PER_PRINCIPAL, ParkedCalls
+from gateway.server.wire_caller import WireCaller
 from gateway.tools.base import Complete, InputRequired, ToolOutcome
 from gateway.tools.context import CallContext, ClientProfile
 from gateway.tools.drive import ASK_KEY

@@ -36,7 +36,7 @@ async def test_a_burst_of_changes_is_told_at_most_twice_a_second_and_its_end_alw
     answered = 0
     nobody: Any = None  # neither tools nor clients are asked here
     async with running(tmp_path, call) as runner, anyio.create_task_group() as tasks:
-        handler = TaskHandler(nobody, nobody, bytes(32))
+        handler = TaskHandler(nobody, bytes(32))
         handler.run_with(runner)
         task = await runner.start("tool", {}, ctx)
         tasks.start_soon(handler.follow, task.id, ctx, tell)

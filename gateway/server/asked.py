@@ -1,0 +1,44 @@
+"""`Asked`: a plain question over HTTP that is answered without the SDK (`plain`), as `direct` hands it to the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+class Asked:
+    """A question under way: its answer, or the longer path for it."""
+
+    def __init__(self, app: ASGIApp, work: Coroutine[None, None, bytes | None]) -> None:
+        """`work` makes the message, or leaves it to `app`. Begins."""
+        self.task = asyncio.get_running_loop().create_task(work)
+        self._app = app
+
+    async def settled(self) -> None:
+        """Wait until there is something to do: to answer, or to go on."""
+        await asyncio.wait([self.task])
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Have `then` called at that time."""
+        self.task.add_done_callback(lambda _: then())
+
+    def answer(self) -> tuple[list[tuple[bytes, bytes]], bytes] | None:
+        """Headers and body of the answer."""
+        if self.task.cancelled() or self.task.exception() is not None:
+            return None  # what went wrong is found again, and said, by the longer path
+        body = self.task.result()
+        return None if body is None else ([(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")], body)
+
+    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The longer path."""
+        await self._app(scope, receive, send)
+
+    async def end(self) -> None:
+        """Nobody waits for it any more."""
+        self.task.cancel()
+
+    def forget(self) -> None:
+        """It is over."""

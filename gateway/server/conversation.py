@@ -1,0 +1,197 @@
+"""`Conversation`: one client over lines of text, a message each, as standard input and output carry them.
+
+Plain 2026 questions are answered here (`plain`); all other lines go to the SDK's loop, which starts with the first of them. The first
+request decides the era of a connection: where that was a plain one, the SDK's loop is opened with one of our own, whose answer nobody
+sees, so that it refuses a later handshake as it always does; where the SDK saw a request of 2025 first, it gets everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, cast
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from pydantic_core import from_json, to_json
+
+from gateway.auth.principal import LOCAL
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.protocol import CLIENT_CAPABILITIES_META_KEY, LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY
+from gateway.sdk import load
+from gateway.server.build import GatewayServer
+from gateway.server.envelopes import Envelopes
+from gateway.server.plain import DISCOVER, Question, plain_question
+from gateway.telemetry.instrumentation import is_traced
+
+if TYPE_CHECKING:
+    from gateway.server.sdk_server import SdkServer
+
+logger = logging.getLogger(__name__)
+
+MAX_QUESTIONS = 64
+"""Plain questions under way at once; reading waits where there are more."""
+
+END_SECONDS = 5.0
+"""Questions that were asked before the client closed its end are still answered for this long."""
+
+Write = Callable[[bytes], Awaitable[None]]
+"""Sends whole lines."""
+
+
+class Conversation:
+    """`take` gets every line, `end` says that there are no more."""
+
+    def __init__(self, server: GatewayServer, write: Write, tasks: TaskGroup) -> None:
+        """`tasks` must outlive both."""
+        self._server = server
+        self._write = write
+        self._tasks = tasks
+        self._envelopes = Envelopes(lambda: server.has_sdk)
+        self._asked: dict[str, anyio.CancelScope] = {}
+        """Questions under way, by id."""
+        self._room = anyio.Semaphore(MAX_QUESTIONS)
+        self._passing = anyio.Lock()
+        self._lines: MemoryObjectSendStream[str] | None = None
+        self._opening = ""
+        self._has_taken = self._is_open = False
+        """A question was taken; the SDK saw a request, and knows the era."""
+        self._mixes = True
+        self._over = anyio.Event()
+
+    async def take(self, line: bytes) -> None:
+        """Answer a line, or hand it to the SDK."""
+        message = _decoded(line)
+        if message is not None and self._mixes and not is_traced() and await self._takes(message, line):
+            return
+        await self._pass_on(message, line)
+
+    async def end(self) -> None:
+        """The client closed its end; returns when nothing is to be said any more."""
+        with anyio.move_on_after(END_SECONDS):
+            for _ in range(MAX_QUESTIONS):
+                await self._room.acquire()
+        for scope in list(self._asked.values()):
+            scope.cancel()
+        if self._lines is not None:
+            await self._lines.aclose()
+            await self._over.wait()
+
+    # -- plain questions -----------------------------------------------------------------------------------------
+
+    async def _takes(self, message: JsonObject, line: bytes) -> bool:
+        if message.get("method") == "notifications/cancelled" and "id" not in message:
+            return self._cancel(message.get("params"))
+        question = plain_question(message)
+        if question is None:
+            return False
+        meta = cast("JsonMapping", message["params"]["_meta"])
+        if meta.get(PROTOCOL_VERSION_META_KEY) not in MODERN_PROTOCOL_VERSIONS or self._envelopes.profile_of(meta) is None:
+            return False
+        if str(question.number) in self._asked:
+            return False
+        self._has_taken = True
+        await self._room.acquire()
+        scope = self._asked[str(question.number)] = anyio.CancelScope()
+        self._tasks.start_soon(self._answer, question, scope, message, line)
+        return True
+
+    def _cancel(self, params: JsonValue) -> bool:
+        """End a question that is taken back; whether there is nothing else to do about it."""
+        number: JsonValue = cast("JsonMapping", params).get("requestId") if isinstance(params, dict) else None
+        scope = self._asked.get(str(number)) if isinstance(number, int | str) else None
+        if scope is not None:
+            scope.cancel()
+        return scope is not None or self._lines is None
+
+    async def _answer(self, question: Question, scope: anyio.CancelScope, message: JsonObject, line: bytes) -> None:
+        body: bytes | None = None
+        try:
+            with scope:
+                try:
+                    body = await self._server.plain.answer(question, LOCAL)
+                except Exception as error:  # the call-handler boundary: the SDK's path finds it again, and words it
+                    logger.debug("a plain question is asked again on the SDK's path: %s", error)
+            if scope.cancelled_caught:
+                return
+            await (self._pass_on(message, line) if body is None else self._write(body + b"\n"))
+        finally:
+            del self._asked[str(question.number)]
+            self._room.release()
+
+    # -- the SDK's -----------------------------------------------------------------------------------------------
+
+    async def _pass_on(self, message: JsonObject | None, line: bytes) -> None:
+        async with self._passing:
+            lines = self._lines or await self._start()
+            if not self._is_open and self._has_taken:
+                self._is_open = True
+                await lines.send(self._opening_line())
+            elif not self._is_open:
+                self._is_open = message is None or _is_request(message)
+                self._mixes = not self._is_open or (message is not None and _opens_modern(message))
+            await lines.send(line.decode(errors="replace"))
+
+    async def _start(self) -> MemoryObjectSendStream[str]:
+        sdk = await self._server.load_sdk()
+        await load("mcp.server.stdio")
+        self._lines, lines = anyio.create_memory_object_stream[str]()
+        self._tasks.start_soon(self._serve, sdk, lines)
+        return self._lines
+
+    async def _serve(self, sdk: SdkServer, lines: MemoryObjectReceiveStream[str]) -> None:
+        from mcp.server.stdio import stdio_server
+
+        with lines:
+            async with stdio_server(cast("anyio.AsyncFile[str]", lines), cast("anyio.AsyncFile[str]", _Out(self._said))) as (read, write):
+                await sdk.mcp.run(read, write, sdk.mcp.create_initialization_options())
+        self._over.set()
+
+    def _opening_line(self) -> str:
+        self._opening = secrets.token_hex(16)
+        meta: JsonObject = {PROTOCOL_VERSION_META_KEY: LATEST_MODERN_VERSION, CLIENT_CAPABILITIES_META_KEY: {}}
+        return to_json({"jsonrpc": "2.0", "id": self._opening, "method": DISCOVER, "params": {"_meta": meta}}).decode()
+
+    async def _said(self, text: str) -> None:
+        if self._opening and self._opening in text:
+            self._opening = ""
+            return
+        await self._write(text.encode())
+
+
+class _Out:
+    """A file that the SDK writes lines to."""
+
+    def __init__(self, say: Callable[[str], Awaitable[None]]) -> None:
+        self._say = say
+
+    async def write(self, text: str) -> None:
+        """A whole line."""
+        await self._say(text)
+
+    async def flush(self) -> None:
+        """Every line is sent at once."""
+
+
+def _decoded(line: bytes) -> JsonObject | None:
+    """A message, as far as it is an object."""
+    try:
+        message: JsonValue = from_json(line)
+    except ValueError:
+        return None
+    return cast("JsonObject", message) if isinstance(message, dict) else None
+
+
+def _is_request(message: JsonMapping) -> bool:
+    number = message.get("id")
+    is_numbered = isinstance(number, int | str) and not isinstance(number, bool)
+    return is_numbered and message.get("jsonrpc") == "2.0" and isinstance(message.get("method"), str)
+
+
+def _opens_modern(message: JsonMapping) -> bool:
+    """Whether the SDK takes a connection that begins with this request for one of 2026."""
+    params = message.get("params")
+    meta: JsonValue = cast("JsonMapping", params).get("_meta") if isinstance(params, dict) else None
+    return message.get("method") != "initialize" and isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta

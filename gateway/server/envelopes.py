@@ -1,0 +1,121 @@
+"""What every 2026 request says of itself in `_meta`, and its headers once more: whether it is as the protocol has it.
+
+What is said in the plainest way is known here; all else is shown to the SDK's models where the SDK is there, and is not plain before.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.protocol import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    MODERN_PROTOCOL_VERSIONS,
+    NAME_BEARING_METHODS,
+    PROTOCOL_VERSION_META_KEY,
+)
+from gateway.server.clients import modern_profile
+from gateway.tools.context import ClientProfile
+
+MAX_KNOWN_CLIENTS = 256
+"""Client declarations remembered as valid."""
+
+ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY)
+ENVELOPE = frozenset(ENVELOPE_KEYS)
+
+_INFO = {"name", "version", "title", "description"}
+
+
+class Envelopes:
+    """Which client declarations are valid: each is looked at once."""
+
+    def __init__(self, has_sdk: Callable[[], bool]) -> None:
+        """`has_sdk` says whether the SDK is loaded."""
+        self._has_sdk = has_sdk
+        self._valid: OrderedDict[str, ClientProfile] = OrderedDict()
+
+    def profile_of(self, meta: JsonMapping) -> ClientProfile | None:
+        """What a request's `_meta` says of its client, if version, capabilities and name are as the protocol has them."""
+        envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
+        key = repr(envelope)
+        known = self._valid.get(key)
+        if known is not None:
+            return known
+        if not is_plain_envelope(envelope) and not (self._has_sdk() and _is_valid(envelope)):
+            return None
+        profile = self._valid[key] = modern_profile(str(envelope[PROTOCOL_VERSION_META_KEY]), envelope)
+        if len(self._valid) > MAX_KNOWN_CLIENTS:
+            self._valid.popitem(last=False)
+        return profile
+
+    def agree(self, message: JsonObject, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether headers and body of a request with a `_meta` say the same."""
+        return _says_the_same(message, headers) or (self._has_sdk() and _routes(message, headers))
+
+
+def is_plain_envelope(envelope: JsonMapping) -> bool:
+    """Whether an envelope is valid and has nothing but what is known here."""
+    if envelope.get(PROTOCOL_VERSION_META_KEY) not in MODERN_PROTOCOL_VERSIONS:
+        return False
+    info = envelope.get(CLIENT_INFO_META_KEY, {"name": "", "version": ""})
+    if not isinstance(info, dict) or not {"name", "version"} <= info.keys() <= _INFO or not _are(cast("JsonMapping", info), str):
+        return False
+    said = envelope.get(CLIENT_CAPABILITIES_META_KEY)
+    return isinstance(said, dict) and all(_is_plain_capability(name, value) for name, value in cast("JsonMapping", said).items())
+
+
+def _is_plain_capability(name: str, value: JsonValue) -> bool:
+    if not isinstance(value, dict):
+        return False
+    fields = cast("JsonMapping", value)
+    match name:
+        case "roots":
+            return True
+        case "elicitation":
+            return fields.keys() <= {"form", "url"} and _are(fields, dict)
+        case "sampling":
+            return fields.keys() <= {"context", "tools"} and _are(fields, dict)
+        case "extensions" | "experimental":
+            return _are(fields, dict)
+        case _:
+            return False
+
+
+def _are(fields: JsonMapping, kind: type) -> bool:
+    return all(isinstance(value, kind) for value in fields.values())
+
+
+def _says_the_same(message: JsonMapping, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether headers and body agree in the plainest way."""
+    method, params = cast("str", message["method"]), cast("JsonMapping", message["params"])
+    meta = cast("JsonMapping", params["_meta"])
+    version = meta.get(PROTOCOL_VERSION_META_KEY)
+    if version not in MODERN_PROTOCOL_VERSIONS or CLIENT_CAPABILITIES_META_KEY not in meta or not method.isascii():
+        return False
+    if headers.get(b"mcp-protocol-version") != version.encode() or headers.get(b"mcp-method") != method.encode():
+        return False
+    if method not in NAME_BEARING_METHODS:
+        return True
+    name = cast("str", params[NAME_BEARING_METHODS[method]])
+    return name.isascii() and "=?" not in name and headers.get(b"mcp-name") == name.encode()
+
+
+def _routes(message: JsonObject, headers: Mapping[bytes, bytes]) -> bool:
+    from mcp.shared.inbound import InboundModernRoute, classify_inbound_request
+
+    told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
+    return isinstance(classify_inbound_request(message, headers=told), InboundModernRoute)
+
+
+def _is_valid(envelope: JsonMapping) -> bool:
+    from mcp_types import methods
+    from pydantic import ValidationError
+
+    try:
+        methods.validate_client_request("tools/call", str(envelope[PROTOCOL_VERSION_META_KEY]), {"name": "any", "_meta": envelope})
+    except (ValidationError, ValueError, KeyError):
+        return False
+    return True

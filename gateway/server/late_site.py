@@ -1,0 +1,95 @@
+"""`LateSite`: everything over HTTP that is not answered before, loaded at the first request for it.
+
+Until then there is only a task that waits for the end; whether the process lives and is ready is said without loading anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from gateway.config.models import HttpSettings
+from gateway.sdk import load
+from gateway.server.answers import json_answer
+from gateway.server.build import GatewayServer
+from gateway.server.origins import Places
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from gateway.server.site import Site
+
+
+class LateSite:
+    """ASGI application; its lifespan is that of the sessions."""
+
+    def __init__(
+        self,
+        server: GatewayServer,
+        settings: HttpSettings,
+        places: Places,
+        *,
+        ready: Callable[[], bool],
+        routes: Callable[[], Sequence[BaseRoute]],
+    ) -> None:
+        """`routes` makes those of other rooms."""
+        self._server = server
+        self._settings = settings
+        self._places = places
+        self._ready = ready
+        self._routes = routes
+        self._site: Site | None = None
+        self._loading = anyio.Lock()
+        self._tasks: TaskGroup | None = None
+        self._leaving = anyio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve, after what is needed for it was loaded; requests that come meanwhile wait."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        answer = self._state(scope) if scope["method"] in ("GET", "HEAD") else None
+        app: ASGIApp = answer or self._site or await self._open()
+        await app(scope, receive, send)
+
+    def _state(self, scope: Scope) -> ASGIApp | None:
+        """The answer to who asks how the process is."""
+        match scope["path"]:
+            case "/health":
+                return json_answer({"status": "ok"})
+            case "/ready":
+                is_ready = self._ready()
+                return json_answer({"status": "ready" if is_ready else "starting"}, 200 if is_ready else 503)
+            case _:
+                return None
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        async with anyio.create_task_group() as self._tasks:
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            self._leaving.set()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _open(self) -> Site:
+        async with self._loading:
+            if self._site is None:
+                if self._tasks is None:
+                    raise RuntimeError("the application is not started")
+                sdk = await self._server.load_sdk()
+                await load("gateway.server.site")
+                from gateway.server.site import Site
+
+                site = Site(sdk, self._settings, self._places, ready=self._ready, routes=self._routes())
+                await self._tasks.start(self._serve_sessions, site)
+                self._site = site
+            return self._site
+
+    async def _serve_sessions(self, site: Site, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        async with site.manager.run():
+            task_status.started()
+            await self._leaving.wait()

@@ -1,0 +1,164 @@
+"""`PlainAnswers`: `server/discover` and the four listings for plain 2026 requests, without the SDK.
+
+What is asked for in the plainest way is answered with what the SDK's path would send; all else, and every request that is not
+valid, is left to it. A page is made once for callers that see the same, and its bytes kept while its list stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import anyio
+from pydantic_core import to_json
+
+from gateway.auth.principal import Principal
+from gateway.catalog.disclosure import scope_of
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.protocol import MODERN_PROTOCOL_VERSIONS, SERVER_INFO_META_KEY, RpcError
+from gateway.server.envelopes import ENVELOPE
+from gateway.server.lists import LISTINGS, Asking
+from gateway.server.plain_entries import plain_entry
+from gateway.upstream.exchange import has_odd_number
+from gateway.upstream.hop import VIA_KEY
+
+if TYPE_CHECKING:
+    from gateway.server.build import GatewayServer
+
+DISCOVER = "server/discover"
+
+METHODS = frozenset({DISCOVER, *LISTINGS})
+"""What is answered here."""
+
+MAX_PAGES = 64
+"""Encoded pages kept; the one used longest ago goes first."""
+
+WAIT_SECONDS = 10.0
+"""A listing may wait for sources that are starting; after this the SDK's path waits on, which keeps the connection alive."""
+
+_REQUEST = frozenset({"jsonrpc", "id", "method", "params"})
+_CHANGES = {"listChanged": True}
+_CAPABILITIES: JsonMapping = {
+    "completions": {},
+    "logging": {},
+    "prompts": dict(_CHANGES),
+    "resources": {**_CHANGES, "subscribe": True},
+    "tools": dict(_CHANGES),
+}
+"""What the SDK derives from the methods that are bound (`sdk_server`); a test compares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A plain request."""
+
+    number: int | str
+    method: str
+    is_gateway: bool
+    cursor: str | None
+
+    def frame(self, result: bytes) -> bytes:
+        """The message that answers it."""
+        return b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (to_json(self.number), result)
+
+
+def plain_question(message: JsonObject) -> Question | None:
+    """A valid request for what is answered here that asks for nothing else; its client's declaration is not looked at."""
+    if message.keys() != _REQUEST or message["jsonrpc"] != "2.0":
+        return None
+    number, method, params = message["id"], message["method"], message["params"]
+    if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(method, str) or method not in METHODS:
+        return None
+    if not isinstance(params, dict):
+        return None
+    fields = cast("JsonMapping", params)
+    cursor = fields.get("cursor")
+    if not fields.keys() <= ({"_meta"} if method == DISCOVER else {"_meta", "cursor"}) or not isinstance(cursor, str | None):
+        return None
+    if cursor is None and "cursor" in fields:
+        return None
+    meta = fields.get("_meta")
+    if not isinstance(meta, dict) or not is_plain_meta(cast("JsonMapping", meta)):
+        return None
+    return Question(number, method, VIA_KEY in meta, cursor)
+
+
+def is_plain_meta(meta: JsonMapping) -> bool:
+    """Whether nothing in a `_meta` asks for something, beside the envelope."""
+    own = meta.keys() - ENVELOPE
+    return not own or not any(key == "progressToken" or key.startswith("io.modelcontextprotocol/") for key in own)
+
+
+class PlainAnswers:
+    """Answers of one server."""
+
+    def __init__(self, server: GatewayServer) -> None:
+        self._server = server
+        self._pages: OrderedDict[tuple[object, ...], tuple[object, bytes]] = OrderedDict()
+
+    async def answer(self, question: Question, principal: Principal) -> bytes | None:
+        """The answering message; `None` where it is for the SDK's path to find."""
+        if question.method == DISCOVER:
+            result = _encoded(self._server.discovery(principal), self._server.identity)
+        else:
+            result = await self._page(question, principal)
+        return None if result is None else question.frame(result)
+
+    async def _page(self, question: Question, principal: Principal) -> bytes | None:
+        catalog = self._server.catalog
+        with anyio.move_on_after(WAIT_SECONDS) as waiting:
+            await catalog.ready()
+        if waiting.cancelled_caught:
+            return None
+        kind = LISTINGS[question.method]
+        whole = catalog.wire_tools() if kind == "tools" else catalog.wire(kind)
+        is_own = kind == "tools" and catalog.disclosure is not None and bool(catalog.disclosure.names)
+        key = (kind, principal.scopes, question.is_gateway, question.cursor)
+        kept = None if is_own else self._pages.get(key)
+        if kept is not None and kept[0] is whole:
+            self._pages.move_to_end(key)
+            return kept[1]
+        asking = Asking(principal, scope_of(None, principal.id), is_modern=True, is_gateway=question.is_gateway, cursor=question.cursor)
+        try:
+            page = await self._server.lists.page(question.method, asking)
+        except RpcError:
+            return None
+        sieved = _sieved(page, kind)
+        encoded = None if sieved is None else _encoded(sieved, self._server.identity)
+        if encoded is not None and not is_own:
+            self._pages[key] = whole, encoded
+            if len(self._pages) > MAX_PAGES:
+                self._pages.popitem(last=False)
+        return encoded
+
+
+def _sieved(page: JsonObject, kind: str) -> JsonObject | None:
+    """The page with what the protocol has of its entries; `None` where one is for the SDK's models to judge."""
+    key = "resourceTemplates" if kind == "templates" else kind
+    entries = [plain_entry(kind, entry) for entry in cast("Sequence[JsonValue]", page[key])]
+    return None if None in entries else {**page, key: entries}
+
+
+def _encoded(result: JsonMapping, identity: JsonMapping) -> bytes | None:
+    """A result with the stamp of this server; `None` where JSON cannot say it."""
+    meta = cast("JsonMapping", result.get("_meta") or {})
+    stamped: JsonObject = {**result, "_meta": {**meta, SERVER_INFO_META_KEY: identity}}
+    try:
+        encoded = to_json(stamped)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return None if has_odd_number(encoded, stamped) else encoded
+
+
+def discovery(instructions: str, extensions: Mapping[str, JsonObject]) -> JsonObject:
+    """The result of `server/discover`."""
+    return {
+        "resultType": "complete",
+        "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
+        "capabilities": {**_CAPABILITIES, "extensions": dict(extensions)} if extensions else dict(_CAPABILITIES),
+        "instructions": instructions,
+        "ttlMs": 0,
+        "cacheScope": "private",
+    }

@@ -1,0 +1,105 @@
+"""What 2026-07-28 has of a tool, resource, template or prompt in a listing: its keys and what they hold.
+
+Whatever else an entry has is left out, as the SDK's models do; an entry that they might refuse or change is not plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+
+Check = Callable[[JsonValue], JsonValue]
+"""Gives the value as it is sent; `None` where it is not plain."""
+
+
+def _text(value: JsonValue) -> JsonValue:
+    return value if isinstance(value, str) else None
+
+
+def _flag(value: JsonValue) -> JsonValue:
+    return value if isinstance(value, bool) else None
+
+
+def _whole(value: JsonValue) -> JsonValue:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _share(value: JsonValue) -> JsonValue:
+    return value if isinstance(value, float) and 0.0 <= value <= 1.0 else None
+
+
+def _one_of(*words: str) -> Check:
+    return lambda value: value if value in words else None
+
+
+def _list_of(check: Check) -> Check:
+    def checked(value: JsonValue) -> JsonValue:
+        if not isinstance(value, list):
+            return None
+        kept = [check(item) for item in cast("list[JsonValue]", value)]
+        return None if any(item is None for item in kept) else kept
+
+    return checked
+
+
+def _open_object(value: JsonValue) -> JsonValue:
+    """Of any keys; an empty value of one would be left out by the models."""
+    if not isinstance(value, dict):
+        return None
+    fields = cast("JsonObject", value)
+    return fields if None not in fields.values() else None
+
+
+def _schema(value: JsonValue) -> JsonValue:
+    if _open_object(value) is None or not isinstance(cast("JsonMapping", value).get("$schema", ""), str):
+        return None
+    return value
+
+
+def _input_schema(value: JsonValue) -> JsonValue:
+    return value if _schema(value) is not None and cast("JsonMapping", value).get("type") == "object" else None
+
+
+def _object(required: Mapping[str, Check], optional: Mapping[str, Check]) -> Callable[[JsonValue], JsonObject | None]:
+    checks = {**required, **optional}
+
+    def checked(value: JsonValue) -> JsonObject | None:
+        if not isinstance(value, dict) or not required.keys() <= value.keys():
+            return None
+        kept: JsonObject = {}
+        for key, held in cast("JsonMapping", value).items():
+            check = checks.get(key)
+            if check is None or (held is None and key in optional):
+                continue
+            sent = check(held)
+            if sent is None:
+                return None
+            kept[key] = sent
+        return kept
+
+    return checked
+
+
+_ICON = _object({"src": _text}, {"mimeType": _text, "sizes": _list_of(_text), "theme": _one_of("light", "dark")})
+_ANNOTATIONS = _object({}, {"audience": _list_of(_one_of("assistant", "user")), "lastModified": _text, "priority": _share})
+_HINTS = dict.fromkeys(("destructiveHint", "idempotentHint", "openWorldHint", "readOnlyHint"), _flag)
+_SHARED: Mapping[str, Check] = {"title": _text, "description": _text, "icons": _list_of(_ICON), "_meta": _open_object}
+_CONTENT: Mapping[str, Check] = {**_SHARED, "annotations": _ANNOTATIONS, "mimeType": _text}
+_ARGUMENT = _object({"name": _text}, {"title": _text, "description": _text, "required": _flag})
+
+_ENTRIES: Mapping[str, Callable[[JsonValue], JsonObject | None]] = {
+    "tools": _object(
+        {"name": _text, "inputSchema": _input_schema},
+        {**_SHARED, "outputSchema": _schema, "annotations": _object({}, {"title": _text, **_HINTS})},
+    ),
+    "resources": _object({"name": _text, "uri": _text}, {**_CONTENT, "size": _whole}),
+    "templates": _object({"name": _text, "uriTemplate": _text}, _CONTENT),
+    "prompts": _object({"name": _text}, {**_SHARED, "arguments": _list_of(_ARGUMENT)}),
+}
+
+
+def plain_entry(kind: str, entry: JsonValue) -> JsonObject | None:
+    """The entry of a listing as it is sent; `None` where it is not plain."""
+    return _ENTRIES[kind](entry)

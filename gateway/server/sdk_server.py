@@ -1,0 +1,224 @@
+"""`SdkServer`: the half of the gateway's server that is the SDK's: its low-level `Server` with our handlers on it.
+
+What serves plain 2026 traffic does without, so it is made at the first request that needs it (`build`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import anyio.abc
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CallToolRequestParams,
+    CompleteRequestParams,
+    GetPromptRequestParams,
+    NotificationParams,
+    PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ServerCapabilities,
+    ServerTasksCapability,
+    ServerTasksRequestsCapability,
+    SetLevelRequestParams,
+    SubscribeRequestParams,
+    SubscriptionsListenRequestParams,
+    TasksCallCapability,
+    TasksCancelCapability,
+    TasksListCapability,
+    TasksToolsCapability,
+    UnsubscribeRequestParams,
+)
+from pydantic import ValidationError
+
+from gateway.auth.principal import Principal
+from gateway.catalog import Catalog
+from gateway.catalog.skills import SkillFace
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import MODERN_PROTOCOL_VERSIONS
+from gateway.server.calls import CallHandler
+from gateway.server.changes import Changes
+from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, principal_of
+from gateway.server.errors import to_rpc_error
+from gateway.server.lists import LISTINGS, Asking, ListHandler
+from gateway.server.parked import ParkedCalls
+from gateway.server.reads import ReadHandler
+from gateway.server.skills import bind_skills
+from gateway.server.task_methods import TaskMethods
+from gateway.server.task_news import TaskNews
+from gateway.server.tasks import TaskHandler
+from gateway.server.wire_caller import WireCaller
+from gateway.tasks.runner import TaskRunner
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
+from gateway.telemetry.operations import SERVER_DURATION, measured
+from gateway.upstream.hop import VIA_KEY
+
+
+async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+    """Outermost middleware: what an unexpected exception says stays here; the SDK would send it to legacy clients as it is.
+
+    Where metrics are made, it measures too.
+    """
+    if OBSERVABILITY_SETTINGS.enable_instrumentation:
+        transport = "pipe" if ctx.request is None else "tcp"
+        return await measured(
+            SERVER_DURATION,
+            ctx.method,
+            ctx.params,
+            lambda: _without_internals(ctx, call_next),
+            protocol_version=ctx.protocol_version,
+            transport=transport,
+            code_of=lambda error: error.code if isinstance(error, MCPError) else None,
+        )
+    return await _without_internals(ctx, call_next)
+
+
+async def _without_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+    try:
+        return await call_next(ctx)
+    except (MCPError, ValidationError):
+        raise
+    except Exception as error:  # the call-handler boundary
+        told = to_rpc_error(error, "modern" if is_modern(ctx) else "legacy")
+        raise MCPError(told.code, told.message, told.data) from None
+
+
+class _Server(Server[Any]):
+    """The SDK server, advertising list changes to legacy HTTP clients too (the SDK passes no options there), and 2025 tasks."""
+
+    def get_capabilities(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+        *,
+        protocol_version: str | None = None,
+    ) -> ServerCapabilities:
+        """As the SDK's; a 2025-11-25 client is told of tasks in its own dialect."""
+        found = super().get_capabilities(notification_options, experimental_capabilities, extensions, protocol_version=protocol_version)
+        if protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return found
+        calls = ServerTasksRequestsCapability(tools=TasksToolsCapability(call=TasksCallCapability()))
+        tasks = ServerTasksCapability(list=TasksListCapability(), cancel=TasksCancelCapability(), requests=calls)
+        return found.model_copy(update={"tasks": tasks})
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        """As the SDK's, with every list-changed notification on."""
+        options = notification_options or NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
+        return super().create_initialization_options(options, experimental_capabilities, extensions)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a gateway's server has without the SDK, and the SDK's half works with."""
+
+    catalog: Catalog
+    clients: Clients
+    lists: ListHandler
+    skills: SkillFace
+    parked: ParkedCalls
+    tasks: TaskHandler
+    runner: TaskRunner | None
+    calls: CallHandler
+    group: anyio.abc.TaskGroup
+    """Outlives every request."""
+    instructions: Callable[[Principal], str]
+
+
+class SdkServer:
+    """Made inside the running server; `close` ends its listen streams."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        name: str,
+        version: str,
+        own_id: str,
+        state_key: bytes,
+        ask_timeout_seconds: float,
+        extensions: dict[str, dict[str, Any]],
+    ) -> None:
+        """`state_key` seals request state. `extensions` are declared as they are at the time. Begins to follow the catalog."""
+        self._parts = parts
+        self._changes = Changes(parts.catalog, parts.clients)
+        self._reads = ReadHandler(parts.catalog, parts.clients)
+        self._reads.park_in(parts.parked)
+        self.mcp = _Server(name, version=version, get_tool_input_schema=parts.catalog.input_schema)
+        self.mcp.extensions = extensions
+        self._register(parts)
+        self.mcp.middleware.append(keep_internals)
+        self.mcp.middleware.append(self._describe_scoped)
+        self.mcp.middleware.append(
+            RequestStateBoundary(
+                RequestStateSecurity(keys=[state_key], ttl=ask_timeout_seconds, bind_principal=lambda ctx: principal_of(ctx).id),
+                default_audience=own_id,
+            )
+        )
+        methods = TaskMethods(parts.tasks, parts.catalog, parts.clients)
+        methods.bind(self.mcp)
+        self._changes.tell_tasks(TaskNews(parts.tasks, methods, parts.clients, parts.group, parts.runner))
+        parts.group.start_soon(self._changes.run)
+
+    def close(self) -> None:
+        """End every listen stream gracefully."""
+        self._changes.close()
+
+    def describe(self, instructions: str) -> None:
+        """What clients that come from now on are told."""
+        self.mcp.instructions = instructions
+
+    async def released(self, session: LegacySession) -> None:
+        """The connection of a session ended."""
+        await self._reads.release(session)
+
+    def _register(self, parts: Parts) -> None:
+        """Bind the handlers. They return wire dicts, which the constructor's typed slots do not admit."""
+        add, reads = self.mcp.add_request_handler, self._reads
+        for method in LISTINGS:
+            add(method, PaginatedRequestParams, self._list)
+        add("tools/call", CallToolRequestParams, parts.calls)
+        add("resources/read", ReadResourceRequestParams, reads.read)
+        add("resources/subscribe", SubscribeRequestParams, reads.subscribe)
+        add("resources/unsubscribe", UnsubscribeRequestParams, reads.unsubscribe)
+        add("prompts/get", GetPromptRequestParams, reads.get_prompt)
+        add("completion/complete", CompleteRequestParams, reads.complete)
+        add("logging/setLevel", SetLevelRequestParams, reads.set_level)
+        add("subscriptions/listen", SubscriptionsListenRequestParams, self._changes.listen)
+        self.mcp.add_notification_handler("notifications/initialized", NotificationParams, self._arrived)
+        bind_skills(self.mcp, parts.skills, lambda ctx: parts.clients.context(ctx, WireCaller(ctx)))
+
+    async def _list(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
+        """The four listings."""
+        asking = Asking(
+            principal_of(ctx),
+            self._parts.clients.scope(ctx),
+            is_modern=is_modern(ctx),
+            is_gateway=VIA_KEY in cast("JsonMapping", (ctx.params or {}).get("_meta") or {}),
+            cursor=params.cursor if params is not None else None,
+        )
+        return await self._parts.lists.page(ctx.method, asking)
+
+    async def _arrived(self, ctx: RequestContext, params: NotificationParams) -> None:
+        """A 2025 client is here, and hears of changes from now on, whatever it asks for."""
+        if not is_modern(ctx):
+            self._parts.clients.session_of(ctx)
+
+    async def _describe_scoped(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        """Middleware: a caller whose key is not for everything is told of what it may use."""
+        result = await call_next(ctx)
+        principal = principal_of(ctx)
+        if principal.scopes is None or result is None or ctx.method not in ("initialize", "server/discover"):
+            return result
+        told = {"instructions": self._parts.instructions(principal)}
+        return {**result, **told} if isinstance(result, dict) else result.model_copy(update=told)

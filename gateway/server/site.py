@@ -1,0 +1,71 @@
+"""The rest of what is served over HTTP: 2025 sessions and 2026 requests on the SDK's machinery, and pages, on Starlette.
+
+Loaded by `late_site` at the first request for it; the gate is before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from gateway.auth.principal import LOCAL, Principal
+from gateway.config.models import HttpSettings
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+from gateway.server.origins import Places
+from gateway.server.replay import RETRY_MILLISECONDS, SessionManager
+from gateway.server.sdk_server import SdkServer
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+MAX_KNOWN_USERS = 1024
+"""Callers whose form for the SDK is remembered."""
+
+
+class Site:
+    """The ASGI application of requests; `manager.run` must be going."""
+
+    def __init__(
+        self, sdk: SdkServer, settings: HttpSettings, places: Places, *, ready: Callable[[], bool], routes: Sequence[BaseRoute]
+    ) -> None:
+        """`routes` are those of other rooms."""
+        security = TransportSecuritySettings(
+            enable_dns_rebinding_protection=True, allowed_hosts=list(places.hosts), allowed_origins=list(places.origins)
+        )
+        self.manager = SessionManager(
+            sdk.mcp, security_settings=security, retry_interval=RETRY_MILLISECONDS, max_request_body_size=settings.max_request_bytes
+        )
+        self._users: dict[str, AuthenticatedUser] = {}
+
+        async def health(request: Request) -> Response:
+            return JSONResponse({"status": "ok"})
+
+        async def readiness(request: Request) -> Response:
+            is_ready = ready()
+            return JSONResponse({"status": "ready" if is_ready else "starting"}, 200 if is_ready else 503)
+
+        endpoint = Route(settings.path, StreamableHTTPASGIApp(self.manager))
+        site = Starlette(routes=[endpoint, Route("/health", health), Route("/ready", readiness), *routes])
+        self._app = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site)))  # only redirects ask how the client came
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, with its caller in the SDK's form."""
+        principal: Principal = scope.get(PRINCIPAL_SCOPE_KEY, LOCAL)
+        if principal is not LOCAL:
+            user = self._users.get(principal.id)
+            if user is None:
+                if len(self._users) >= MAX_KNOWN_USERS:
+                    self._users.clear()
+                user = self._users[principal.id] = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
+            scope["user"] = user
+        await self._app(scope, receive, send)

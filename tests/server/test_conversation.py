@@ -1,0 +1,173 @@
+"""One client over lines reads the same whether its plain questions are answered without the SDK or by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+from anyio.streams.memory import MemoryObjectReceiveStream
+from mcp.server.stdio import stdio_server
+
+from gateway.server.conversation import Conversation
+from tests.server.test_direct import ENVELOPE, META, House
+from tests.server.test_plain import METHODS, ODD, ask
+
+LEGACY = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+HANDSHAKE: dict[str, Any] = {"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": LEGACY}
+READY: dict[str, Any] = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+OLD: dict[str, Any] = {"jsonrpc": "2.0", "id": "old", "method": "tools/list"}
+
+
+@pytest.fixture(autouse=True)
+def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of telemetry leave this process with a provider, and what is traced takes no short cut."""
+    monkeypatch.setattr("gateway.server.conversation.is_traced", lambda: False)
+
+
+def lines_of(messages: Sequence[Any]) -> list[bytes]:
+    return [message if isinstance(message, bytes) else json.dumps(message).encode() for message in messages]
+
+
+class Paper:
+    """Where a server writes; the lines of a script come one by one, each after the answer to the one before."""
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+        self._wake = anyio.Event()
+
+    async def write(self, data: bytes | str) -> None:
+        self.said.append(json.loads(data))
+        self._wake.set()
+
+    async def flush(self) -> None:
+        """Nothing waits."""
+
+    async def until(self, count: int) -> None:
+        while len(self.said) < count:
+            self._wake = anyio.Event()
+            await self._wake.wait()
+
+
+async def without(house: House, lines: Sequence[bytes], answers: int) -> list[Any]:
+    """What a client is told by the conversation."""
+    paper = Paper()
+    async with house.server, anyio.create_task_group() as tasks:
+        talk = Conversation(house.server, paper.write, tasks)
+        for line in lines:
+            await talk.take(line)
+        await paper.until(answers)
+        await talk.end()
+        tasks.cancel_scope.cancel()
+    return paper.said
+
+
+async def by_sdk(house: House, lines: Sequence[bytes], answers: int) -> list[Any]:
+    """The same by the SDK alone."""
+    paper = Paper()
+    send, receive = anyio.create_memory_object_stream[str]()
+    files = cast("anyio.AsyncFile[str]", _Text(receive)), cast("anyio.AsyncFile[str]", paper)
+    async with receive, house.server, anyio.create_task_group() as tasks:
+        mcp = house.server.mcp
+
+        async def serve() -> None:
+            async with stdio_server(*files) as (read, write):
+                await mcp.run(read, write, mcp.create_initialization_options())
+
+        tasks.start_soon(serve)
+        for line in lines:
+            await send.send(line.decode(errors="replace"))
+        await paper.until(answers)
+        await send.aclose()
+    return paper.said
+
+
+class _Text:
+    def __init__(self, lines: MemoryObjectReceiveStream[str]) -> None:
+        self._lines = lines
+
+    def __aiter__(self) -> MemoryObjectReceiveStream[str]:
+        return self._lines
+
+
+async def same(folder: Path, messages: Sequence[Any], answers: int) -> list[Any]:
+    """Tell both and compare what they say, in any order."""
+    lines = lines_of(messages)
+    told: list[list[str]] = []
+    said: list[Any] = []
+    with anyio.fail_after(20):
+        for talk in (by_sdk, without):
+            house = House(folder)
+            await house.catalog.refresh()
+            said = await talk(house, lines, answers)
+            told.append(sorted(json.dumps(message, sort_keys=True) for message in said))
+    assert told[0] == told[1]
+    return said
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_plain_question_is_answered_alike_and_without_the_sdk(tmp_path: Path, method: str) -> None:
+    [said] = await same(tmp_path, [ask(method, "é")], 1)
+    assert said["result"]["_meta"][f"{META}serverInfo"] == {"name": "t", "version": "1"}
+    house = House(tmp_path)
+    await house.catalog.refresh()
+    assert [said] == await without(house, lines_of([ask(method, "é")]), 1)
+    assert not house.server.has_sdk
+
+
+CALL = {**ask("tools/call", 9), "params": {"name": "echo", "arguments": {"text": "a"}, "_meta": ENVELOPE}}
+HALF = {"_meta": {f"{META}protocolVersion": "2026-07-28"}}
+
+SCRIPTS: dict[str, tuple[list[Any], int]] = {
+    "questions, then a call": ([ask("tools/list"), CALL, ask("server/discover", 2)], 3),
+    "a call first": ([CALL, ask("tools/list", 2), ask("tools/list", 3)], 3),
+    "a handshake after a question": ([ask("server/discover"), HANDSHAKE, ask("tools/list", 2)], 3),
+    "a question after a handshake": ([HANDSHAKE, READY, OLD, ask("tools/list", 2)], 3),
+    "a question between": ([HANDSHAKE, ask("tools/list", 2), OLD], 3),
+    "a half envelope first": ([{**OLD, "params": HALF}, ask("tools/list", 2), HANDSHAKE], 3),
+    "noise first": ([b"no json", b"", READY, ask("tools/list", 2), HANDSHAKE], 2),
+    "noise that cannot be read": ([b'{"jsonrpc": "2.0", "id": "\xff", "method": "ping"}', ask("tools/list", 2), HANDSHAKE], 3),
+    "taken back too late": ([ask("tools/list"), {**READY, "method": "notifications/cancelled", "params": {"requestId": 77}}, CALL], 2),
+    "unknown methods": ([ask("what/ever"), ask("tools/list", 2), {**OLD, "method": "x/y"}], 3),
+    "a batch": ([b"[]", [ask("tools/list")], ask("tools/list", 2)], 1),
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+async def test_whatever_a_client_says_in_turn_is_answered_alike(tmp_path: Path, script: str) -> None:
+    messages, answers = SCRIPTS[script]
+    await same(tmp_path, messages, answers)
+
+
+@pytest.mark.parametrize("method", ["server/discover", "tools/list"])
+async def test_odd_questions_are_answered_alike(tmp_path: Path, method: str) -> None:
+    metas = (f"{META}logLevel", f"{META}protocolVersion", f"{META}clientCapabilities", f"{META}clientInfo", "dev.moongate/via", "x/y")
+    odd = [{"_meta": {**ENVELOPE, key: value}} for key in metas for value in (*ODD, "2025-11-25", "2026-07-28")]
+    odd += [{"_meta": ENVELOPE, key: value} for key in ("cursor", "odd") for value in ODD]
+    odd += [{"_meta": value} for value in ODD]
+    bodies = [{**ask(method, f"n{number}"), "params": params} for number, params in enumerate(odd)]
+    await same(tmp_path, [ask(method), *bodies], 1 + len(bodies))
+
+
+async def test_a_question_taken_back_is_not_answered(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    await house.catalog.refresh()
+    asked, paper = anyio.Event(), Paper()
+
+    async def ready() -> None:
+        asked.set()
+        await anyio.sleep_forever()
+
+    house.catalog.ready = ready
+    with anyio.fail_after(10):
+        async with house.server, anyio.create_task_group() as tasks:
+            talk = Conversation(house.server, paper.write, tasks)
+            await talk.take(json.dumps(ask("tools/list", 5)).encode())
+            await asked.wait()
+            await talk.take(json.dumps({**READY, "method": "notifications/cancelled", "params": {"requestId": 5}}).encode())
+            await talk.take(json.dumps(ask("server/discover", 6)).encode())
+            await talk.end()
+    assert [message["id"] for message in paper.said] == [6]
