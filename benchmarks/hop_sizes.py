@@ -43,9 +43,10 @@ create_proxy(sys.argv[2]).run("http", port=int(sys.argv[1]), show_banner=False)
 """
 
 
-def request(size: int, number: int) -> bytes:
-    """A whole `tools/call`, `size` bytes of text in its arguments."""
-    params = {"name": "tool_1", "arguments": {"text": "x" * size}, "_meta": MODERN_META}
+def request(size: int, number: int, more: int = 0) -> bytes:
+    """A whole `tools/call`, `size` bytes of text in its arguments, to be said back with `more` behind it."""
+    arguments = {"text": "x" * size} | ({"size": more} if more else {})
+    params = {"name": "tool_1", "arguments": arguments, "_meta": MODERN_META}
     body = json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).encode()
     lines = [
         "POST /mcp HTTP/1.1",
@@ -60,17 +61,17 @@ def request(size: int, number: int) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-async def run_calls(pool: Pool, size: int, count: int) -> None:
-    """Many calls at a time, each answer checked for its text."""
+async def run_calls(pool: Pool, size: int, count: int, more: int = 0) -> None:
+    """Many calls at a time, each answer checked for its text, which is `more` than the call's."""
     left = count
-    made = request(size, 1)
+    made = request(size, 1, more)
 
     async def worker() -> None:
         nonlocal left
         while left > 0:
             left -= 1
             answer = await pool.send(made)
-            assert answer.status == 200 and len(answer.body) > size and b'"isError":true' not in answer.body, answer.body[:300]
+            assert answer.status == 200 and len(answer.body) > size + more and b'"isError":true' not in answer.body, answer.body[:300]
 
     async with anyio.create_task_group() as tasks:
         for _ in range(CONCURRENCY):

@@ -14,7 +14,13 @@ from typing import Any
 
 import uvicorn
 
-SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "size": {"type": "integer", "minimum": 0}},
+    "required": ["text"],
+    "additionalProperties": False,
+}
+"""`text` comes back; with `size`, so many characters more behind it."""
 
 
 class Counting:
@@ -60,7 +66,8 @@ class Counting:
             case "tools/list":
                 return {"result": {**stamp, "tools": self.tools, "ttlMs": 60_000, "cacheScope": "private"}}
             case "tools/call":
-                return {"result": {**stamp, "content": [{"type": "text", "text": params["arguments"]["text"]}]}}
+                given = params["arguments"]
+                return {"result": {**stamp, "content": [{"type": "text", "text": given["text"] + "x" * given.get("size", 0)}]}}
             case _:
                 return {"error": {"code": -32601, "message": "Method not found"}}
 
