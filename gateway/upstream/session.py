@@ -65,6 +65,7 @@ from gateway.protocol import (
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, is_traced
 from gateway.telemetry.operations import CLIENT_DURATION, measured
 from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
+from gateway.tools.waits import own_task
 from gateway.upstream.exchange import Exchange
 from gateway.upstream.http import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED
 from gateway.upstream.pipe import PipeExchange, PipeWriter
@@ -207,10 +208,11 @@ class Session:
         if ctx is None:
             return await self._send(method, wire, options)
         exchange = self.exchange if method == "tools/call" and not ctx.wants_progress else None
-        if exchange is not None and self._is_plain and not is_traced():
+        if exchange is not None and self._is_plain and (ctx.late_clock is not None or not is_traced()):
             result = await self._exchange(exchange, method, wire, options, ctx)
             if result is not None:
                 return result
+        await own_task()
         if ctx.wants_progress:
             options["on_progress"] = ctx.progress
         key = id(options)
