@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import http
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -56,8 +56,12 @@ class Begun(Protocol):
     """A request that the short cut took."""
 
     @property
-    def task(self) -> asyncio.Future[Any]:
-        """What answers it."""
+    def is_cancelled(self) -> bool:
+        """Whether it was ended before its time."""
+        ...
+
+    def cancel(self, msg: object = None) -> None:
+        """End it before its time, as a server that stops does with tasks."""
         ...
 
     def when_settled(self, then: Callable[[], None]) -> None:
@@ -77,8 +81,11 @@ class Begun(Protocol):
         ...
 
 
-Take = Callable[["Scope", bytes], Begun | None]
-"""Begins to answer a request that came whole, without a task for the request itself; `None` leaves it to the application."""
+Take = Callable[["Scope", Mapping[bytes, bytes], bytes], Begun | None]
+"""Begins to answer a request that came whole, without a task for the request itself; `None` leaves it to the application.
+
+It is given the scope, the headers by name (the last of each), and the body.
+"""
 
 
 class Exchange:
@@ -95,6 +102,7 @@ class Exchange:
         "_size",
         "_waiter",
         "_wants_continue",
+        "fields",
         "is_answered",
         "is_begun",
         "is_gone",
@@ -104,8 +112,10 @@ class Exchange:
         "scope",
     )
 
-    def __init__(self, line: Line, scope: Scope, *, keep_alive: bool, wants_continue: bool) -> None:
+    def __init__(self, line: Line, scope: Scope, fields: Mapping[bytes, bytes], *, keep_alive: bool, wants_continue: bool) -> None:
+        """`fields` are the headers of `scope` by name, the last of each."""
         self.scope = scope
+        self.fields = fields
         self.keep_alive = keep_alive
         self.is_begun = self.is_whole = self.is_started = self.is_answered = self.is_gone = False
         """It was given to the application; its body has come; its answer has begun; is complete; the peer is gone."""
@@ -142,10 +152,22 @@ class Exchange:
         return self._parts[0]
 
     def answer(self, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        """Send a whole answer, unless the peer is gone."""
-        if not self.is_gone:
-            self._begin(200, headers)
-            self._write(body, is_last=True)
+        """Send a whole answer to a POST, unless the peer is gone. The headers are ours, in lower case, and tell the length."""
+        if self.is_gone:
+            return
+        line = self._line
+        lines = [STATUS_LINES[200], line.common_fields()]
+        lines += [b"%s: %s\r\n" % field for field in headers]
+        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        self.is_started = True
+        if len(body) <= _JOINED_BYTES:
+            lines.append(body)
+            line.write(b"".join(lines))
+        else:
+            line.transport.writelines((b"".join(lines), body))
+        self.is_answered = True
+        self.wake()
+        line.answered(self)
 
     # -- for the application -------------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
@@ -87,6 +88,8 @@ class Http1(asyncio.Protocol):
         self._common: tuple[object, bytes] = None, b""
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
+        self._target: dict[str, Any] = {}
+        self._targeted: bytes | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = self._is_last = self._is_paused = False
         """A head is coming; nothing more is read; reading waits."""
@@ -108,7 +111,10 @@ class Http1(asyncio.Protocol):
         """Called once."""
         self.transport = cast("asyncio.Transport", transport)
         self._state.connections.add(cast("Any", self))
-        self._ends = {
+        self._ends: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "root_path": self._root,
             "server": get_local_addr(self.transport),
             "client": get_remote_addr(self.transport),
             "scheme": "https" if is_ssl(self.transport) else "http",
@@ -284,42 +290,43 @@ class Http1(asyncio.Protocol):
     def _arrived(self) -> None:
         """A head is whole: run the application, or have it wait for its turn."""
         parser, headers = self._parser, self._headers
+        fields = dict(headers)
         version = parser.get_http_version()
-        names = [name for name, _ in headers]
-        if version not in ("1.1", "1.0") or names.count(b"host") != (1 if version == "1.1" else min(names.count(b"host"), 1)):
+        hosts = b"host" in fields if len(fields) == len(headers) else [name for name, _ in headers].count(b"host")
+        if version not in ("1.1", "1.0") or hosts > 1 or (version == "1.1" and not hosts):
             raise ValueError("version or host")
-        raw_path, _, query = self._url.partition(b"?")
-        if not raw_path.startswith(b"/"):  # a proxy's form, or none
-            raw_path = httptools.parse_url(self._url).path or raw_path
-        path = raw_path.decode("ascii")
         scope: Scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            **self._ends,
+            **(self._target if self._url == self._targeted else self._aimed()),
             "http_version": version,
             "method": parser.get_method().decode("ascii"),
-            "path": self._root + (unquote(path) if "%" in path else path),
-            "raw_path": self._root.encode("ascii") + raw_path,
-            "query_string": query,
-            "root_path": self._root,
             "headers": headers,
             "state": self._app_state.copy(),
-            **self._ends,
         }
-        wants_continue = version == "1.1" and b"expect" in names and (b"expect", b"100-continue") in ((n, v.lower()) for n, v in headers)
+        wants_continue = version == "1.1" and b"expect" in fields and (b"expect", b"100-continue") in ((n, v.lower()) for n, v in headers)
         keep_alive = version == "1.1" and parser.should_keep_alive()
-        exchange = self._arriving = Exchange(self, scope, keep_alive=keep_alive, wants_continue=wants_continue)
+        exchange = self._arriving = Exchange(self, scope, fields, keep_alive=keep_alive, wants_continue=wants_continue)
         if self._serving is None or self._serving.is_answered:
             self._serving = exchange
-            if self.short_cut is None or wants_continue or not self._comes_at_once():
+            if self.short_cut is None or wants_continue or not _comes_at_once(fields):
                 self._start(exchange)
         else:
             self._waiting.append(exchange)
             self._pause()
 
-    def _comes_at_once(self) -> bool:
-        """Whether the body is one that the short cut may take: then nothing begins before it is whole."""
-        length = next((value for name, value in self._headers if name == b"content-length"), b"")
-        return length.isdigit() and 0 < int(length) <= HIGH_WATER_BYTES
+    def _aimed(self) -> dict[str, Any]:
+        """What a scope says of the target; those of one connection are mostly the same."""
+        raw_path, _, query = self._url.partition(b"?")
+        if not raw_path.startswith(b"/"):  # a proxy's form, or none
+            raw_path = httptools.parse_url(self._url).path or raw_path
+        path = raw_path.decode("ascii")
+        self._target = {
+            "path": self._root + (unquote(path) if "%" in path else path),
+            "raw_path": self._root.encode("ascii") + raw_path,
+            "query_string": query,
+        }
+        self._targeted = self._url
+        return self._target
 
     def _start(self, exchange: Exchange) -> None:
         self._serving = exchange
@@ -329,16 +336,16 @@ class Http1(asyncio.Protocol):
             self._run(exchange, _one_too_many)
             return
         if self.short_cut is not None and exchange.is_whole and self.drained is None:
-            begun = self.short_cut(exchange.scope, exchange.body())
+            begun = self.short_cut(exchange.scope, exchange.fields, exchange.body())
             if begun is not None:
-                tasks.add(cast("Any", begun.task))
-                begun.when_settled(lambda: self._settled(exchange, begun))
+                tasks.add(cast("Any", begun))
+                begun.when_settled(partial(self._settled, exchange, begun))
                 return
         self._run(exchange, self._app)
 
     def _settled(self, exchange: Exchange, begun: Begun) -> None:
         """The short cut led to an answer, or it is the application's to go on."""
-        self._state.tasks.discard(cast("Any", begun.task))
+        self._state.tasks.discard(cast("Any", begun))
         try:
             answer = begun.answer()
             if answer is not None:
@@ -347,7 +354,7 @@ class Http1(asyncio.Protocol):
             begun.forget()
             self._over(exchange, error)
             return
-        if answer is not None or begun.task.cancelled():
+        if answer is not None or begun.is_cancelled:
             begun.forget()
             self._over(exchange, None)
         else:
@@ -438,6 +445,12 @@ def patient_protocol(settings: HttpSettings, take: Take | None = None) -> type[H
         unread_seconds = settings.unread_seconds
 
     return Patient
+
+
+def _comes_at_once(fields: Mapping[bytes, bytes]) -> bool:
+    """Whether the body is one that the short cut may take: then nothing begins before it is whole."""
+    length = fields.get(b"content-length", b"")
+    return length.isdigit() and 0 < int(length) <= HIGH_WATER_BYTES
 
 
 async def _one_too_many(scope: Scope, receive: Receive, send: Send) -> None:

@@ -79,9 +79,9 @@ def measure(value: JsonValue) -> ValueSize:
             if isinstance(item, str):
                 characters += len(item)
             elif isinstance(item, dict):
-                below.extend(cast("JsonObject", item).values())
+                below.extend(item.values())  # pyright: ignore[reportUnknownArgumentType]  # JSON
             elif isinstance(item, list):
-                below.extend(cast("list[Any]", item))
+                below.extend(item)  # pyright: ignore[reportUnknownArgumentType]  # JSON
             elif isinstance(item, float) and not isfinite(item):  # `1e999` reads as infinity, which passes any `maximum`
                 problem = "the arguments hold a number that is not finite"
             elif isinstance(item, int) and item.bit_length() > MAX_INTEGER_BITS:

@@ -12,6 +12,10 @@ _SCALAR_BYTES = 5
 """What a number, boolean or null is counted as: near enough, and no text has to be made of it."""
 
 
+_MOST_COUNTED = 3
+"""A byte of JSON counts as this much at most: a digit and its comma count as a scalar and its place in a list."""
+
+
 _MEDIA = frozenset({"image", "audio"})
 """Content blocks whose `data` is not text."""
 
@@ -51,13 +55,15 @@ class Shorten:
     """The budget of text and data."""
 
 
-def judge_result(result: JsonObject, max_bytes: int, max_kept_bytes: int) -> Pass | Shorten | Reject:
+def judge_result(result: JsonObject, max_bytes: int, max_kept_bytes: int, encoded_bytes: int | None = None) -> Pass | Shorten | Reject:
     """How a result is handed out: as it is, shortened with the whole of it kept, or not at all.
 
     The budget `max_bytes` is for what a model reads as text: images, audio and binary resources do not count against it,
     because cutting them would destroy them. Everything counts against `max_kept_bytes`. A result within `max_bytes`
-    altogether costs one walk.
+    altogether costs one walk, or none where it is known to have been read from `encoded_bytes` of JSON that are few enough.
     """
+    if encoded_bytes is not None and encoded_bytes * _MOST_COUNTED <= max_bytes:
+        return PASS
     if measure_bytes(result, max_bytes) <= max_bytes:
         return PASS
     size = measure_bytes(result, max_kept_bytes)

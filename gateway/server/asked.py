@@ -17,6 +17,15 @@ class Asked:
         self.task = asyncio.get_running_loop().create_task(work)
         self._app = app
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was ended before its time."""
+        return self.task.cancelled()
+
+    def cancel(self, msg: object = None) -> None:
+        """End it before its time."""
+        self.task.cancel()
+
     async def settled(self) -> None:
         """Wait until there is something to do: to answer, or to go on."""
         await asyncio.wait([self.task])
@@ -38,7 +47,7 @@ class Asked:
 
     async def end(self) -> None:
         """Nobody waits for it any more."""
-        self.task.cancel()
+        self.cancel()
 
     def forget(self) -> None:
         """It is over."""

@@ -17,7 +17,7 @@ from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import LOG_LEVEL_META_KEY, MODERN_PROTOCOL_VERSIONS
-from gateway.tools.context import CallContext, Caller, ClientProfile, LateClocks, LogLevel
+from gateway.tools.context import CallContext, Caller, ClientProfile, LateClock, LogLevel
 from gateway.upstream.hop import crossing_meta
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Clients:
         self._on_close = on_close
         self._ask_timeout_seconds = ask_timeout_seconds
         self._count = 0
+        self._last_plain: CallContext | None = None
 
     def all(self) -> list[LegacySession]:
         """Every open legacy session."""
@@ -128,10 +129,10 @@ class Clients:
         session: LegacySession,
         params: JsonMapping,
         caller: LeveledCaller,
-        late_clocks: LateClocks | None = None,
+        late_clock: LateClock | None = None,
     ) -> CallContext:
         """The call context of one request in a 2025 session."""
-        return self._context(principal, session.profile, session.log_level, params, caller, late_clocks)
+        return self._context(principal, session.profile, session.log_level, params, caller, late_clock)
 
     def modern_context(
         self,
@@ -139,12 +140,23 @@ class Clients:
         profile: ClientProfile,
         params: JsonMapping,
         caller: LeveledCaller,
-        late_clocks: LateClocks | None = None,
     ) -> CallContext:
         """The call context of one 2026 request, all of which is in its parameters; `profile` is its `modern_profile`."""
         meta = cast("JsonMapping", params.get("_meta") or {})
         level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))
-        return self._context(principal, profile, level, params, caller, late_clocks)
+        return self._context(principal, profile, level, params, caller, None)
+
+    def plain_context(
+        self, principal: Principal, profile: ClientProfile, meta: JsonMapping, caller: LeveledCaller, late_clock: LateClock
+    ) -> CallContext:
+        """As `modern_context`, for a request whose `meta` asks for nothing and that has neither answers nor state.
+
+        `caller` is the same for all of them.
+        """
+        last = self._last_plain
+        if last is None or last.client is not profile or last.principal is not principal:  # many calls in a row are of one client
+            last = self._last_plain = self.modern_context(principal, profile, {}, caller)
+        return last.of_request(crossing_meta(meta), late_clock)
 
     def _context(
         self,
@@ -153,7 +165,7 @@ class Clients:
         log_level: LogLevel | None,
         raw: JsonMapping,
         caller: LeveledCaller,
-        late_clocks: LateClocks | None,
+        late_clock: LateClock | None,
     ) -> CallContext:
         meta = cast("JsonMapping", raw.get("_meta") or {})
         caller.log_level = log_level
@@ -167,7 +179,7 @@ class Clients:
             wants_progress=meta.get("progressToken") is not None,
             log_level=log_level,
             ask_timeout_seconds=self._ask_timeout_seconds,
-            late_clocks=late_clocks,
+            late_clock=late_clock,
         )
 
 

@@ -7,13 +7,14 @@ call that has begun and turns out not to be plain (an error, a question, a log m
 just a slow call) is handed on as it runs: the SDK's path does all of its work and finds the call under way (`RUNNING_SCOPE_KEY`), so
 nothing is decided or worded twice. Keys, Host and Origin are checked before (`http`), policy is the gate's (`calls`).
 
-Plain asyncio: a call is one task and one future, because a task group, a stream and a watcher per request cost more than the call
+A call that stays plain has no task (`underway`), because a task group, a stream and a watcher per request cost more than the call
 (performance.md §4). A client that leaves is noticed once the call was handed on, after `HAND_ON_SECONDS`.
 """
 
 from __future__ import annotations
 
 import json
+from asyncio import CancelledError  # noqa: TID251  # how a call ends that is ended
 from collections import deque
 from collections.abc import Callable, Mapping, Set
 from typing import TYPE_CHECKING, cast
@@ -32,13 +33,11 @@ from gateway.server.plain import METHODS, is_plain_meta, plain_question
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import LateClocks
+from gateway.tools.context import LateClock
 from gateway.tools.guard import GuardedTool
 from gateway.upstream.exchange import has_odd_number
 
 if TYPE_CHECKING:
-    from asyncio import Future  # noqa: TID251  # what a call is
-
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from gateway.server.build import GatewayServer
@@ -77,6 +76,7 @@ class DirectPath:
         self._max_request_bytes = max_request_bytes
         self._takes = takes
         self._envelopes = Envelopes(lambda: server.has_sdk)
+        self._caller = PlainCaller()
         self._accepting: set[bytes] = set()
         self._mirrored: dict[str, tuple[GuardedTool, bool]] = {}
         self._stamp: JsonObject | None = None
@@ -86,7 +86,7 @@ class DirectPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or pass on."""
-        looked = self._look_at(scope)
+        looked = self._look_at(scope, dict(scope["headers"])) if scope["type"] == "http" else None
         if looked is None:
             await self._app(scope, receive, send)
             return
@@ -111,20 +111,20 @@ class DirectPath:
         finally:
             await begun.end()
 
-    def take(self, scope: Scope, body: bytes) -> Begun | Asked | None:
+    def take(self, scope: Scope, fields: Mapping[bytes, bytes], body: bytes) -> Begun | Asked | None:
         """Begin the call of a request that has come whole; `None` where it is not plain, and nothing was done.
 
-        For a server that spares itself the application's task where this leads to an answer.
+        For a server that spares itself the application's task where this leads to an answer. `fields` are the headers of `scope`.
         """
-        looked = self._look_at(scope)
+        looked = self._look_at(scope, fields)
         if looked is None or int(looked[0][b"content-length"]) != len(body):
             return None
         message = _decoded(body)
         return None if message is None else self._begin_any(message, *looked, scope[PRINCIPAL_SCOPE_KEY])
 
-    def _look_at(self, scope: Scope) -> tuple[Mapping[bytes, bytes], LegacySession | None] | None:
+    def _look_at(self, scope: Scope, fields: Mapping[bytes, bytes]) -> tuple[Mapping[bytes, bytes], LegacySession | None] | None:
         """The headers of a request that may be plain, and its session if it is of 2025."""
-        headers = self._plain_headers(scope)
+        headers = self._plain_headers(scope, fields)
         if headers is None or is_traced():
             return None
         if headers.get(b"mcp-protocol-version") in _MODERN:
@@ -147,15 +147,15 @@ class DirectPath:
         self, message: JsonObject, headers: Mapping[bytes, bytes], session: LegacySession | None, principal: Principal
     ) -> Begun | None:
         """Begin a plain call."""
-        server, clocks = self._server, LateClocks(HAND_ON_SECONDS)
+        server, clock = self._server, LateClock(HAND_ON_SECONDS)
         if session is None:
             params = self._modern_params(message, headers)
             tool = None if params is None else self._tool(params)
             profile = None if params is None or tool is None else self._envelopes.profile_of(params["_meta"])
             if params is None or tool is None or profile is None:
                 return None
-            ctx = server.clients.modern_context(principal, profile, params, PlainCaller(), clocks)
-            running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clocks)
+            ctx = server.clients.plain_context(principal, profile, params["_meta"], self._caller, clock)
+            running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clock)
             return Begun(self, running, message["id"], None)
         wire_id = headers[b"mcp-session-id"].decode("latin-1")
         params = _plain_params(message)
@@ -165,8 +165,8 @@ class DirectPath:
         if params is None or tool is None:
             return None
         late = LateCaller()
-        ctx = server.clients.legacy_context(principal, session, params, late, clocks)
-        running = self.running[key] = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), clocks, late)
+        ctx = server.clients.legacy_context(principal, session, params, late, clock)
+        running = self.running[key] = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), clock, late)
         return Begun(self, running, message["id"], key)
 
     async def _hand_on_cancelled(self, message: JsonObject, wire_id: str) -> None:
@@ -179,19 +179,17 @@ class DirectPath:
 
     # -- what is taken -------------------------------------------------------------------------------------------
 
-    def _plain_headers(self, scope: Scope) -> dict[bytes, bytes] | None:
+    def _plain_headers(self, scope: Scope, found: Mapping[bytes, bytes]) -> Mapping[bytes, bytes] | None:
         """The headers of a request that may be plain; `None` for all others."""
-        if scope["type"] != "http" or scope["path"] != self._path or PRINCIPAL_SCOPE_KEY not in scope:
+        if scope["path"] != self._path or PRINCIPAL_SCOPE_KEY not in scope:
             return None
-        raw: list[tuple[bytes, bytes]] = scope["headers"]
-        found = dict(raw)
         if scope["method"] != "POST":
             if scope["method"] == "DELETE":
                 self._server.clients.part_with(found.get(b"mcp-session-id", b"").decode("latin-1"))
             return None
         if found.get(b"mcp-method") not in _METHODS and b"mcp-session-id" not in found:
             return None
-        if len(found) != len(raw):
+        if len(found) != len(scope["headers"]):
             return None
         length = found.get(b"content-length", b"")
         is_sized = length.isdigit() and len(length) < 12 and int(length) <= self._max_request_bytes
@@ -259,12 +257,12 @@ class DirectPath:
             return None
         if is_modern:
             if self._stamp is None:
-                self._stamp = self._server.identity
-            meta = cast("JsonObject", result.get("_meta") or {})
-            result = {**result, "_meta": {**meta, SERVER_INFO_META_KEY: self._stamp}}
+                self._stamp = {SERVER_INFO_META_KEY: self._server.identity}
+            meta = cast("JsonObject | None", result.get("_meta"))
+            result["_meta"] = {**meta, **self._stamp} if meta else self._stamp
         elif not isinstance(result.get("structuredContent", {}), dict):
             return None
-        else:
+        elif "resultType" in result:
             result = {key: value for key, value in result.items() if key != "resultType"}
         return result
 
@@ -287,9 +285,13 @@ class Begun:
         self._key = key
 
     @property
-    def task(self) -> Future[ToolOutcome]:
-        """The call."""
-        return self.running.task
+    def is_cancelled(self) -> bool:
+        """Whether it was ended before its time."""
+        return self.running.is_over and isinstance(self.running.error, CancelledError)
+
+    def cancel(self, msg: object = None) -> None:
+        """End it before its time."""
+        self.running.cancel()
 
     async def settled(self) -> None:
         """Wait until there is something to do: to answer, or to go on."""
@@ -301,11 +303,11 @@ class Begun:
 
     def answer(self) -> tuple[Headers, bytes] | None:
         """Headers and body of the answer to a call that ended soon and plainly; all others go on."""
-        task = self.running.task
-        if not task.done() or task.cancelled() or task.exception() is not None:
+        outcome = self.running.result
+        if outcome is None or not self.running.is_over:
             return None
         is_modern = self._key is None
-        result = self._path.plain_result(task.result(), is_modern=is_modern)
+        result = self._path.plain_result(outcome, is_modern=is_modern)
         if result is None:
             return None
         try:

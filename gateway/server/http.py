@@ -139,11 +139,10 @@ class KeyGate:
         scope[PRINCIPAL_SCOPE_KEY] = principal
         await self._app(scope, receive, send)
 
-    def take(self, scope: Scope, body: bytes) -> Begun | Asked | None:
+    def take(self, scope: Scope, headers: Mapping[bytes, bytes], body: bytes) -> Begun | Asked | None:
         """As `DirectPath.take`, for what this gate lets through; all else is left to the application, which says why."""
         if self._direct is None or scope["path"] in OPEN_PATHS:
             return None
-        headers: dict[bytes, bytes] = dict(scope["headers"])
         place = headers.get(b"host"), headers.get(b"origin")
         if place not in self._known or len(headers) != len(scope["headers"]) or b"transfer-encoding" in headers:
             return None
@@ -154,7 +153,7 @@ class KeyGate:
         if principal is None or (principal.scopes is not None and not self._is_judged(scope["path"])):
             return None
         scope[PRINCIPAL_SCOPE_KEY] = principal
-        return self._direct.take(scope, body)
+        return self._direct.take(scope, headers, body)
 
     def _is_judged(self, path: str) -> bool:
         return any(path == judged or (judged != "/" and judged.endswith("/") and path.startswith(judged)) for judged in self._judged)

@@ -1,20 +1,25 @@
 """`Underway`: a call that `direct` began, and how the SDK's path takes it over; the ways back of such calls.
 
-Nothing is decided or sent here. Plain asyncio, as in `direct`.
+Nothing is decided or sent here. Plain asyncio, as in `direct`. A call runs without a task for as long as it waits for nothing but the
+plain answer of its server (`tools.waits`): its steps are run by the callbacks of its two connections, in one context. It gets a task, and
+the scope of its deadline around the rest of it, as soon as it waits for anything else, takes long, or is cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import types
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Protocol, cast
 
 from gateway.errors import AskUnavailable
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.caller import wants_level
 from gateway.tools.base import ToolOutcome
-from gateway.tools.context import Caller, LateClocks, LogLevel, capability_of
+from gateway.tools.context import Caller, LateClock, LogLevel, capability_of
+from gateway.tools.waits import PlainWait
 
 HAND_ON_SECONDS = 0.25
 """A call that takes longer is handed on: there a client that leaves ends it, and a silent connection is kept alive."""
@@ -124,26 +129,62 @@ class Patience:
 
 
 class Underway:
-    """A call in a task of its own. It is cancelled at most once, however often who awaits it is: it may have to tell its server."""
+    """A call that goes on whoever waits for it.
 
-    def __init__(self, work: Coroutine[None, None, ToolOutcome], clocks: LateClocks, late: LateCaller | None = None) -> None:
-        """Begins; `clocks` are the call's, `late` is its way back where it has one."""
-        loop = asyncio.get_running_loop()
-        self.task = loop.create_task(work)
-        self._clocks = clocks
+    It is cancelled at most once, however often who awaits it is: it may have to tell its server.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_context",
+        "_is_in_step",
+        "_is_taken",
+        "_late",
+        "_taken",
+        "_task",
+        "_then",
+        "_waits",
+        "_wants_task",
+        "_watched",
+        "_work",
+        "error",
+        "is_cancelled",
+        "is_over",
+        "result",
+    )
+
+    def __init__(self, work: Coroutine[Any, None, ToolOutcome], clock: LateClock, late: LateCaller | None = None) -> None:
+        """Begins, and may be over at once; `clock` is the call's, `late` is its way back where it has one."""
+        self._work = work
+        self._clock = clock
         self._late = late
+        self._context = contextvars.copy_context()
+        self._waits: object = None
+        """What the work waits for."""
+        self._task: asyncio.Task[ToolOutcome] | None = None
         self._then: Callable[[], None] | None = None
         self._watched: list[Underway] | None = None
-        self._is_taken = self._is_ended = False
         self._taken: asyncio.Future[None] | None = None
+        self._is_in_step = self._is_taken = self._wants_task = False
+        self.is_over = self.is_cancelled = False
+        """It has ended in some way; it was cancelled from without."""
+        self.result: ToolOutcome | None = None
+        """What it led to, once it is over."""
+        self.error: BaseException | None = None
+        """Why it did not, likewise."""
         if late is not None:
             late.hand_on = self.hand_on
+        self._go_on()
+
+    # -- for who answers -----------------------------------------------------------------------------------------
 
     def when_settled(self, patience: Patience, then: Callable[[], None]) -> None:
         """Have `then` called once: when the call is over, handed on, or has taken `HAND_ON_SECONDS`. It goes on in any case."""
-        self._then = then
-        self._watched = patience.watch(self)
-        self.task.add_done_callback(self._settle)
+        if self.is_over:
+            asyncio.get_running_loop().call_soon(then)
+        else:
+            self._then = then
+            self._watched = patience.watch(self)
 
     async def settled(self, patience: Patience) -> None:
         """Wait for the same."""
@@ -153,16 +194,16 @@ class Underway:
 
     def hand_on(self) -> None:
         """It is not for `direct` any more."""
-        self._clocks.arm()
+        self._have_task()
         self._settle()
 
     async def taken(self) -> None:
         """Hand it on and wait until the SDK's path has it, or it is over."""
         self.hand_on()
-        if not self._is_taken:
+        if not self._is_taken and self._task is not None:
             if self._taken is None:
                 self._taken = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self.task, self._taken], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([self._task, self._taken], return_when=asyncio.FIRST_COMPLETED)
 
     async def outcome(self, caller: ClosingCaller) -> ToolOutcome:
         """Its outcome, for the SDK's path, which answers `caller`; the call ends with who awaits this."""
@@ -171,29 +212,141 @@ class Underway:
         self._is_taken = True
         if self._taken is not None and not self._taken.done():
             self._taken.set_result(None)
+        if self.error is not None:
+            raise self.error
+        if self._task is None:
+            assert self.result is not None, "handed on, or over"
+            return self.result
         try:
-            return await asyncio.shield(self.task)
+            return await asyncio.shield(self._task)
         except asyncio.CancelledError:
-            self._cancel()
+            self.cancel()
             raise
 
     async def end(self) -> None:
         """Nobody waits for the call any more: end it, and hear its last word."""
-        if not self.task.done():
-            self._clocks.arm()
-            self._cancel()
-            await asyncio.wait([self.task])
-        if not self.task.cancelled():
-            self.task.exception()
+        if not self.is_over:
+            self.cancel()
+            if self._task is not None:
+                await asyncio.wait([self._task])
 
-    def _settle(self, _: object = None) -> None:
+    def cancel(self, msg: object = None) -> None:
+        """End it; it may have last words. The reason is for nobody (uvicorn gives one, as to a task)."""
+        if self.is_over or self.is_cancelled:
+            return
+        self.is_cancelled = True
+        if self._clock.clock is not None:
+            self._clock.clock.abandon()
+        if self._task is None:
+            self._have_task()  # which begins with it
+        else:
+            self._task.cancel()
+
+    # -- without a task ------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """One step, to the next wait."""
+        self._is_in_step = True
+        try:
+            self._waits = self._context.run(self._work.send, None)
+        except StopIteration as end:
+            self._end(end.value, None)
+        except BaseException as error:
+            self._end(None, error)
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+        else:
+            self._is_in_step = False
+            waits = _plain(self._waits)
+            if waits is not None and not self._wants_task:
+                waits.then = self._answered
+            else:
+                self._have_task()
+
+    def _answered(self) -> None:
+        waits = _plain(self._waits)
+        if waits is not None and waits.is_plain:
+            self._go_on()
+        else:
+            self._have_task()
+
+    # -- in a task -----------------------------------------------------------------------------------------------
+
+    def _have_task(self) -> None:
+        """Go on in a task, with the scope of the deadline around it."""
+        if self.is_over or self._task is not None:
+            return
+        if self._is_in_step:
+            self._wants_task = True
+            return
+        self._clock.close()
+        waits = _plain(self._waits)
+        if waits is not None:
+            waits.then = None
+        self._task = asyncio.get_running_loop().create_task(self._rest(), context=self._context)
+        self._task.add_done_callback(self._task_over)
+
+    async def _rest(self) -> ToolOutcome:
+        return await self._steps()
+
+    @types.coroutine
+    def _steps(self) -> Generator[Any, None, ToolOutcome]:
+        """All later steps. Whoever sent the work to sleep wakes this, so what the work waits for is handed on."""
+        clock = self._clock.clock
+        error: BaseException | None = asyncio.CancelledError() if self.is_cancelled else None
+        is_over = error is not None and self._step(error)
+        if clock is not None and not clock.is_left and not is_over:
+            with clock.scope:
+                while not is_over and not clock.is_left:
+                    error = None
+                    try:
+                        yield self._waits
+                    except BaseException as caught:  # whatever it is, it is the work's
+                        error = caught
+                    is_over = self._step(error)
+                if error is not None and clock.is_over:
+                    raise error  # the scope knows its own, and takes it back
+        while not is_over:
+            error = None
+            try:
+                yield self._waits
+            except BaseException as caught:
+                error = caught
+            is_over = self._step(error)
+        assert self.result is not None, "that is what being over is"
+        return self.result
+
+    def _step(self, error: BaseException | None) -> bool:
+        """One step of the work, which may raise; whether it was the last."""
+        try:
+            self._waits = self._work.send(None) if error is None else self._work.throw(error)
+        except StopIteration as end:
+            self.result = end.value
+            return True
+        return False
+
+    def _task_over(self, task: asyncio.Task[ToolOutcome]) -> None:
+        if task.cancelled():
+            self._work.close()  # in vain, unless the task had not begun
+            self._end(None, asyncio.CancelledError())
+        else:
+            self._end(None if task.exception() is not None else task.result(), task.exception())
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    def _end(self, result: ToolOutcome | None, error: BaseException | None) -> None:
+        self.result, self.error = result, error
+        self.is_over, self._is_in_step = True, False
+        self._settle()
+
+    def _settle(self) -> None:
         if self._watched is not None:
             self._watched.clear()
         then, self._then = self._then, None
         if then is not None:
             then()
 
-    def _cancel(self) -> None:
-        if not self._is_ended:
-            self._is_ended = True
-            self.task.cancel()
+
+def _plain(waits: object) -> PlainWait[Any] | None:
+    """What is waited for, if that needs no task."""
+    return cast("PlainWait[Any]", waits) if type(waits) is PlainWait else None

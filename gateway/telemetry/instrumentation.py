@@ -38,7 +38,7 @@ _TRUE = frozenset({"true", "1", "yes", "on"})
 class ObservabilitySettings:
     """The switch. Read `enable_instrumentation` on the path; turn it with the functions below."""
 
-    __slots__ = ("_histograms", "_idle", "_is_refused", "_provider", "enable_instrumentation", "enable_sensitive_data")
+    __slots__ = ("_histograms", "_idle", "_is_refused", "_kept", "_provider", "enable_instrumentation", "enable_sensitive_data")
 
     def __init__(self) -> None:
         """Off, and not refused."""
@@ -49,6 +49,7 @@ class ObservabilitySettings:
         self._histograms: dict[str, tuple[object, Histogram]] = {}
         self._provider: Callable[[], object] | None = None
         self._idle: tuple[type, ...] = ()
+        self._kept: Mapping[str, object] = {}
 
     @property
     def ENABLED(self) -> bool:  # agent-framework's name
@@ -80,8 +81,12 @@ class ObservabilitySettings:
         if self._provider is None:
             from opentelemetry import trace
 
+            # The API looks into the environment each time for as long as nobody set a provider.
+            self._kept = {} if "OTEL_PYTHON_TRACER_PROVIDER" in os.environ else vars(trace)
             self._idle = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
             self._provider = trace.get_tracer_provider
+        if self._kept.get("_TRACER_PROVIDER", self) is None:
+            return False
         return not isinstance(self._provider(), self._idle)
 
     def histogram(self, name: str, unit: str, buckets: Sequence[float]) -> Histogram:

@@ -62,12 +62,25 @@ class ToolDefinition:
         return {**wire, **self.extra}
 
 
+class Received(dict[str, JsonValue]):
+    """The result of a request as it was read, together with what it was read from."""
+
+    __slots__ = ("encoded",)
+
+    def __init__(self, result: JsonObject, encoded: bytes) -> None:
+        """Takes over the members of `result`; `encoded` holds them, among others."""
+        super().__init__(result)
+        self.encoded = encoded
+
+
 @dataclass(frozen=True, slots=True)
 class Complete:
     """A finished call: an MCP `CallToolResult` in wire form, owned by the receiver."""
 
     result: JsonObject
     """`content` (list of content blocks) and optionally `structuredContent`, `isError`, `_meta`."""
+    encoded: bytes | None = field(default=None, compare=False, repr=False)
+    """JSON that all of `result` was read from, where it is at hand: it tells at a glance what a walk through `result` would."""
 
     @classmethod
     def text(cls, text: str, *, is_error: bool = False, structured: JsonValue = None) -> Complete:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
@@ -180,23 +181,37 @@ IDEMPOTENCY_KEY = "dev.moongate/idempotencyKey"
 
 
 class CallClock:
-    """The deadline of one call. Waiting for a person stops it; the gate enters `scope` around the work."""
+    """The deadline of one call. Waiting for a person stops it; the gate has `scope` around the work."""
 
-    def __init__(self, seconds: float, late: LateClocks | None = None) -> None:
-        """`seconds` of working time, from now; infinite is allowed. With `late` the deadline is set when that says so."""
-        self._ends_at = anyio.current_time() + seconds
-        self._is_armed = late is None or not late.takes(self, seconds)
-        self.scope = anyio.CancelScope(deadline=self._ends_at) if self._is_armed else anyio.CancelScope()
+    __slots__ = ("_ends_at", "_is_abandoned", "_left", "_paused", "_scope", "ended", "is_left")
+
+    def __init__(self, seconds: float) -> None:
+        """`seconds` of working time, from now; infinite is allowed."""
+        self._ends_at = time.monotonic() + seconds
+        self._scope: anyio.CancelScope | None = None
         self._paused = 0
         self._left = seconds
+        self._is_abandoned = False
+        self.is_left = False
+        """The work is over; only for one that `LateClock` took."""
         self.ended = ""
         """Why the call was ended before its time; empty when it was not."""
 
-    def arm(self) -> None:
-        """Set the deadline, if it is not set yet."""
-        if not self._is_armed:
-            self._is_armed = True
-            self.scope.deadline = self._ends_at
+    @property
+    def scope(self) -> anyio.CancelScope:
+        """Ends the work at the deadline."""
+        if self._scope is None:
+            self._scope = anyio.CancelScope(deadline=self._ends_at)
+        return self._scope
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was the clock that cancelled the work, and not whoever wants it no more."""
+        return self._scope is not None and self._scope.cancel_called and not self._is_abandoned
+
+    def abandon(self) -> None:
+        """The call is cancelled from without."""
+        self._is_abandoned = True
 
     def end(self, reason: str) -> None:
         """End the call now: a question of it was not answered, and whoever asked may not know that it is over."""
@@ -208,45 +223,45 @@ class CallClock:
         """Stop the clock while waiting for a person; nests and may run concurrently."""
         self._paused += 1
         if self._paused == 1:
-            self._left = self._ends_at - anyio.current_time()
+            self._left = self._ends_at - time.monotonic()
             self._ends_at = self.scope.deadline = float("inf")
         try:
             yield
         finally:
             self._paused -= 1
             if self._paused == 0:
-                self._ends_at = anyio.current_time() + self._left
-                if self._is_armed:
-                    self.scope.deadline = self._ends_at
+                self._ends_at = self.scope.deadline = time.monotonic() + self._left
 
 
-class LateClocks:
-    """The deadlines of a call that is most likely over before any of them: set together, once it is seen that it is not."""
+class LateClock:
+    """Takes the clock of a call that has no task, and so no scope: most likely it is over long before its deadline.
 
-    __slots__ = ("_clocks", "_seconds")
+    Whoever made it enters the scope when the call gets a task, within `seconds`; a shorter deadline is not for it.
+    """
+
+    __slots__ = ("_is_late", "_seconds", "clock")
 
     def __init__(self, seconds: float) -> None:
-        """Whoever makes this calls `arm` within `seconds`, unless the call is over; shorter deadlines do not wait for it."""
         self._seconds = seconds
-        self._clocks: list[CallClock] | None = []
+        self._is_late = False
+        self.clock: CallClock | None = None
+        """The one that was taken."""
 
     def takes(self, clock: CallClock, seconds: float) -> bool:
-        """Whether `clock` is armed with the others."""
-        if self._clocks is None or seconds <= self._seconds:
+        """Whether the scope of `clock`, which has `seconds`, is entered elsewhere; there is one for each."""
+        if self._is_late or self.clock is not None or seconds <= self._seconds:
             return False
-        self._clocks.append(clock)
+        self.clock = clock
         return True
 
-    def arm(self) -> None:
-        """Set the deadlines, and those of later clocks at once."""
-        clocks, self._clocks = self._clocks, None
-        for clock in clocks or ():
-            clock.arm()
+    def close(self) -> None:
+        """The call has a task: later clocks are as all others."""
+        self._is_late = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CallContext:
-    """The facts of one call. Frozen: derive with `child` or `dataclasses.replace`."""
+    """The facts of one call. Frozen: derive with `child` or `dataclasses.replace`. Without slots, because a dict is copied at once."""
 
     principal: Principal = LOCAL
     client: ClientProfile = field(default_factory=ClientProfile)
@@ -278,8 +293,8 @@ class CallContext:
     """Requests with the same text go over one session, where a server keeps sessions; empty: any."""
     log_level: LogLevel | None = None
     """Least severe log level the caller wants to receive; `None` means no logs."""
-    late_clocks: LateClocks | None = None
-    """Sets the deadlines of this call when it is not over at once; `None`: each is set when it begins."""
+    late_clock: LateClock | None = None
+    """Of a call that was begun without a task; `None` elsewhere."""
 
     @property
     def era(self) -> Era:
@@ -302,14 +317,22 @@ class CallContext:
             in_task=False,
         )
 
+    def of_request(self, meta: JsonMapping, late_clock: LateClock) -> CallContext:
+        """The context of another request of the same caller, which differs in nothing else."""
+        other = object.__new__(CallContext)
+        facts = other.__dict__
+        facts.update(self.__dict__)
+        facts["meta"], facts["late_clock"] = meta, late_clock
+        return other
+
     def limited(self, clock: CallClock, wait: Callable[[], contextlib.AbstractAsyncContextManager[None]] | None) -> CallContext:
-        """The same facts within one more deadline, and one more place to give back: `replace`, at a third of what it takes."""
+        """The same facts within one more deadline, and one more place to give back: `replace`, at a tenth of what it takes."""
         inner = object.__new__(CallContext)
-        for name in CallContext.__slots__:
-            object.__setattr__(inner, name, getattr(self, name))
-        object.__setattr__(inner, "clocks", (*self.clocks, clock))
+        facts = inner.__dict__
+        facts.update(self.__dict__)
+        facts["clocks"] = (*self.clocks, clock)
         if wait is not None:
-            object.__setattr__(inner, "waits", (*self.waits, wait))
+            facts["waits"] = (*self.waits, wait)
         return inner
 
     def let_in(self) -> CallContext:

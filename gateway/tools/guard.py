@@ -38,7 +38,7 @@ from gateway.policy.approvals import RULE as APPROVAL_RULE
 from gateway.policy.approvals import judge_approval
 from gateway.policy.arguments import ArgumentPolicy
 from gateway.policy.decision import Pass, Reject, Rewrite, Verdict
-from gateway.policy.hidden_text import HiddenText, judge_result_text, strip_value
+from gateway.policy.hidden_text import HiddenText, judge_result_text, may_hide, strip_value
 from gateway.policy.limits import Shorten, judge_asks, judge_result
 from gateway.policy.repeats import is_repeatable
 from gateway.policy.scopes import OWN_SOURCE, judge_scope
@@ -51,6 +51,7 @@ from gateway.tools.published import clean_definition, shape_definition
 from gateway.tools.recorded import record_call
 from gateway.tools.results import ResultKeeper, Source, shorten
 from gateway.tools.slot import Usage, run_within
+from gateway.tools.waits import own_task
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ class ToolGate:
 class GuardedTool:
     """Policy around one tool; itself a `Tool`. Shared by concurrent calls."""
 
-    __slots__ = ("_approvals", "_events", "_limiter", "_policy", "_tool", "_usage", "definition", "exposed_name", "source")
+    __slots__ = ("_approvals", "_events", "_limiter", "_needs_task", "_policy", "_tool", "_usage", "definition", "exposed_name", "source")
 
     def __init__(
         self,
@@ -164,6 +165,7 @@ class GuardedTool:
         Without `approvals` nobody can be asked, so calls that need an approval are refused.
         """
         self._tool = tool
+        self._needs_task = not getattr(tool, "asks_for_tasks", False)
         self._policy = policy
         self._limiter = limiter
         self._events = events
@@ -243,6 +245,8 @@ class GuardedTool:
             NotFound: The tool is gone (`kind` is `tool`); the server answers as for an unknown name.
             UpstreamRefused: A remote server answered with a JSON-RPC error, which may cross as one.
         """
+        if self._needs_task and ctx.late_clock is not None:
+            await own_task()
         record = _CallRecord()
         resumed = ctx.input_responses is not None or ctx.request_state is not None
         self._tell("call.resumed" if resumed else "call.started", ctx, None)
@@ -375,7 +379,7 @@ class GuardedTool:
         if isinstance(outcome, TaskStarted):
             self._readable(outcome.task)
             return outcome
-        if not isinstance(outcome, Complete):
+        if not isinstance(outcome, Complete) or (outcome.encoded is not None and not may_hide(outcome.encoded)):
             return outcome
         verdict = judge_result_text(outcome.result, self._policy.hidden_text)
         match verdict:
@@ -398,12 +402,14 @@ class GuardedTool:
     async def _limited(self, outcome: ToolOutcome, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
         policy = self._policy
         if isinstance(outcome, Complete):
-            verdict = judge_result(outcome.result, policy.max_result_bytes, policy.max_kept_bytes)
+            known = len(outcome.encoded) if outcome.encoded is not None else None
+            verdict = judge_result(outcome.result, policy.max_result_bytes, policy.max_kept_bytes, known)
         elif isinstance(outcome, InputRequired):
             verdict = judge_asks(dict(outcome.requests), policy.max_result_bytes)
         else:
             return outcome
         if isinstance(verdict, Shorten) and isinstance(outcome, Complete):
+            await own_task()
             source = Source(ctx.principal.id, self.exposed_name, output_schema=self.definition.output_schema)
             shortened = await shorten(outcome.result, verdict, policy.keeper, source)
             if not isinstance(shortened, Reject):

@@ -13,6 +13,7 @@ import anyio
 
 from gateway.errors import AskExpired
 from gateway.tools.context import CallClock, CallContext
+from gateway.tools.waits import CANCELLED, own_task
 
 T = TypeVar("T")
 
@@ -59,6 +60,7 @@ class Slot:
         try:
             self.limiter.acquire_on_behalf_of_nowait(borrower)
         except anyio.WouldBlock:
+            await own_task()
             await self.limiter.acquire_on_behalf_of(borrower)
         if self._borrower is None and not self._waiting:
             self._borrower = borrower
@@ -110,10 +112,21 @@ async def run_within(
     slot = slot_for(limiter, ctx)
     if slot is not None:
         await slot.take()
+    clock, late = CallClock(seconds), ctx.late_clock
     try:
-        clock = CallClock(seconds, ctx.late_clocks)
-        with clock.scope:
-            return await work(ctx.limited(clock, slot))
+        if late is not None and late.takes(clock, seconds):
+            try:
+                return await work(ctx.limited(clock, slot))
+            except CANCELLED:
+                if not clock.is_over:
+                    raise
+            finally:
+                clock.is_left = True
+        else:
+            if late is not None:
+                await own_task()
+            with clock.scope:
+                return await work(ctx.limited(clock, slot))
     finally:
         if slot is not None:
             slot.give_back()

@@ -18,6 +18,7 @@ import anyio
 
 from gateway.errors import AuthNeeded, GatewayError, UpstreamBusy, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping
+from gateway.tools.waits import own_task
 from gateway.upstream.session import Negotiated, Session, SessionHooks, open_session
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.transport import Remote
@@ -96,7 +97,7 @@ class Connection:
     def end_use(self) -> None:
         """Undo one `begin_use`."""
         self._users -= 1
-        self._last_used = anyio.current_time()
+        self._last_used = time.monotonic()
         if not self._users and self._remote.children is not None:
             self._remote.children.note_idle()
 
@@ -114,6 +115,7 @@ class Connection:
             if probe and self.state != "ready":
                 self._let_one_try()
             return session
+        await own_task()
         with anyio.move_on_after(self._remote.policy.connect_timeout_seconds):
             while True:
                 if self._is_failing and anyio.current_time() < self._retry_at:
@@ -133,6 +135,11 @@ class Connection:
                 if self._is_failing and not patient:
                     break
         raise self._failure()
+
+    @property
+    def ready(self) -> Session | None:
+        """The live session of a server that is well, as `session` gives it at once."""
+        return self._standing() if self.state == "ready" else None
 
     def _standing(self) -> Session | None:
         session = self._session
@@ -315,7 +322,7 @@ class Connection:
 
     def _let_one_try(self) -> None:
         """Half-open: one call may try a failing server whose connection stands; the others fail at once meanwhile."""
-        now = anyio.current_time()
+        now = time.monotonic()
         if now < self._retry_at:
             raise self._failure()
         self._retry_at = now + PROBE_SECONDS

@@ -20,6 +20,7 @@ from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
 from gateway.policy.repeats import may_repeat
 from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.waits import own_task
 from gateway.upstream.callers import CallerSessions
 from gateway.upstream.children import Holder
 from gateway.upstream.connection import Connection
@@ -42,6 +43,11 @@ class Owner(SessionHooks, Protocol):
 
     def shared_capabilities(self) -> JsonObject:
         """Client capabilities declared on the connection that callers share."""
+        ...
+
+    @property
+    def guards(self) -> bool:
+        """Whether there is anything for `admit` to refuse."""
         ...
 
     async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
@@ -109,7 +115,7 @@ class Delivery:
         connection = self._connection
         connection.begin_use()
         try:
-            session = await connection.session(probe=True)
+            session = connection.ready or await connection.session(probe=True)
             try:
                 result = await self._send_on(session, method, params, envelope)
             except (SessionGone, UpstreamLost) as error:
@@ -162,6 +168,7 @@ class Delivery:
             if ctx is not None and ctx.request_state is not None:
                 params["requestState"] = ctx.request_state
         elif self._callers is not None and ctx is not None:
+            await own_task()
             askable = {k: v for k, v in envelope.capabilities.items() if k in ("sampling", "elicitation", "roots")}
             if self._needs_own_session(askable):
 
@@ -176,7 +183,8 @@ class Delivery:
                 async with self._turns.turn(ctx):
                     await self._owner.admit(session, method, params)
                     return await session.request(method, params, envelope)
-        await self._owner.admit(session, method, params)
+        if self._owner.guards:
+            await self._owner.admit(session, method, params)
         return await session.request(method, params, envelope)
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:

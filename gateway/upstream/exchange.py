@@ -25,6 +25,8 @@ from gateway.egress.tls import tls_context
 from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
+from gateway.tools.base import Received
+from gateway.tools.waits import own_task
 from gateway.upstream.events import Events
 from gateway.upstream.standins import LOST, NOT_SENT, TOO_LARGE, too_large, turned_away
 
@@ -128,7 +130,13 @@ class Exchange:
                 return None
             if answer.stream is not None:
                 return await self._streamed(answer.stream, number, hear)
-            return self._settle(answer, number)
+            result = self._settle(answer, number)
+            if result.get("resultType", "complete") != "complete":
+                await own_task()  # what comes of a question or a task may take more than a plain result does
+            return result
+        except RpcError:
+            await own_task()
+            raise
         except TooLarge:
             raise RpcError(TOO_LARGE, too_large(self._pool.max_body_bytes)) from None
         except UpstreamUnavailable as error:
@@ -167,11 +175,12 @@ class Exchange:
             raise RpcError(INTERNAL_ERROR, "Server returned an error response")
         if not is_json:
             raise RpcError(INVALID_REQUEST, f"Unexpected content type: {kind.decode('latin-1')}")
-        message = _decoded(self._read(answer))
+        body = self._read(answer)
+        message = _decoded(body)
         result = _result_of(message, number)
         if result is None:
             raise error_of(message) or RpcError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
-        return result
+        return Received(result, body)
 
     def _read(self, answer: Answer) -> bytes:
         """The body without the coding that the server put on although none was asked for."""

@@ -84,6 +84,7 @@ class InputGuard:
         self._model = policy.sampling.model or "auto"
         models = services.models if policy.sampling.mode in ("ask", "answer") else None
         self._answers = models is not None and models.can_answer(self._model)
+        self._last: tuple[ClientProfile, JsonObject] | None = None
 
     # -- what is declared --------------------------------------------------------------------------------------
 
@@ -107,6 +108,12 @@ class InputGuard:
 
     def capabilities_for(self, client: ClientProfile) -> JsonObject:
         """Client capabilities to declare on behalf of one caller: what it declared and policy relays, and what is answered here."""
+        last = self._last
+        if last is None or last[0] is not client:  # many calls in a row are of one client
+            last = self._last = client, self._declared(client)
+        return last[1].copy()
+
+    def _declared(self, client: ClientProfile) -> JsonObject:
         declared: JsonObject = {}
         for name, settings in client.capabilities.items():
             if name == "sampling" or (name == "elicitation" and self._policy.elicitation.mode != "relay"):

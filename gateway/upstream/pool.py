@@ -24,6 +24,7 @@ import anyio
 import httptools
 
 from gateway.errors import UpstreamLost, UpstreamUnavailable
+from gateway.tools.waits import PlainWait, own_task
 
 MAX_HEAD_BYTES = 65_536
 """Of an answer before its body, and of anything else that is no body."""
@@ -149,7 +150,7 @@ class Pool:
         """
         line = self._kept() or await self._connect()
         try:
-            return await line.send(request)
+            return await line.begin(request)
         except BaseException:
             line.abort()
             raise
@@ -171,6 +172,7 @@ class Pool:
         return None
 
     async def _connect(self) -> Line:
+        await own_task()
         loop = asyncio.get_running_loop()
         # uvloop does not know the option; it tries one address after the other.
         knows = not type(loop).__module__.startswith("uvloop")
@@ -221,10 +223,12 @@ class Line(asyncio.Protocol):
         self._drain_timer: asyncio.TimerHandle | None = None
         self._begin(None)
 
-    def _begin(self, waiter: asyncio.Future[Answer] | None) -> None:
+    def _begin(self, waiter: PlainWait[Answer] | None) -> None:
         """Forget the last answer, and wait for the next."""
         self._waiter = waiter
         self._stream: Stream | None = None
+        self._answer: Answer | None = None
+        """Complete, and not given yet."""
         self._headers: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
         self._size = 0
@@ -241,15 +245,15 @@ class Line(asyncio.Protocol):
         transport = self._transport
         return transport is not None and not transport.is_closing() and now - self._idle_since < IDLE_SECONDS and not self._is_readable()
 
-    async def send(self, request: bytes) -> Answer:
-        """As `Pool.send`; the caller aborts the connection where this raises."""
+    def begin(self, request: bytes) -> PlainWait[Answer]:
+        """As `Pool.send`; the caller aborts the connection where this raises, or the wait does."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise UpstreamUnavailable("cannot connect: the connection closed at once", server=self._pool.server)
-        waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        waiter: PlainWait[Answer] = PlainWait()
         self._begin(waiter)
         transport.write(request)
-        return await waiter
+        return waiter
 
     def read_on(self) -> None:
         """What was read has been taken."""
@@ -293,11 +297,13 @@ class Line(asyncio.Protocol):
             self._fail("the head of its answer is too long")
         if not self._is_open:
             self._settle()
+            self._give()
 
     def eof_received(self) -> bool:
         """No more comes, which is the end of a body that has no other."""
         if self._is_open and self._until_end:
             self.on_message_complete()
+            self._give()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -314,8 +320,8 @@ class Line(asyncio.Protocol):
         if self._is_open:
             self._close_answer(failure)
             waiter, self._waiter = self._waiter, None
-            if waiter is not None and not waiter.done():
-                waiter.set_exception(failure)
+            if waiter is not None:
+                waiter.fail(failure)
         self._stays_open = False
         self.abort()
 
@@ -391,13 +397,19 @@ class Line(asyncio.Protocol):
         elif self._is_open:
             self._close_answer(None)
             if self._waiter is not None:
-                self._resolve(Answer(self._parser.get_status_code(), self._headers, b"".join(self._parts)))
+                self._answer = Answer(self._parser.get_status_code(), self._headers, b"".join(self._parts))
                 self._parts = []
+
+    def _give(self) -> None:
+        """Give the complete answer, after all else: who waits for it may go on at once, with this very connection."""
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            self._resolve(answer)
 
     def _resolve(self, answer: Answer) -> None:
         waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(answer)
+        if waiter is not None:
+            waiter.settle(answer, is_plain=answer.status == 200 and answer.stream is None)
 
 
 def _watcher(transport: asyncio.BaseTransport) -> Callable[[], bool]:

@@ -57,6 +57,7 @@ from gateway.sdk import load
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, is_traced
 from gateway.telemetry.operations import CLIENT_DURATION, measured
 from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
+from gateway.tools.waits import own_task
 from gateway.upstream.link import Link
 from gateway.upstream.param_headers import encode_header_value
 from gateway.upstream.pipe import PipeExchange
@@ -230,6 +231,7 @@ class Session:
         result = await self._exchange(method, wire, headers, ctx)
         if result is not None:
             return result
+        await own_task()
         key = id(wire)
         if ctx is not None:
             self._running[key] = ctx
@@ -241,7 +243,9 @@ class Session:
     async def _exchange(self, method: str, wire: JsonObject, headers: dict[str, str], ctx: CallContext | None) -> JsonObject | None:
         """The result by the short way, or `None` where it does not lead there; then it is not tried again on this connection."""
         exchange = self.exchange
-        if exchange is None or not self._is_plain or not self.is_modern or is_traced():
+        if exchange is None or not self._is_plain or not self.is_modern:
+            return None
+        if (ctx is None or ctx.late_clock is None) and is_traced():
             return None
 
         async def hear(method: str, params: JsonMapping) -> None:

@@ -33,6 +33,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, OnChange, SkillMethod, SourceStatus, Tool
 from gateway.tools.context import CallContext, ClientProfile, LogLevel
 from gateway.tools.drive import keyed
+from gateway.tools.waits import own_task
 from gateway.upstream.children import ChildProcesses
 from gateway.upstream.connection import Connection
 from gateway.upstream.conversing import converse
@@ -328,6 +329,11 @@ class UpstreamSource:
         """What the lock file holds that is not there."""
         return self._pins.remarks()
 
+    @property
+    def guards(self) -> bool:
+        """Whether the server is pinned (`Owner`)."""
+        return self._pins.guards
+
     async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
         """Let a call of a pinned server pass only for a tool that is accepted as `session` lists it (`Owner`).
 
@@ -352,6 +358,7 @@ class UpstreamSource:
         Raises:
             UpstreamUnavailable: It cannot be done; the call that waits for it was not sent.
         """
+        await own_task()
         with anyio.move_on_after(LIST_TIMEOUT_SECONDS + REREAD_SPACING_SECONDS):
             try:
                 if session is not self._shared:
@@ -444,27 +451,42 @@ class UpstreamSource:
         Refusals that the caller's era says otherwise are translated.
         """
 
-        async def once(leg: CallContext) -> JsonObject:
-            result = await self._delivery.send(method, dict(params), leg, headers)
-            if isinstance(asked := result.get("inputRequests"), dict):
-                result["inputRequests"] = readable_ask(cast("JsonObject", asked), self._policy, self._server)
-            return result
-
-        async def judge(ask: JsonObject) -> JsonObject:
-            judged = await self._guard.judge(readable_ask(ask, self._policy, self._server), ctx)
-            return judged.result if isinstance(judged, Answered) else judged.request
-
         if self._is_over:
             text = f"Server {self._server!r} was taken out of the configuration, or changed in it; list what there is now."
             raise UpstreamUnavailable(text, server=self._server)
         await self._await_sign_in(ctx)
         ctx = begin_again(ctx)
         try:
-            return await converse(self._guard, once, ctx)
+            first = None
+            if not self._guard.answers_itself:
+                first = await self._delivery.send(method, dict(params), ctx, headers)
+                if "inputRequests" not in first and first.get("resultType") != "input_required":
+                    return first
+            return await self._converse(method, params, ctx, headers, first)
         except UpstreamRefused as error:
+
+            async def judge(ask: JsonObject) -> JsonObject:
+                judged = await self._guard.judge(readable_ask(ask, self._policy, self._server), ctx)
+                return judged.result if isinstance(judged, Answered) else judged.request
+
             return await explain(error, ctx, self._guard.capabilities_for(ctx.client), judge)
         except AuthNeeded as error:
             return await self._offer_sign_in(error, ctx)
+
+    async def _converse(
+        self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None, first: JsonObject | None
+    ) -> JsonObject:
+        """A request that may ask: what is answered here goes back to the server; `first` is its first result, where there is one."""
+
+        async def once(leg: CallContext) -> JsonObject:
+            nonlocal first
+            result = first if first is not None else await self._delivery.send(method, dict(params), leg, headers)
+            first = None
+            if isinstance(asked := result.get("inputRequests"), dict):
+                result["inputRequests"] = readable_ask(cast("JsonObject", asked), self._policy, self._server)
+            return result
+
+        return await converse(self._guard, once, ctx)
 
     async def _offer_sign_in(self, error: AuthNeeded, ctx: CallContext) -> JsonObject:
         """Have the local user sign in where their client can show a page; anybody else reads which command does it.
@@ -474,6 +496,7 @@ class UpstreamSource:
         offer = self._credentials.sign_in if self._credentials is not None else None
         if offer is None or ctx.principal.id != LOCAL.id or not ctx.client.can("elicitation.url"):
             raise error
+        await own_task()
         invitation = await offer.invite()
         if invitation is None:
             raise error

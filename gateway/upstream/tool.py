@@ -10,7 +10,7 @@ from typing import Protocol, cast
 from gateway.errors import NotFound, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonObject
 from gateway.protocol import INVALID_PARAMS
-from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskStarted, ToolDefinition, ToolOutcome
+from gateway.tools.base import Complete, InputRequired, Received, TaskMethod, TaskStarted, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.recorded import FOLLOWED_TASK
 from gateway.upstream.hop import without_owned_meta
@@ -39,6 +39,8 @@ class Sender(Protocol):
 class RemoteTool:
     """Implements `Tool` over one listed tool."""
 
+    asks_for_tasks = True
+    """Its calls may be begun without a task (`tools.waits`)."""
     keeps_tasks = True
     """Inside a durable task the server's own task is on record: after a restart it is followed on, and the call not sent again."""
 
@@ -74,7 +76,7 @@ class RemoteTool:
         result = await self._sender.send("tools/call", params, ctx, headers)
         match result.pop("resultType", "complete"):
             case "complete" if isinstance(result.get("content"), list) or "structuredContent" in result:
-                return Complete(without_owned_meta(result))
+                return Complete(without_owned_meta(result), result.encoded if isinstance(result, Received) else None)
             case "complete":
                 raise ToolFailed(f"Tool {name!r} answered with a result that cannot be read; it may have run.")
             case "input_required":

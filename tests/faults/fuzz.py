@@ -115,7 +115,7 @@ def answer(data: bytes) -> None:
 
             async def wait() -> None:
                 with suppress(UpstreamLost), anyio.fail_after(5):
-                    await line.send(b"")
+                    await line.begin(b"")
 
             tasks.start_soon(wait)
             await anyio.wait_all_tasks_blocked()

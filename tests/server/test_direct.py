@@ -149,9 +149,9 @@ class House:
         self.direct = KeyGate(direct, keys, places, requires_key=False, judged=(settings.path,), direct=direct)
 
 
-    def take(self, scope: Scope, body: bytes) -> Any:
+    def take(self, scope: Scope, fields: Mapping[bytes, bytes], body: bytes) -> Any:
         """The short cut, counted where it leads to something."""
-        begun = self.direct.take(scope, body)
+        begun = self.direct.take(scope, fields, body)
         self.taken += begun is not None
         return begun
 
