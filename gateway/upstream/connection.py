@@ -16,6 +16,7 @@ from typing import Literal, cast
 
 import anyio
 
+from gateway.config.models import StdioServer
 from gateway.errors import AuthNeeded, GatewayError, UpstreamBusy, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping
 from gateway.tools.waits import own_task
@@ -44,6 +45,9 @@ RETRY_SPACING_SECONDS = 1.0
 
 MAX_SPACING_SECONDS = 10.0
 """The same where an attempt takes long, as it does for a server that never answers: calls fail at once meanwhile."""
+
+SILENT_SECONDS = 2.0
+"""A server behind a URL that has not said anything by then is not waited for by a listing: it is shown once it is there."""
 
 PROBE_SECONDS = 3.0
 """While one call tries a server again whose connection stands, others fail at once; after this the next one tries."""
@@ -87,6 +91,14 @@ class Connection:
         self._resting = False
         self._watch_scope: anyio.CancelScope | None = None
         self._retry_at = float("-inf")
+
+    async def is_silent(self) -> bool:
+        """As `UpstreamSource.is_silent`."""
+        if isinstance(self._remote.entry, StdioServer):
+            return False
+        with anyio.move_on_after(SILENT_SECONDS):
+            await self.heard.wait()
+        return not self.heard.is_set()
 
     # -- for callers -------------------------------------------------------------------------------------------
 

@@ -10,14 +10,14 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import cast
 
 import anyio
 
 from gateway.auth.principal import LOCAL
-from gateway.config.models import HttpServer, ServerEntry, SseServer, StdioServer
-from gateway.config.policies import SourcePolicy, TaskPolicy
+from gateway.config.models import HttpServer, ServerEntry, SseServer
+from gateway.config.policies import SourcePolicy
 from gateway.errors import (
     AskExpired,
     AskUnavailable,
@@ -46,7 +46,7 @@ from gateway.upstream.pinning import Pinning
 from gateway.upstream.refusals import agreed, as_it_is, begin_again, explain, sign_in_first
 from gateway.upstream.remembered import Memory, Remembered
 from gateway.upstream.session import Envelope, Negotiated, Session
-from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
+from gateway.upstream.tasks import TaskFollower, task_options
 from gateway.upstream.texts import readable_ask, readable_text, readable_value
 from gateway.upstream.tool import RemoteTool
 from gateway.upstream.transport import Remote
@@ -62,9 +62,6 @@ COALESCE_SECONDS = 0.1
 
 REREAD_SPACING_SECONDS = 1.0
 """Lists are read again no more often than this, however often a server says that they changed."""
-
-SILENT_SECONDS = 2.0
-"""A server behind a URL that has not said anything by then is not waited for by a listing: it is shown once it is there."""
 
 CANCEL_SECONDS = 1.0
 """Head start of a call's cancellation over the refusal of its unanswered question, after which a server might go on."""
@@ -133,7 +130,7 @@ class UpstreamSource:
         self._delivery = Delivery(remote, self._connection, self, own_id=own_id, annotations_of=self._annotations_of)
         self._credentials = credentials
         self._is_over = False
-        self.tasks = TaskFollower(server, self, _task_options(policy.tasks))
+        self.tasks = TaskFollower(server, self, task_options(policy.tasks))
         self._stack = AsyncExitStack()
 
     @property
@@ -167,11 +164,7 @@ class UpstreamSource:
 
     async def is_silent(self) -> bool:
         """Whether a server behind a URL has not said anything in the time that one takes which is there; a program may take any time."""
-        if isinstance(self._entry, StdioServer):
-            return False
-        with anyio.move_on_after(SILENT_SECONDS):
-            await self._connection.heard.wait()
-        return not self._connection.heard.is_set()
+        return await self._connection.is_silent()
 
     def status(self) -> SourceStatus:
         """How the server is doing."""
@@ -596,14 +589,6 @@ class UpstreamSource:
 
 def _gone(server: str) -> SessionGone:
     return SessionGone(f"Server {server!r} went away while its tools were read.", server=server)
-
-
-def _task_options(policy: TaskPolicy) -> MCPTaskOptions:
-    return MCPTaskOptions(
-        ttl=timedelta(seconds=policy.ttl_seconds) if policy.ttl_seconds is not None else None,
-        cancel_remote_task_on_local_cancellation=policy.cancel_on_abandon,
-        max_wait=timedelta(seconds=policy.max_wait_seconds) if policy.max_wait_seconds is not None else None,
-    )
 
 
 def _iso(seconds: float | None) -> str | None:

@@ -17,6 +17,7 @@ from typing import Literal, Protocol, cast
 
 import anyio
 
+from gateway.config.policies import TaskPolicy
 from gateway.errors import (
     AskUnavailable,
     PolicyDenied,
@@ -359,6 +360,15 @@ class _Followed:
             self._said = message
             self._messages += 1
             await self._ctx.progress(float(self._messages), None, message)
+
+
+def task_options(policy: TaskPolicy) -> MCPTaskOptions:
+    """How tasks of a server are followed under a policy."""
+    return MCPTaskOptions(
+        ttl=timedelta(seconds=policy.ttl_seconds) if policy.ttl_seconds is not None else None,
+        cancel_remote_task_on_local_cancellation=policy.cancel_on_abandon,
+        max_wait=timedelta(seconds=policy.max_wait_seconds) if policy.max_wait_seconds is not None else None,
+    )
 
 
 def poll_seconds(task: JsonMapping) -> float:
