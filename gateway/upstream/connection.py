@@ -122,12 +122,13 @@ class Connection:
         Raises:
             UpstreamUnavailable: No session within `connectTimeoutSeconds`, with the reason of the last failure.
         """
+        if self._standing() is None:
+            await own_task()  # before the look that counts: nothing may happen between that and the wait
         session = self._standing()
         if session is not None:
             if probe and self.state != "ready":
                 self._let_one_try()
             return session
-        await own_task()
         with anyio.move_on_after(self._remote.policy.connect_timeout_seconds):
             while True:
                 if self._is_failing and anyio.current_time() < self._retry_at:
