@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import http
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class Begun(Protocol):
         """Have `then` called once, when `answer` can tell."""
         ...
 
-    def answer(self) -> tuple[list[tuple[bytes, bytes]], bytes] | None:
-        """Headers and body; `None` where the longer path must go on."""
+    def answer(self) -> tuple[list[tuple[bytes, bytes]], Sequence[bytes | memoryview]] | None:
+        """Headers, and the body in parts; `None` where the longer path must go on."""
         ...
 
     def forget(self) -> None:
@@ -151,7 +151,7 @@ class Exchange:
             self._parts = [b"".join(self._parts)]
         return self._parts[0]
 
-    def answer(self, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    def answer(self, headers: list[tuple[bytes, bytes]], body: Sequence[bytes | memoryview]) -> None:
         """Send a whole answer to a POST, unless the peer is gone. The headers are ours, in lower case, and tell the length."""
         if self.is_gone:
             return
@@ -160,11 +160,10 @@ class Exchange:
         lines += [b"%s: %s\r\n" % field for field in headers]
         lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
         self.is_started = True
-        if len(body) <= _JOINED_BYTES:
-            lines.append(body)
-            line.write(b"".join(lines))
+        if len(body) == 1 and len(body[0]) <= _JOINED_BYTES:
+            line.write(b"".join((*lines, body[0])))
         else:
-            line.transport.writelines((b"".join(lines), body))
+            line.transport.writelines((b"".join(lines), *body))
         self.is_answered = True
         self.wake()
         line.answered(self)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from asyncio import CancelledError  # noqa: TID251  # how a call ends that is ended
 from collections import deque
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, cast
 
 from pydantic_core import from_json, to_json
@@ -35,6 +35,7 @@ from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import LateClock
 from gateway.tools.guard import GuardedTool
+from gateway.tools.verbatim import encode_around
 from gateway.upstream.exchange import has_odd_number
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class DirectPath:
                 await begun.go_on(scope, replay, send)
             else:
                 await send({"type": "http.response.start", "status": 200, "headers": answer[0]})
-                await send({"type": "http.response.body", "body": answer[1]})
+                await send({"type": "http.response.body", "body": b"".join(answer[1])})
         finally:
             await begun.end()
 
@@ -301,7 +302,7 @@ class Begun:
         """Have `then` called at that time."""
         self.running.when_settled(self._path.patience, then)
 
-    def answer(self) -> tuple[Headers, bytes] | None:
+    def answer(self) -> tuple[Headers, Sequence[bytes | memoryview]] | None:
         """Headers and body of the answer to a call that ended soon and plainly; all others go on."""
         outcome = self.running.result
         if outcome is None or not self.running.is_over:
@@ -310,13 +311,15 @@ class Begun:
         result = self._path.plain_result(outcome, is_modern=is_modern)
         if result is None:
             return None
+        message = {"jsonrpc": "2.0", "id": self._number, "result": result}
+        verbatim = outcome.verbatim if isinstance(outcome, Complete) else None
         try:
-            body = to_json({"jsonrpc": "2.0", "id": self._number, "result": result})
+            body = (to_json(message),) if verbatim is None else encode_around(message, verbatim)
         except (ValueError, TypeError, RecursionError):
             return None
-        if has_odd_number(body, result):
+        if any(has_odd_number(part, result) for part in body if isinstance(part, bytes)):
             return None
-        headers = [(b"content-length", b"%d" % len(body)), *_JSON]
+        headers = [(b"content-length", b"%d" % sum(map(len, body))), *_JSON]
         if self._key is not None:
             headers.append((b"mcp-session-id", self._key[0].encode("latin-1")))
         return headers, body

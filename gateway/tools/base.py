@@ -16,6 +16,7 @@ from gateway.json_types import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     from gateway.tools.context import CallContext
+    from gateway.tools.verbatim import Verbatim
 
 TaskSupport = Literal["never", "optional", "required"]
 TaskRunnerName = Literal["nobody", "gateway", "server"]
@@ -65,12 +66,13 @@ class ToolDefinition:
 class Received(dict[str, JsonValue]):
     """The result of a request as it was read, together with what it was read from."""
 
-    __slots__ = ("encoded",)
+    __slots__ = ("encoded", "verbatim")
 
-    def __init__(self, result: JsonObject, encoded: bytes) -> None:
-        """Takes over the members of `result`; `encoded` holds them, among others."""
+    def __init__(self, result: JsonObject, encoded: bytes, verbatim: Verbatim | None) -> None:
+        """Takes over the members of `result`; `encoded` holds them, among others, and `verbatim` is a long text of it."""
         super().__init__(result)
         self.encoded = encoded
+        self.verbatim = verbatim
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Complete:
     """`content` (list of content blocks) and optionally `structuredContent`, `isError`, `_meta`."""
     encoded: bytes | None = field(default=None, compare=False, repr=False)
     """JSON that all of `result` was read from, where it is at hand: it tells at a glance what a walk through `result` would."""
+    verbatim: Verbatim | None = field(default=None, compare=False, repr=False)
+    """A long text of `result` with its JSON, likewise."""
 
     @classmethod
     def text(cls, text: str, *, is_error: bool = False, structured: JsonValue = None) -> Complete:

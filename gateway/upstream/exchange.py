@@ -26,6 +26,7 @@ from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
 from gateway.tools.base import Received
+from gateway.tools.verbatim import LONG_BYTES, verbatim_of
 from gateway.tools.waits import own_task
 from gateway.upstream.events import Events
 from gateway.upstream.standins import LOST, NOT_SENT, TOO_LARGE, too_large, turned_away
@@ -180,7 +181,7 @@ class Exchange:
         result = _result_of(message, number)
         if result is None:
             raise error_of(message) or RpcError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
-        return Received(result, body)
+        return Received(result, body, verbatim_of(cast("JsonObject", message), body) if len(body) >= LONG_BYTES else None)
 
     def _read(self, answer: Answer) -> bytes:
         """The body without the coding that the server put on although none was asked for."""

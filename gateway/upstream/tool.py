@@ -76,7 +76,8 @@ class RemoteTool:
         result = await self._sender.send("tools/call", params, ctx, headers)
         match result.pop("resultType", "complete"):
             case "complete" if isinstance(result.get("content"), list) or "structuredContent" in result:
-                return Complete(without_owned_meta(result), result.encoded if isinstance(result, Received) else None)
+                whole = without_owned_meta(result)
+                return Complete(whole, result.encoded, result.verbatim) if isinstance(result, Received) else Complete(whole)
             case "complete":
                 raise ToolFailed(f"Tool {name!r} answered with a result that cannot be read; it may have run.")
             case "input_required":
