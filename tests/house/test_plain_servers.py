@@ -1,4 +1,4 @@
-"""Plain 2026 servers are reached without the SDK, which takes longer to load than a gateway takes to start (performance.md, lesson 6)."""
+"""Child processes and plain 2026 servers are reached without the SDK, whose loading takes longer than a start (performance.md, lesson 6)."""
 
 from __future__ import annotations
 
@@ -50,13 +50,11 @@ anyio.run(main)
 TOLD: dict[str, Any] = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
 
 
-def test_the_sdk_is_loaded_for_a_2025_server_only(tmp_path: Path) -> None:
-    with raw_http(TOLD, "--modern") as url:
-        servers = [url, json.dumps(raw_stdio(TOLD, "--modern")), json.dumps(raw_stdio(TOLD))]
+def test_the_sdk_is_loaded_for_a_2025_server_behind_a_url_only(tmp_path: Path) -> None:
+    with raw_http(TOLD, "--modern") as url, raw_http(TOLD) as old_url:
+        servers = [url, json.dumps(raw_stdio(TOLD, "--modern")), json.dumps(raw_stdio(TOLD)), old_url]
         command = [sys.executable, "-c", PROGRAM, str(tmp_path), " ".join(SDK), *servers]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    seen = [json.loads(line) for line in done.stdout.splitlines()]
-    modern: list[Any] = ["2026-07-28", "echo", {"text": "hi"}, []]
-    assert seen[:2] == [modern, modern]
-    [[version, *_, loaded]] = seen[2:]
-    assert version < "2026" and "mcp" in loaded
+    *plain, (_, *heard, loaded) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert plain == [[version, "echo", {"text": "hi"}, []] for version in ("2026-07-28", "2026-07-28", "2025-11-25")]
+    assert heard == ["echo", {"text": "hi"}] and "mcp" in loaded
