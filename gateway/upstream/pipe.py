@@ -301,11 +301,13 @@ class Pipe(asyncio.SubprocessProtocol):
 
     async def _hand_on_all(self, take: Callable[[JsonObject], Awaitable[None]]) -> None:
         while self._waiting:
-            item = self._waiting.popleft()
+            item = self._waiting[0]
             if isinstance(item, tuple):
                 await self._heard()
+                self._waiting.popleft()  # not before: it is an answer that came, even if the output ends meanwhile
                 self._resolve(*item)
             else:
+                self._waiting.popleft()
                 await take(item)
                 self._read_on()
         await self._heard()
