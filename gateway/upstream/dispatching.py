@@ -1,7 +1,7 @@
 """`Dispatcher`: requests over the SDK's `JSONRPCDispatcher` and its message streams.
 
-For what the short way of a `Link` does not do: 2025 servers with all they ask and say, and the SDK's transports. Loaded when a
-session first needs it (`gateway.sdk`). The SDK's `ClientSession` is not used, because a relay needs what that one fixes:
+For what the short way of a `Link` does not do: traces, and what goes over the SDK's transports, such as 2025 servers over HTTP.
+Loaded when a session first needs it (`gateway.sdk`). The SDK's `ClientSession` is not used, because a relay needs what that one fixes:
 per-request client capabilities, results passed through unmodelled, no output re-validation, no hidden `tools/list` (protocol.md
 §5.2). The dispatcher's lifecycle is provisional in the SDK, so nothing outside this module touches it.
 """

@@ -94,6 +94,9 @@ def open_exchange(server: str, entry: ServerEntry, credentials: Credentials | No
 class Exchange:
     """Plain requests to one server. Made by `open_exchange`; its owner closes it."""
 
+    speaks_both_eras = False
+    """Whether it can do without headers, sessions and a stream that a 2025 server speaks on."""
+
     def __init__(self, server: str, pool: Pool, head: str) -> None:
         """`head` is the beginning of every request, without its last line break."""
         self._server = server

@@ -301,11 +301,13 @@ class Pipe(asyncio.SubprocessProtocol):
 
     async def _hand_on_all(self, take: Callable[[JsonObject], Awaitable[None]]) -> None:
         while self._waiting:
-            item = self._waiting.popleft()
+            item = self._waiting[0]
             if isinstance(item, tuple):
                 await self._heard()
+                self._waiting.popleft()  # not before: it is an answer that came, even if the output ends meanwhile
                 self._resolve(*item)
             else:
+                self._waiting.popleft()
                 await take(item)
                 self._read_on()
         await self._heard()
@@ -364,7 +366,10 @@ class Pipe(asyncio.SubprocessProtocol):
 
 
 class PipeExchange:
-    """Plain requests over a pipe. Belongs to one session."""
+    """Requests over a pipe. Belongs to one session."""
+
+    speaks_both_eras = True
+    """As `Exchange`: over a pipe the eras differ in what is said, not in how."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
@@ -397,11 +402,16 @@ class PipeExchange:
         except anyio.BrokenResourceError:
             raise _closed() from None
         except asyncio.CancelledError:
-            if is_written:
+            if is_written and method != "initialize":  # which may not be cancelled
                 self._cancel(number)
             raise
         finally:
             pipe.forget(number, call)
+
+    async def notify(self, method: str, params: JsonMapping | None) -> None:
+        """Send a notification, if the child takes any."""
+        with contextlib.suppress(anyio.BrokenResourceError):
+            await self._pipe.write(encode_message({"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})}))
 
     def _cancel(self, number: int) -> None:
         params = {"requestId": number, "reason": "caller cancelled"}

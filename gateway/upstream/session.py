@@ -1,7 +1,7 @@
 """`Session`: one negotiated MCP connection to a remote server, speaking decoded JSON.
 
-A plain request of the modern era goes the short way of the session's `Link`, everything else through the SDK's dispatcher
-(`dispatching`), which is loaded and opened when the first such request comes. Policy, retries and lists are not here:
+What the link's short way can carry goes by it, everything else through the SDK's dispatcher (`dispatching`), which is loaded and
+opened when the first such request comes. Policy, retries and lists are not here:
 `connection` and `source` own those.
 """
 
@@ -243,7 +243,7 @@ class Session:
     async def _exchange(self, method: str, wire: JsonObject, headers: dict[str, str], ctx: CallContext | None) -> JsonObject | None:
         """The result by the short way, or `None` where it does not lead there; then it is not tried again on this connection."""
         exchange = self.exchange
-        if exchange is None or not self._is_plain or not self.is_modern:
+        if exchange is None or not self._is_plain or not (self.is_modern or exchange.speaks_both_eras):
             return None
         if (ctx is None or ctx.late_clock is None) and is_traced():
             return None
@@ -286,7 +286,9 @@ class Session:
 
     async def notify(self, method: str, params: JsonMapping | None = None) -> None:
         """Send a notification (legacy era; the modern one has none)."""
-        if self._dispatcher is not None:
+        if isinstance(self.exchange, PipeExchange):
+            await self.exchange.notify(method, params)
+        elif self._dispatcher is not None:
             headers = {MCP_PROTOCOL_VERSION_HEADER: self.negotiated.protocol_version}
             await self._dispatcher.notify(method, params, headers)
 
@@ -426,7 +428,7 @@ class Session:
     async def _initialize(self, capabilities: JsonMapping) -> Negotiated:
         self.negotiated = Negotiated("legacy", LATEST_HANDSHAKE_VERSION, {})
         params = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": capabilities, "clientInfo": self._client}
-        result = await self._dispatch("initialize", params, {}, None)
+        result = await self._exchange("initialize", params, {}, None) or await self._dispatch("initialize", params, {}, None)
         version = result.get("protocolVersion")
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise UpstreamError(f"Server {self.server!r} answered with protocol version {version!r}, which is unknown.", server=self.server)
