@@ -50,7 +50,7 @@ class Plan:
     @property
     def seconds(self) -> float:
         """A slot ends after so many, however few the calls."""
-        return self.calls / 10_000
+        return self.calls / 12_000
 
     def load(self, **fields: Any) -> Load:
         """A load of this plan."""

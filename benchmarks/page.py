@@ -76,7 +76,7 @@ def main() -> None:
     """Measure, write the page, and print the targets."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--runs", type=int, default=3)
-    cli.add_argument("--calls", type=int, default=4_000, help="at most so many in a slot, which lasts a ten-thousandth of that in seconds")
+    cli.add_argument("--calls", type=int, default=4_000, help="at most so many in a slot, a third of a second long at 4,000")
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument(
         "--part",
