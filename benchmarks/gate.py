@@ -53,7 +53,7 @@ async def measure(plan: Plan, sheet: Sheet) -> None:
 def main() -> None:
     """Print one line per gate."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--calls", type=int, default=4_000, help="at most so many in a slot, which lasts a ten-thousandth of that in seconds")
+    cli.add_argument("--calls", type=int, default=4_000, help="at most so many in a slot, a third of a second long at 4,000")
     cli.add_argument("--rounds", type=int, default=7)
     options = cli.parse_args()
     sheet = Sheet()

@@ -60,7 +60,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     compileall.compile_dir(str(ROOT / "gateway"), quiet=2)  # as installers do; an environment may forbid starts to keep bytecode
     machine = machine_class()
     stand_aside()
+    about = About(time.strftime("%Y-%m-%d", time.gmtime()), machine, versions(), options.calls, options.rounds, options.note)
     runs: list[dict[str, Any]] = []
+    found: dict[str, Any] = {}
     for turn in range(options.runs):
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="moongate-bench-") as folder:
@@ -68,15 +70,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             sheet = run_loop(measure(plan, options.part or list(PARTS)))
         say(f"run {turn + 1} took {time.monotonic() - began:.0f} s")
         runs.append(dataclasses.asdict(sheet))
-    about = About(time.strftime("%Y-%m-%d", time.gmtime()), machine, versions(), options.calls, options.rounds, options.note)
-    return {"about": dataclasses.asdict(about), "runs": runs}
+        found = {"about": dataclasses.asdict(about), "runs": runs}
+        if options.keep:
+            options.keep.write_text(json.dumps(found))
+    return found
 
 
 def main() -> None:
     """Measure, write the page, and print the targets."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--runs", type=int, default=3)
-    cli.add_argument("--calls", type=int, default=4_000, help="at most so many in a slot, which lasts a ten-thousandth of that in seconds")
+    cli.add_argument("--calls", type=int, default=4_000, help="at most so many in a slot, a third of a second long at 4,000")
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument(
         "--part",
@@ -91,8 +95,6 @@ def main() -> None:
     options = cli.parse_args()
     signal.signal(signal.SIGTERM, _end)
     found = json.loads(options.kept.read_text()) if options.kept else run(options)
-    if options.keep:
-        options.keep.write_text(json.dumps(found))
     sheets, about = [Sheet(**sheet) for sheet in found["runs"]], About(**found["about"])
     if (out := options.out or (None if options.part else PAGE)) is not None:
         out.write_text(page(sheets, about), encoding="utf-8")

@@ -26,6 +26,8 @@ from pydantic_core import from_json
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, RpcError
+from gateway.tools.base import Received
+from gateway.tools.waits import PlainWait, own_task
 from gateway.upstream.exchange import Hear, Progress, encode_message, error_of
 from gateway.upstream.standins import TOO_LARGE, too_large
 
@@ -89,7 +91,7 @@ class Pipe(asyncio.SubprocessProtocol):
         self._is_quiet = True
         """Nothing of it is there, nor just being handled."""
         self._came = anyio.Event()
-        self._calls: dict[int, asyncio.Future[JsonObject]] = {}
+        self._calls: dict[int, PlainWait[JsonObject]] = {}
         self._progress: dict[int, Progress] = {}
         """Where calls want to hear how far they are."""
         self._writable: asyncio.Future[None] | None = None
@@ -158,6 +160,11 @@ class Pipe(asyncio.SubprocessProtocol):
         while self._writable is not None:
             await asyncio.shield(self._writable)
         self.write_now(line)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it reads what it is given."""
+        return self._writable is None
 
     def write_now(self, line: bytes) -> None:
         """As `write`, but for a line that is short and follows one that it was given; it may have to wait in the buffer.
@@ -233,7 +240,7 @@ class Pipe(asyncio.SubprocessProtocol):
         if number not in self._calls or "method" in fields or fields.get("jsonrpc") != "2.0":
             return False
         result = fields.get("result")
-        outcome = cast("JsonObject", result) if isinstance(result, dict) else error_of(fields)
+        outcome = Received(cast("JsonObject", result), line) if isinstance(result, dict) else error_of(fields)
         if outcome is None:
             return False
         self._answer(number, outcome)
@@ -241,18 +248,19 @@ class Pipe(asyncio.SubprocessProtocol):
 
     def _answer(self, number: int, outcome: JsonObject | RpcError) -> None:
         if self._is_quiet:
-            self._resolve(number, outcome)
+            self._resolve(number, outcome, is_plain=True)
         else:
             self._hand_on((number, outcome))
 
-    def _resolve(self, number: int, outcome: JsonObject | RpcError) -> None:
+    def _resolve(self, number: int, outcome: JsonObject | RpcError, *, is_plain: bool = False) -> None:
+        """`is_plain`: who waits may go on at once, from here (`tools.waits`)."""
         call = self._calls.pop(number, None)
-        if call is None or call.done():
+        if call is None:
             return
         if isinstance(outcome, RpcError):
-            call.set_exception(outcome)
+            call.fail(outcome)
         else:
-            call.set_result(outcome)
+            call.settle(outcome, is_plain=is_plain)
 
     def _refuse(self, parts: list[bytes]) -> None:
         """A line that is too long: whoever waits for it as an answer is told so."""
@@ -339,16 +347,17 @@ class Pipe(asyncio.SubprocessProtocol):
 
     # -- calls -------------------------------------------------------------------------------------------------
 
-    def expect(self, number: int, progress: Progress | None = None) -> asyncio.Future[JsonObject]:
+    def expect(self, number: int, progress: Progress | None = None) -> PlainWait[JsonObject]:
         """The answer to a request that is about to be sent; `forget` it in any case."""
-        call = self._calls[number] = asyncio.get_running_loop().create_future()
+        call: PlainWait[JsonObject] = PlainWait()
+        self._calls[number] = call
         if progress is not None:
             self._progress[number] = progress
         if not self.is_open:
             call.set_exception(_closed())
         return call
 
-    def forget(self, number: int, call: asyncio.Future[JsonObject]) -> None:
+    def forget(self, number: int, call: PlainWait[JsonObject]) -> None:
         """Nobody waits any more."""
         self._calls.pop(number, None)
         self._progress.pop(number, None)
@@ -396,9 +405,17 @@ class PipeExchange:
         call = pipe.expect(number, progress)
         is_written = False
         try:
+            if not pipe.is_writable:
+                await own_task()
             await pipe.write(line)
             is_written = True
-            return await call
+            result = await call
+            if result.get("resultType", "complete") != "complete":
+                await own_task()  # what comes of a question or a task may take more than a plain result does
+            return result
+        except RpcError:
+            await own_task()
+            raise
         except anyio.BrokenResourceError:
             raise _closed() from None
         except asyncio.CancelledError:
