@@ -52,6 +52,8 @@ class CallHandler:
         self._clients = clients
         self._parked = parked
         self.running = RunningCalls()
+        self.handed: dict[int | str, Underway] = {}
+        """Calls that were begun for the client over lines (`conversation`) and are handed on, by the id of their request."""
 
     async def __call__(self, ctx: RequestContext, params: CallToolRequestParams) -> JsonObject:
         """Run one leg of a call."""
@@ -62,7 +64,7 @@ class CallHandler:
         caller = WireCaller(ctx)
         facts = self._clients.context(ctx, caller)
         try:
-            running = _running(ctx)
+            running = self._running(ctx)
             outcome: ToolOutcome = Complete.text(KEY_GONE, is_error=True)
             with self.running.of(facts.principal.id):  # left early where the key is gone
                 outcome = await (self._leg(ctx, params.name, facts, caller) if running is None else running.outcome(caller))
@@ -81,6 +83,13 @@ class CallHandler:
         if isinstance(outcome, Complete):
             outcome = fit_outcome(outcome, facts.client)
         return to_wire(outcome, modern=modern)
+
+    def _running(self, ctx: RequestContext) -> Underway | None:
+        """The call of this very request that `direct` began and handed on."""
+        scope = scope_of_request(ctx)
+        if scope is not None:
+            return cast("Underway | None", scope.get(RUNNING_SCOPE_KEY))
+        return self.handed.pop(ctx.request_id, None) if ctx.request_id is not None else None
 
     async def _leg(self, ctx: RequestContext, name: str, facts: CallContext, caller: WireCaller) -> ToolOutcome:
         try:
@@ -135,12 +144,6 @@ class CallHandler:
             return outcome
         except (ToolFailed, TaskError) as error:
             return Complete.text(str(error), is_error=True)
-
-
-def _running(ctx: RequestContext) -> Underway | None:
-    """The call of this very request that `direct` began and handed on."""
-    scope = scope_of_request(ctx)
-    return None if scope is None else cast("Underway | None", scope.get(RUNNING_SCOPE_KEY))
 
 
 def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:

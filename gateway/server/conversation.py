@@ -1,8 +1,9 @@
 """`Conversation`: one client over lines of text, a message each, as standard input and output carry them.
 
-Plain 2026 questions are answered here (`plain`); all other lines go to the SDK's loop, which starts with the first of them. The first
-request decides the era of a connection: where that was a plain one, the SDK's loop is opened with one of our own, whose answer nobody
-sees, so that it refuses a later handshake as it always does; where the SDK saw a request of 2025 first, it gets everything.
+Plain 2026 questions and calls are answered here (`plain`, `direct`); all other lines go to the SDK's loop, which starts with the
+first of them, and so does a call that turns out not to be plain. The first request decides the era of a connection: where that was
+a plain one, the SDK's loop is opened with one of our own, whose answer nobody sees, so that it refuses a later handshake as it
+always does; where the SDK saw a request of 2025 first, it gets everything.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.streams.memory import MemoryObjectSendStream
 from pydantic_core import from_json, to_json
 
 from gateway.auth.principal import LOCAL
@@ -22,20 +23,21 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CLIENT_CAPABILITIES_META_KEY, LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY
 from gateway.sdk import load
 from gateway.server.build import GatewayServer
+from gateway.server.direct import Begun, DirectPath
 from gateway.server.envelopes import Envelopes
 from gateway.server.plain import DISCOVER, Question, plain_question
 from gateway.telemetry.instrumentation import is_traced
 
 if TYPE_CHECKING:
-    from gateway.server.sdk_server import SdkServer
+    from starlette.types import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
-MAX_QUESTIONS = 64
-"""Plain questions under way at once; reading waits where there are more."""
+MAX_PLAIN = 256
+"""Plain questions and calls under way at once; reading waits where there are more. A slow call is handed on."""
 
 END_SECONDS = 5.0
-"""Questions that were asked before the client closed its end are still answered for this long."""
+"""What was asked before the client closed its end is still answered for this long."""
 
 Write = Callable[[bytes], Awaitable[None]]
 """Sends whole lines."""
@@ -50,9 +52,12 @@ class Conversation:
         self._write = write
         self._tasks = tasks
         self._envelopes = Envelopes(lambda: server.has_sdk)
+        self._direct = DirectPath(_nowhere, server, path="", max_request_bytes=0)
         self._asked: dict[str, anyio.CancelScope] = {}
         """Questions under way, by id."""
-        self._room = anyio.Semaphore(MAX_QUESTIONS)
+        self._calls: dict[str, Begun] = {}
+        """Calls, likewise."""
+        self._room = anyio.Semaphore(MAX_PLAIN)
         self._passing = anyio.Lock()
         self._lines: MemoryObjectSendStream[str] | None = None
         self._opening = ""
@@ -71,39 +76,55 @@ class Conversation:
     async def end(self) -> None:
         """The client closed its end; returns when nothing is to be said any more."""
         with anyio.move_on_after(END_SECONDS):
-            for _ in range(MAX_QUESTIONS):
+            for _ in range(MAX_PLAIN):
                 await self._room.acquire()
         for scope in list(self._asked.values()):
             scope.cancel()
         if self._lines is not None:
             await self._lines.aclose()
             await self._over.wait()
+        handed = self._server.calls.handed
+        while handed:
+            await handed.popitem()[1].end()
 
     # -- plain questions -----------------------------------------------------------------------------------------
 
     async def _takes(self, message: JsonObject, line: bytes) -> bool:
         if message.get("method") == "notifications/cancelled" and "id" not in message:
-            return self._cancel(message.get("params"))
+            return await self._cancel(message.get("params"))
+        key = str(message.get("id"))
+        if key in self._asked or key in self._calls:
+            return False
+        begun = self._direct.begin_line(message, LOCAL)
+        if begun is not None:
+            await self._begin()
+            self._calls[key] = begun
+            self._tasks.start_soon(self._call, begun, message, line)
+            return True
         question = plain_question(message)
         if question is None:
             return False
         meta = cast("JsonMapping", message["params"]["_meta"])
         if meta.get(PROTOCOL_VERSION_META_KEY) not in MODERN_PROTOCOL_VERSIONS or self._envelopes.profile_of(meta) is None:
             return False
-        if str(question.number) in self._asked:
-            return False
-        self._has_taken = True
-        await self._room.acquire()
-        scope = self._asked[str(question.number)] = anyio.CancelScope()
+        await self._begin()
+        scope = self._asked[key] = anyio.CancelScope()
         self._tasks.start_soon(self._answer, question, scope, message, line)
         return True
 
-    def _cancel(self, params: JsonValue) -> bool:
-        """End a question that is taken back; whether there is nothing else to do about it."""
+    async def _begin(self) -> None:
+        self._has_taken = True
+        await self._room.acquire()
+
+    async def _cancel(self, params: JsonValue) -> bool:
+        """End a question that is taken back, or have the SDK end a call; whether there is nothing else to do about it."""
         number: JsonValue = cast("JsonMapping", params).get("requestId") if isinstance(params, dict) else None
-        scope = self._asked.get(str(number)) if isinstance(number, int | str) else None
+        key = str(number)
+        scope, begun = self._asked.get(key), self._calls.get(key)
         if scope is not None:
             scope.cancel()
+        if begun is not None:
+            await begun.running.taken()
         return scope is not None or self._lines is None
 
     async def _answer(self, question: Question, scope: anyio.CancelScope, message: JsonObject, line: bytes) -> None:
@@ -121,6 +142,24 @@ class Conversation:
             del self._asked[str(question.number)]
             self._room.release()
 
+    async def _call(self, begun: Begun, message: JsonObject, line: bytes) -> None:
+        is_handed = False
+        try:
+            await begun.settled()
+            answer = begun.answer()
+            if answer is not None:
+                await self._write(answer[1] + b"\n")
+            else:
+                is_handed = True
+                self._server.calls.handed[cast("int | str", message["id"])] = begun.running
+                await self._pass_on(message, line)
+        finally:
+            del self._calls[str(message["id"])]
+            self._room.release()
+            if not is_handed:
+                with anyio.move_on_after(END_SECONDS, shield=True):
+                    await begun.end()
+
     # -- the SDK's -----------------------------------------------------------------------------------------------
 
     async def _pass_on(self, message: JsonObject | None, line: bytes) -> None:
@@ -136,43 +175,32 @@ class Conversation:
 
     async def _start(self) -> MemoryObjectSendStream[str]:
         sdk = await self._server.load_sdk()
-        await load("mcp.server.stdio")
+        await load("gateway.server.sdk_lines")
+        from gateway.server.sdk_lines import serve_lines
+
         self._lines, lines = anyio.create_memory_object_stream[str]()
-        self._tasks.start_soon(self._serve, sdk, lines)
+
+        async def serve() -> None:
+            await serve_lines(sdk, lines, self._say)
+            self._over.set()
+
+        self._tasks.start_soon(serve)
         return self._lines
-
-    async def _serve(self, sdk: SdkServer, lines: MemoryObjectReceiveStream[str]) -> None:
-        from mcp.server.stdio import stdio_server
-
-        with lines:
-            async with stdio_server(cast("anyio.AsyncFile[str]", lines), cast("anyio.AsyncFile[str]", _Out(self._said))) as (read, write):
-                await sdk.mcp.run(read, write, sdk.mcp.create_initialization_options())
-        self._over.set()
 
     def _opening_line(self) -> str:
         self._opening = secrets.token_hex(16)
         meta: JsonObject = {PROTOCOL_VERSION_META_KEY: LATEST_MODERN_VERSION, CLIENT_CAPABILITIES_META_KEY: {}}
         return to_json({"jsonrpc": "2.0", "id": self._opening, "method": DISCOVER, "params": {"_meta": meta}}).decode()
 
-    async def _said(self, text: str) -> None:
-        if self._opening and self._opening in text:
+    async def _say(self, line: bytes) -> None:
+        if self._opening and self._opening.encode() in line:
             self._opening = ""
             return
-        await self._write(text.encode())
+        await self._write(line)
 
 
-class _Out:
-    """A file that the SDK writes lines to."""
-
-    def __init__(self, say: Callable[[str], Awaitable[None]]) -> None:
-        self._say = say
-
-    async def write(self, text: str) -> None:
-        """A whole line."""
-        await self._say(text)
-
-    async def flush(self) -> None:
-        """Every line is sent at once."""
+async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    """Nothing comes over HTTP here."""
 
 
 def _decoded(line: bytes) -> JsonObject | None:

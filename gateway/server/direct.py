@@ -24,7 +24,7 @@ from pydantic_core import from_json, to_json
 from gateway.auth.principal import Principal
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.protocol import MODERN_PROTOCOL_VERSIONS, SERVER_INFO_META_KEY
+from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
 from gateway.server.asked import Asked
 from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
@@ -51,6 +51,7 @@ Takes = Callable[[str, GuardedTool], bool]
 MAX_KNOWN_TOOLS = 50_000
 """Tools remembered with whether headers mirror their arguments; then all are looked at again."""
 
+_VERSIONS = frozenset(MODERN_PROTOCOL_VERSIONS)
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _METHODS = frozenset({b"tools/call", *(method.encode() for method in METHODS)})
 _JSON: Headers = [(b"content-type", b"application/json")]
@@ -148,16 +149,10 @@ class DirectPath:
         self, message: JsonObject, headers: Mapping[bytes, bytes], session: LegacySession | None, principal: Principal
     ) -> Begun | None:
         """Begin a plain call."""
-        server, clock = self._server, LateClock(HAND_ON_SECONDS)
         if session is None:
-            params = self._modern_params(message, headers)
-            tool = None if params is None else self._tool(params)
-            profile = None if params is None or tool is None else self._envelopes.profile_of(params["_meta"])
-            if params is None or tool is None or profile is None:
-                return None
-            ctx = server.clients.plain_context(principal, profile, params["_meta"], self._caller, clock)
-            running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clock)
-            return Begun(self, running, message["id"], None)
+            modern = self._modern_params(message, headers)
+            return None if modern is None else self._begin_modern(message, modern, principal)
+        server, clock = self._server, LateClock(HAND_ON_SECONDS)
         wire_id = headers[b"mcp-session-id"].decode("latin-1")
         params = _plain_params(message)
         key = wire_id, cast("int | str", message.get("id"))
@@ -169,6 +164,23 @@ class DirectPath:
         ctx = server.clients.legacy_context(principal, session, params, late, clock)
         running = self.running[key] = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), clock, late)
         return Begun(self, running, message["id"], key)
+
+    def begin_line(self, message: JsonObject, principal: Principal) -> Begun | None:
+        """As `take`, for a message of 2026 that came without headers. Its call is handed on by `CallHandler.handed`."""
+        params = _plain_params(message)
+        if params is None or not _is_plain_meta(params.get("_meta")) or params["_meta"].get(PROTOCOL_VERSION_META_KEY) not in _VERSIONS:
+            return None
+        return self._begin_modern(message, params, principal)
+
+    def _begin_modern(self, message: JsonObject, params: JsonObject, principal: Principal) -> Begun | None:
+        server, tool = self._server, self._tool(params)
+        profile = None if tool is None else self._envelopes.profile_of(params["_meta"])
+        if tool is None or profile is None:
+            return None
+        clock = LateClock(HAND_ON_SECONDS)
+        ctx = server.clients.plain_context(principal, profile, params["_meta"], self._caller, clock)
+        running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clock)
+        return Begun(self, running, message["id"], None)
 
     async def _hand_on_cancelled(self, message: JsonObject, wire_id: str) -> None:
         """The SDK ends a request that is taken back, so it is to have it first."""

@@ -9,6 +9,7 @@ models said is left out unless it is asked for.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -31,6 +32,9 @@ DURATION_BUCKETS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 
 
 TOKEN_BUCKETS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
 """Tokens, as the conventions advise."""
+
+_PROVIDER_VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"
+"""Names a provider that the API loads by itself."""
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
 
@@ -79,6 +83,8 @@ class ObservabilitySettings:
     def has_provider(self) -> bool:
         """Whether the process has a provider that keeps spans."""
         if self._provider is None:
+            if "opentelemetry.trace" not in sys.modules and _PROVIDER_VARIABLE not in os.environ:
+                return False  # nobody can have set one
             from opentelemetry import trace
 
             # The API looks into the environment each time for as long as nobody set a provider.

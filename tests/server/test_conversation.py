@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +13,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.server.stdio import stdio_server
 
 from gateway.server.conversation import Conversation
-from tests.server.test_direct import ENVELOPE, META, House
+from gateway.server.underway import HAND_ON_SECONDS
+from tests.server.test_direct import ENVELOPE, META, OUTCOMES, TEXT, House
 from tests.server.test_plain import METHODS, ODD, ask
 
 LEGACY = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -26,6 +27,11 @@ OLD: dict[str, Any] = {"jsonrpc": "2.0", "id": "old", "method": "tools/list"}
 def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of telemetry leave this process with a provider, and what is traced takes no short cut."""
     monkeypatch.setattr("gateway.server.conversation.is_traced", lambda: False)
+
+
+def call(number: Any, name: str = "echo", arguments: Any = None, **meta: Any) -> dict[str, Any]:
+    params = {"name": name, "arguments": {"text": "a"} if arguments is None else arguments, "_meta": {**ENVELOPE, **meta}}
+    return {**ask("tools/call", number), "params": params}
 
 
 def lines_of(messages: Sequence[Any]) -> list[bytes]:
@@ -93,7 +99,7 @@ class _Text:
         return self._lines
 
 
-async def same(folder: Path, messages: Sequence[Any], answers: int) -> list[Any]:
+async def same(folder: Path, messages: Sequence[Any], answers: int, set_up: Callable[[House], None] = lambda _: None) -> list[Any]:
     """Tell both and compare what they say, in any order."""
     lines = lines_of(messages)
     told: list[list[str]] = []
@@ -101,8 +107,12 @@ async def same(folder: Path, messages: Sequence[Any], answers: int) -> list[Any]
     with anyio.fail_after(20):
         for talk in (by_sdk, without):
             house = House(folder)
+            set_up(house)
             await house.catalog.refresh()
             said = await talk(house, lines, answers)
+            for message in said:
+                result: dict[str, Any] = message.get("result") or {}
+                result.update((key, "sealed") for key in ("requestState", "taskId") if key in result)
             told.append(sorted(json.dumps(message, sort_keys=True) for message in said))
     assert told[0] == told[1]
     return said
@@ -118,7 +128,7 @@ async def test_a_plain_question_is_answered_alike_and_without_the_sdk(tmp_path: 
     assert not house.server.has_sdk
 
 
-CALL = {**ask("tools/call", 9), "params": {"name": "echo", "arguments": {"text": "a"}, "_meta": ENVELOPE}}
+CALL = call(9)
 HALF = {"_meta": {f"{META}protocolVersion": "2026-07-28"}}
 
 SCRIPTS: dict[str, tuple[list[Any], int]] = {
@@ -132,6 +142,10 @@ SCRIPTS: dict[str, tuple[list[Any], int]] = {
     "noise that cannot be read": ([b'{"jsonrpc": "2.0", "id": "\xff", "method": "ping"}', ask("tools/list", 2), HANDSHAKE], 3),
     "taken back too late": ([ask("tools/list"), {**READY, "method": "notifications/cancelled", "params": {"requestId": 77}}, CALL], 2),
     "unknown methods": ([ask("what/ever"), ask("tools/list", 2), {**OLD, "method": "x/y"}], 3),
+    "calls of all kinds": ([call(n, name) for n, name in enumerate(("echo", "mirrored", "asking", "own", "none", "echo"))], 6),
+    "calls that are refused": ([call("a", arguments={"text": "evil"}), call("b", arguments={"text": 1}), call("c", arguments=[])], 3),
+    "calls with wishes": ([call(1, progressToken="p"), call(2, **{f"{META}logLevel": "debug"}), call(3, traceparent="x")], 3),
+    "one number for two": ([call(1), {**READY, "method": "notifications/cancelled", "params": {"requestId": 77}}, call("1", "own")], 2),
     "a batch": ([b"[]", [ask("tools/list")], ask("tools/list", 2)], 1),
 }
 
@@ -150,6 +164,62 @@ async def test_odd_questions_are_answered_alike(tmp_path: Path, method: str) -> 
     odd += [{"_meta": value} for value in ODD]
     bodies = [{**ask(method, f"n{number}"), "params": params} for number, params in enumerate(odd)]
     await same(tmp_path, [ask(method), *bodies], 1 + len(bodies))
+
+
+HALVES = [outcome for outcome in OUTCOMES if "\\ud" in repr(outcome)]
+
+
+@pytest.mark.parametrize("number", [number for number, outcome in enumerate(OUTCOMES) if outcome not in HALVES])
+async def test_each_outcome_of_a_call_reads_alike(tmp_path: Path, number: int) -> None:
+    def set_up(house: House) -> None:
+        house.echo.told = OUTCOMES[number]
+
+    await same(tmp_path, [call(1), ask("tools/list", 2)], 2, set_up)
+
+
+@pytest.mark.parametrize("outcome", HALVES)
+async def test_half_a_character_does_not_end_the_conversation(tmp_path: Path, outcome: Any) -> None:
+    house = House(tmp_path)
+    house.echo.told = outcome
+    await house.catalog.refresh()
+    with anyio.fail_after(10):
+        said = await without(house, lines_of([call(1), ask("tools/list", 2), call(3, "own")]), 3)
+    assert {message["id"] for message in said if "result" in message} >= {2, 3}
+
+
+async def test_a_plain_call_is_answered_without_the_sdk_and_a_slow_one_once_by_it(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    await house.catalog.refresh()
+    [said] = await without(house, lines_of([call("x")]), 1)
+    assert (said["id"], said["result"]["content"], house.server.has_sdk) == ("x", [TEXT], False)
+    house = House(tmp_path)
+    house.echo.seconds = HAND_ON_SECONDS + 0.05
+    await house.catalog.refresh()
+    [said] = await without(house, lines_of([call("x")]), 1)
+    assert (said["id"], said["result"]["content"], house.server.has_sdk, len(house.echo.calls)) == ("x", [TEXT], True, 1)
+
+
+@pytest.mark.parametrize("way", ["taken back", "the client leaves", "the gateway stops"])
+async def test_a_call_whose_answer_nobody_waits_for_is_ended(tmp_path: Path, way: str) -> None:
+    house, paper = House(tmp_path), Paper()
+    house.echo.seconds = 60
+    await house.catalog.refresh()
+    with anyio.fail_after(10):
+        async with house.server, anyio.create_task_group() as tasks:
+            talk = Conversation(house.server, paper.write, tasks)
+            await talk.take(json.dumps(call("x")).encode())
+            if way == "taken back":
+                await talk.take(json.dumps({**READY, "method": "notifications/cancelled", "params": {"requestId": "x"}}).encode())
+            elif way == "the client leaves":
+                await talk.end()
+            else:
+                tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await house.echo.cancelled.wait()
+            await talk.end()
+            tasks.cancel_scope.cancel()
+    assert len(house.echo.calls) == 1
+    assert all("error" in message for message in paper.said)
 
 
 async def test_a_question_taken_back_is_not_answered(tmp_path: Path) -> None:

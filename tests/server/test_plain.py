@@ -115,10 +115,10 @@ async def test_pages_follow_each_other_and_a_change_is_seen_at_once(tmp_path: Pa
 async def test_a_caller_is_told_of_what_its_key_is_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, scopes: tuple[str, ...] | None
 ) -> None:
-    def known(gate: object, scope: object) -> Principal:
+    def caller(gate: object, scope: object) -> Principal:
         return Principal("key:a", "a", scopes)
 
-    monkeypatch.setattr("gateway.server.http.KeyGate._principal", known)
+    monkeypatch.setattr("gateway.server.http.KeyGate._principal", caller)
     async with standing(tmp_path) as house:
         for _ in range(2):
             await same(house, heads(method), json.dumps(ask(method)).encode(), direct=True)
