@@ -171,7 +171,8 @@ class LeanSessions:
         question = session_question(message)
         if question is not None:
             session.legacy.is_here = True
-            listed = await self._server.plain.answer_in_session(question, scope[PRINCIPAL_SCOPE_KEY], str(session.legacy.profile.session_id))
+            owner = str(session.legacy.profile.session_id)
+            listed = await self._server.plain.answer_in_session(question, scope[PRINCIPAL_SCOPE_KEY], owner)
             return listed is not None and session.moving is None and await _send(session, send, listed)
         result = self._result(session, message)
         return result is not None and await _answer(session, send, {"jsonrpc": "2.0", "id": message["id"], "result": result})

@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from gateway.auth.principal import Principal
 from gateway.catalog.disclosure import scope_of
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, SERVER_INFO_META_KEY, RpcError
 from gateway.server.envelopes import ENVELOPE
 from gateway.server.lists import LISTINGS, Asking

@@ -44,9 +44,9 @@ class Door:
     """One gateway, over HTTP."""
 
     def __init__(self, folder: Path, direct_path: Any) -> None:
-        self.echo, self.own = Echo("echo", SCHEMA), Echo("own", SCHEMA)
+        self.echo, self.other, self.own = Echo("echo", SCHEMA), Echo("other", SCHEMA), Echo("own", SCHEMA)
         entries = [
-            CatalogEntry(Remote("up", [self.echo]), SourcePolicy(), ""),
+            CatalogEntry(Remote("up", [self.echo, self.other]), SourcePolicy(), ""),
             CatalogEntry(Remote("function", [self.own]), SourcePolicy(), "", is_local=True),
         ]
         self.catalog = ToldCatalog(entries, EventStream(), name_budget=64, settled=anyio.lowlevel.checkpoint)
@@ -251,7 +251,7 @@ async def test_a_listening_client_hears_of_changes_in_the_very_same_words(tmp_pa
 
 async def tooled(session: Session) -> None:
     [listed] = messages(await session.send("tools/list", {"_meta": {"progressToken": 1}}))
-    assert {tool["name"] for tool in listed["result"]["tools"]} == {"echo", "own"}
+    assert {tool["name"] for tool in listed["result"]["tools"]} == {"echo", "other", "own"}
 
 
 async def watched(session: Session) -> None:
@@ -268,20 +268,19 @@ async def own_tool(session: Session) -> None:
 
 
 async def logged(session: Session) -> None:
-    session.door.echo.says = ("warning",)
-    heard = messages(await session.send("tools/call", {"name": "echo", "arguments": {}}, number=3))
-    session.door.echo.says = ()
+    session.door.other.says = ("warning",)
+    heard = messages(await session.send("tools/call", {"name": "other", "arguments": {}}, number=3))
     assert [m.get("method") for m in heard] == ["notifications/message", None]
 
 
 async def asked(session: Session) -> None:
-    session.door.echo.told = InputRequired({"who": ASK}, "state")
+    session.door.other.told = InputRequired({"who": ASK}, "state")
     given = {**session.headers, "accept": BOTH, "content-type": "application/json"}
-    call: Any = {"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": {"name": "echo", "arguments": {}}}
+    call: Any = {"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": {"name": "other", "arguments": {}}}
     async with httpx2.AsyncClient(timeout=20) as http, http.stream("POST", session.door.url, headers=given, json=call) as answer:
         heard = Listening(answer)
         question = of_stream(await heard.until("elicitation/create"))[-1]
-        session.door.echo.told = {"content": [TEXT]}
+        session.door.other.told = {"content": [TEXT]}
         said: Any = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {}}}
         assert (await session.door.post(said, session.headers)).status_code == 202
         assert of_stream(await heard.until('"result"'))[-1]["result"]["content"] == [TEXT]
