@@ -228,6 +228,7 @@ async def test_a_session_stays_lean_as_long_as_it_is_plain(tmp_path: Path) -> No
                 message = {"jsonrpc": "2.0", "method": method, "params": {"requestId": 99}}
                 assert (await door.post(message, session.headers)).status_code == 202
             assert await session.is_lean()
+            assert not door.server.has_sdk
 
 
 def of_stream(text: str) -> list[Any]:
