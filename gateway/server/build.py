@@ -31,7 +31,7 @@ from gateway.server.calls import CallHandler
 from gateway.server.clients import Clients, LegacySession
 from gateway.server.lists import ListHandler
 from gateway.server.parked import ParkedCalls
-from gateway.server.plain import PlainAnswers, discovery
+from gateway.server.plain import PlainAnswers, discovery, introduction
 from gateway.server.tasks import TaskHandler
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
@@ -152,6 +152,10 @@ class GatewayServer:
     def discovery(self, principal: Principal) -> JsonObject:
         """The result of `server/discover`. A caller whose key is not for everything is told of what it may use."""
         return discovery(self._told if principal.scopes is None else self._instructions(principal), self.extensions)
+
+    def introduction(self, version: str, principal: Principal) -> JsonObject:
+        """The result of a plain `initialize`, after which `version` is spoken."""
+        return introduction(version, self._told if principal.scopes is None else self._instructions(principal), self.identity)
 
     @property
     def has_sdk(self) -> bool:

@@ -22,14 +22,7 @@ from mcp.server.subscriptions import (
     ServerEvent,
     ToolsListChanged,
 )
-from mcp_types import (
-    PromptListChangedNotification,
-    ResourceListChangedNotification,
-    ServerNotification,
-    SubscriptionsListenRequestParams,
-    SubscriptionsListenResult,
-    ToolListChangedNotification,
-)
+from mcp_types import SubscriptionsListenRequestParams, SubscriptionsListenResult
 
 from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
@@ -63,10 +56,10 @@ _EVENTS: dict[ChangeKind, ServerEvent] = {
     "resources": ResourcesListChanged(),
     "prompts": PromptsListChanged(),
 }
-_NOTIFICATIONS: dict[ChangeKind, ServerNotification] = {
-    "tools": ToolListChangedNotification(),
-    "resources": ResourceListChangedNotification(),
-    "prompts": PromptListChangedNotification(),
+_NOTIFICATIONS: dict[ChangeKind, str] = {
+    "tools": "notifications/tools/list_changed",
+    "resources": "notifications/resources/list_changed",
+    "prompts": "notifications/prompts/list_changed",
 }
 
 
@@ -123,14 +116,15 @@ class Changes:
         self._tasks: TaskNews | None = None
         if catalog.disclosure is not None:
             catalog.disclosure.subscribe(self._listing_changed)
-        catalog.subscribe(self._list_changed)
+        catalog.subscribe(self.list_changed)
         catalog.subscribe_updates(self._resource_changed)
 
     def tell_tasks(self, tasks: TaskNews) -> None:
         """Have streams told of tasks too."""
         self._tasks = tasks
 
-    def _list_changed(self, kind: ChangeKind) -> None:
+    def list_changed(self, kind: ChangeKind) -> None:
+        """Clients are told soon."""
         self._lists.add(kind)
         self._wake.set()
 
@@ -185,9 +179,9 @@ class Changes:
                 updates, news.updates = news.updates, {}
                 with anyio.move_on_after(SEND_SECONDS):
                     for kind in lists:
-                        await session.channel.send_notification(_NOTIFICATIONS[kind])
+                        await session.channel.notify(_NOTIFICATIONS[kind], None)
                     for uri in updates:
-                        await session.channel.send_resource_updated(uri)
+                        await session.channel.notify("notifications/resources/updated", {"uri": uri})
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             logger.debug("a client left while it was told of changes")
         finally:

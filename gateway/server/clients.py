@@ -17,6 +17,7 @@ from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import LOG_LEVEL_META_KEY, MODERN_PROTOCOL_VERSIONS
+from gateway.server.handshake import Hello
 from gateway.tools.context import CallContext, Caller, ClientProfile, LateClock, LogLevel
 from gateway.upstream.hop import crossing_meta
 
@@ -43,19 +44,31 @@ RequestContext: TypeAlias = "ServerRequestContext[Any, Any]"
 """What the SDK tells a handler."""
 
 
+class Channel(Protocol):
+    """The way to a client of 2025 that no request of its own opened; where there is none, what is sent is dropped."""
+
+    async def notify(self, method: str, params: JsonObject | None) -> None:
+        """Send a notification."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class LegacySession:
     """One handshake-era connection."""
 
     profile: ClientProfile
-    channel: ServerSession
-    """Its standalone channel; sending after it closed is dropped by the SDK."""
+    channel: Channel
+    """Its standalone channel."""
     log_level: LogLevel = DEFAULT_LOG_LEVEL
     watched: Counter[str] = field(default_factory=lambda: Counter[str]())
     opened_by: str = ""
     """Id of its principal."""
     seen: float = 0.0
-    """When the SDK last served a request of it (monotonic)."""
+    """When it was last served (monotonic)."""
+    idle_seconds: float | None = None
+    """How long after that `lean` keeps it; `None` where the SDK keeps it."""
+    is_here: bool = True
+    """Whether its client is through with the handshake, or behaves so."""
 
 
 class LeveledCaller(Caller, Protocol):
@@ -71,6 +84,9 @@ class Clients:
         """`ask_timeout_seconds` is how long a question to a client waits for its answer."""
         self._sessions: dict[Connection, LegacySession] = {}
         self._by_wire_id: dict[str, LegacySession] = {}
+        self._lean: dict[str, LegacySession] = {}
+        self._moving: dict[str, Callable[[Channel], None]] = {}
+        """Those of `lean` that the SDK is about to keep."""
         self._on_close = on_close
         self._ask_timeout_seconds = ask_timeout_seconds
         self._count = 0
@@ -78,15 +94,20 @@ class Clients:
 
     def all(self) -> list[LegacySession]:
         """Every open legacy session."""
-        return list(self._sessions.values())
+        return [*self._sessions.values(), *(session for session in self._lean.values() if session.is_here)]
 
     def session_of(self, ctx: RequestContext) -> LegacySession:
         """The legacy session a request came on; recorded on its first request."""
         connection = _connection_of(ctx.session)
         known = self._sessions.get(connection)
         if known is None:
-            self._count += 1
-            known = LegacySession(legacy_profile(ctx, f"session-{self._count}"), ctx.session, opened_by=principal_of(ctx).id)
+            wire_id = connection.session_id or ""
+            inherit = self._moving.pop(wire_id, None)
+            if inherit is None:
+                known = LegacySession(legacy_profile(ctx, self._next_id()), connection, opened_by=principal_of(ctx).id)
+            else:
+                known = self._lean.pop(wire_id)
+                inherit(connection)
             self._sessions[connection] = known
             connection.exit_stack.push_async_callback(self._forget, connection)
         if connection.session_id is not None:
@@ -95,15 +116,63 @@ class Clients:
         return known
 
     def seen_session(self, wire_id: str, principal: Principal) -> LegacySession | None:
-        """The session with this `Mcp-Session-Id`, if it is this principal's and the SDK served it of late."""
+        """The session with this `Mcp-Session-Id`, if it is this principal's and whoever keeps it has it for certain."""
         known = self._by_wire_id.get(wire_id)
-        if known is None or known.opened_by != principal.id or time.monotonic() - known.seen >= SEEN_SECONDS:
+        if known is None or known.opened_by != principal.id:
             return None
+        now = time.monotonic()
+        if now - known.seen >= (SEEN_SECONDS if known.idle_seconds is None else known.idle_seconds):
+            return None
+        if known.idle_seconds is not None:
+            known.seen = now
         return known
 
     def part_with(self, wire_id: str) -> None:
         """The session is about to end: only the SDK says whether it is still there."""
-        self._by_wire_id.pop(wire_id, None)
+        known = self._by_wire_id.get(wire_id)
+        if known is not None and known.idle_seconds is None:
+            del self._by_wire_id[wire_id]
+
+    def open_lean(self, wire_id: str, hello: Hello, channel: Channel, principal: Principal, *, idle_seconds: float) -> LegacySession:
+        """A session that `lean` keeps; it hears of changes once `is_here`."""
+        profile = ClientProfile(
+            era="legacy",
+            protocol_version=hello.version,
+            name=hello.name,
+            version=hello.client_version,
+            capabilities=hello.capabilities,
+            session_id=self._next_id(),
+        )
+        session = LegacySession(profile, channel, opened_by=principal.id, seen=time.monotonic(), idle_seconds=idle_seconds, is_here=False)
+        self._lean[wire_id] = self._by_wire_id[wire_id] = session
+        return session
+
+    def move_lean(self, wire_id: str, inherit: Callable[[Channel], None]) -> None:
+        """The SDK is about to keep a session of `lean`; `inherit` is told of its channel there."""
+        session = self._lean[wire_id]
+        session.idle_seconds = None
+        if session.is_here:
+            self._moving[wire_id] = inherit
+        else:  # there is nothing to remember of it
+            del self._lean[wire_id], self._by_wire_id[wire_id]
+
+    async def end_lean(self, wire_id: str) -> None:
+        """`lean` keeps a session no longer; it is over unless the SDK has it."""
+        self._moving.pop(wire_id, None)
+        session = self._lean.pop(wire_id, None)
+        if session is not None:
+            self._by_wire_id.pop(wire_id, None)
+            await self._on_close(session)
+
+    def inherit_lean(self, ctx: RequestContext) -> None:
+        """The SDK has a session of `lean` from here on, if it is one."""
+        connection = _connection_of(ctx.session)
+        if connection.session_id in self._moving:
+            self.session_of(ctx)
+
+    def _next_id(self) -> str:
+        self._count += 1
+        return f"session-{self._count}"
 
     def scope(self, ctx: RequestContext) -> str:
         """Whose listing a request sees: its legacy session's, else its principal's."""
@@ -132,6 +201,7 @@ class Clients:
         late_clock: LateClock | None = None,
     ) -> CallContext:
         """The call context of one request in a 2025 session."""
+        session.is_here = True
         return self._context(principal, session.profile, session.log_level, params, caller, late_clock)
 
     def modern_context(

@@ -95,7 +95,7 @@ class DirectPath:
         headers, session = looked
         replay = Replay(receive)
         body = await replay.read(int(headers[b"content-length"]))
-        message = None if body is None else _decoded(body)
+        message = None if body is None else decoded(body)
         if message is not None and session is not None and message.get("method") == "notifications/cancelled":
             await self._hand_on_cancelled(message, headers[b"mcp-session-id"].decode("latin-1"))
         begun = None if message is None else self._begin_any(message, headers, session, scope[PRINCIPAL_SCOPE_KEY])
@@ -121,7 +121,7 @@ class DirectPath:
         looked = self._look_at(scope, fields)
         if looked is None or int(looked[0][b"content-length"]) != len(body):
             return None
-        message = _decoded(body)
+        message = decoded(body)
         return None if message is None else self._begin_any(message, *looked, scope[PRINCIPAL_SCOPE_KEY])
 
     def _look_at(self, scope: Scope, fields: Mapping[bytes, bytes]) -> tuple[Mapping[bytes, bytes], LegacySession | None] | None:
@@ -355,7 +355,7 @@ class Begun:
             self._key = None
 
 
-def _decoded(body: bytes) -> JsonObject | None:
+def decoded(body: bytes) -> JsonObject | None:
     """A message, as far as it is an object."""
     try:
         message: JsonValue = from_json(body)
@@ -405,6 +405,11 @@ class Replay:
             if size > length:
                 return None
         return (parts[0] if len(parts) == 1 else b"".join(parts)) if size == length else None
+
+    async def ended(self) -> None:
+        """Wait until the client is gone, after the whole body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     async def __call__(self) -> Message:
         """As `receive`."""

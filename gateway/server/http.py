@@ -26,6 +26,7 @@ from gateway.server.build import AGUI_PATH, GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.direct import Begun, DirectPath, Takes
 from gateway.server.late_site import LateSite
+from gateway.server.lean import LeanSessions
 from gateway.server.origins import Places, is_loopback, places_of
 
 if TYPE_CHECKING:
@@ -199,13 +200,16 @@ def build_http_app(
     """
     check_bind(host, keys)
     places = places_of(host, port, settings.allowed_hosts, settings.allowed_origins)
-    app: ASGIApp = LateSite(server, settings, places, ready=ready, routes=routes)
+    site = LateSite(server, settings, places, ready=ready, routes=routes)
+    app: ASGIApp = site
     if away is not None:
         from gateway.server.homeward import Homeward
 
         app = Homeward(app, path=away.home_path, home_serves=away.home_serves, own_paths=_ALIVE)
     direct = None
     if settings.direct_path == "auto":
+        if away is None:  # sessions are kept at home
+            app = LeanSessions(site, server, path=settings.path, max_request_bytes=settings.max_request_bytes)
         takes = away.takes if away is not None else None
         app = direct = DirectPath(app, server, path=settings.path, max_request_bytes=settings.max_request_bytes, takes=takes)
     must = not is_loopback(host) or bool(keys.list())

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from gateway.server.replay import SessionManager
     from gateway.server.site import Site
 
 
@@ -42,6 +43,8 @@ class LateSite:
         self._places = places
         self._ready = ready
         self._routes = routes
+        self.lean_count: Callable[[], int] | None = None
+        """How many sessions there are without the SDK."""
         self._site: Site | None = None
         self._loading = anyio.Lock()
         self._tasks: TaskGroup | None = None
@@ -75,6 +78,17 @@ class LateSite:
             self._leaving.set()
         await send({"type": "lifespan.shutdown.complete"})
 
+    async def sessions(self, scope: Scope) -> SessionManager:
+        """The SDK's sessions, and the caller of a request in the form they know."""
+        site = self._site or await self._open()
+        site.introduce(scope)
+        return site.manager
+
+    @property
+    def session_count(self) -> int:
+        """How many sessions the SDK keeps."""
+        return 0 if self._site is None else self._site.manager.count
+
     async def _open(self) -> Site:
         async with self._loading:
             if self._site is None:
@@ -85,6 +99,7 @@ class LateSite:
                 from gateway.server.site import Site
 
                 site = Site(sdk, self._settings, self._places, ready=self._ready, routes=self._routes())
+                site.manager.lean_count = self.lean_count
                 await self._tasks.start(self._serve_sessions, site)
                 self._site = site
             return self._site

@@ -16,11 +16,11 @@ from pydantic_core import to_json
 
 from gateway.auth.principal import Principal
 from gateway.catalog.disclosure import scope_of
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, SERVER_INFO_META_KEY, RpcError
 from gateway.server.envelopes import ENVELOPE
 from gateway.server.lists import LISTINGS, Asking
-from gateway.server.plain_entries import plain_entry
+from gateway.server.plain_entries import is_plain_of_2025, plain_entry
 from gateway.upstream.exchange import has_odd_number
 from gateway.upstream.hop import VIA_KEY
 
@@ -85,6 +85,22 @@ def plain_question(message: JsonObject) -> Question | None:
     return Question(number, method, VIA_KEY in meta, cursor)
 
 
+def session_question(message: JsonMapping) -> Question | None:
+    """A valid request for a listing in a 2025 session that asks for nothing else."""
+    number, method, params = message.get("id"), message.get("method"), message.get("params", {})
+    if not message.keys() <= _REQUEST or message.get("jsonrpc") != "2.0" or not isinstance(method, str) or method not in LISTINGS:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict):
+        return None
+    fields = cast("JsonMapping", params)
+    cursor, meta = fields.get("cursor"), fields.get("_meta", {})
+    if not fields.keys() <= {"_meta", "cursor"} or (cursor is None and "cursor" in fields) or not isinstance(cursor, str | None):
+        return None
+    if not isinstance(meta, dict) or meta.keys() & ENVELOPE or not is_plain_meta(cast("JsonMapping", meta)):
+        return None
+    return Question(number, method, VIA_KEY in meta, cursor)
+
+
 def is_plain_meta(meta: JsonMapping) -> bool:
     """Whether nothing in a `_meta` asks for something, beside the envelope."""
     own = meta.keys() - ENVELOPE
@@ -103,10 +119,16 @@ class PlainAnswers:
         if question.method == DISCOVER:
             result = _encoded(self._server.discovery(principal), self._server.identity)
         else:
-            result = await self._page(question, principal)
+            result = await self._page(question, principal, None)
         return None if result is None else question.frame(result)
 
-    async def _page(self, question: Question, principal: Principal) -> bytes | None:
+    async def answer_in_session(self, question: Question, principal: Principal, session_id: str) -> bytes | None:
+        """The same for a `session_question`; `session_id` is whose loaded tools are shown."""
+        result = await self._page(question, principal, session_id)
+        return None if result is None else question.frame(result)
+
+    async def _page(self, question: Question, principal: Principal, session_id: str | None) -> bytes | None:
+        """A page, of 2026 unless it is for a session."""
         catalog = self._server.catalog
         with anyio.move_on_after(WAIT_SECONDS) as waiting:
             await catalog.ready()
@@ -115,18 +137,20 @@ class PlainAnswers:
         kind = LISTINGS[question.method]
         whole = catalog.wire_tools() if kind == "tools" else catalog.wire(kind)
         is_own = kind == "tools" and catalog.disclosure is not None and bool(catalog.disclosure.names)
-        key = (kind, principal.scopes, question.is_gateway, question.cursor)
+        is_modern = session_id is None
+        key = (kind, principal.scopes, question.is_gateway, question.cursor, is_modern)
         kept = None if is_own else self._pages.get(key)
         if kept is not None and kept[0] is whole:
             self._pages.move_to_end(key)
             return kept[1]
-        asking = Asking(principal, scope_of(None, principal.id), is_modern=True, is_gateway=question.is_gateway, cursor=question.cursor)
+        scope = scope_of(session_id, principal.id)
+        asking = Asking(principal, scope, is_modern=is_modern, is_gateway=question.is_gateway, cursor=question.cursor)
         try:
             page = await self._server.lists.page(question.method, asking)
         except RpcError:
             return None
-        sieved = _sieved(page, kind)
-        encoded = None if sieved is None else _encoded(sieved, self._server.identity)
+        sieved = _sieved(page, kind, is_modern=is_modern)
+        encoded = None if sieved is None else _encoded(sieved, self._server.identity if is_modern else None)
         if encoded is not None and not is_own:
             self._pages[key] = whole, encoded
             if len(self._pages) > MAX_PAGES:
@@ -134,17 +158,20 @@ class PlainAnswers:
         return encoded
 
 
-def _sieved(page: JsonObject, kind: str) -> JsonObject | None:
+def _sieved(page: JsonObject, kind: str, *, is_modern: bool) -> JsonObject | None:
     """The page with what the protocol has of its entries; `None` where one is for the SDK's models to judge."""
     key = "resourceTemplates" if kind == "templates" else kind
-    entries = [plain_entry(kind, entry) for entry in cast("Sequence[JsonValue]", page[key])]
+    listed = cast("Sequence[JsonObject]", page[key])
+    if not is_modern and not all(is_plain_of_2025(entry) for entry in listed):
+        return None
+    entries = [plain_entry(kind, entry) for entry in listed]
     return None if None in entries else {**page, key: entries}
 
 
-def _encoded(result: JsonMapping, identity: JsonMapping) -> bytes | None:
-    """A result with the stamp of this server; `None` where JSON cannot say it."""
+def _encoded(result: JsonMapping, identity: JsonMapping | None) -> bytes | None:
+    """A result, with the stamp of this server in it; `None` where JSON cannot say it."""
     meta = cast("JsonMapping", result.get("_meta") or {})
-    stamped: JsonObject = {**result, "_meta": {**meta, SERVER_INFO_META_KEY: identity}}
+    stamped: JsonObject = dict(result) if identity is None else {**result, "_meta": {**meta, SERVER_INFO_META_KEY: identity}}
     try:
         encoded = to_json(stamped)
     except (ValueError, TypeError, RecursionError):
@@ -161,4 +188,15 @@ def discovery(instructions: str, extensions: Mapping[str, JsonObject]) -> JsonOb
         "instructions": instructions,
         "ttlMs": 0,
         "cacheScope": "private",
+    }
+
+
+def introduction(version: str, instructions: str, identity: JsonMapping) -> JsonObject:
+    """The result of `initialize`."""
+    tasks: JsonObject = {"cancel": {}, "list": {}, "requests": {"tools": {"call": {}}}}
+    return {
+        "capabilities": {**_CAPABILITIES, "tasks": tasks},
+        "instructions": instructions,
+        "protocolVersion": version,
+        "serverInfo": dict(identity),
     }

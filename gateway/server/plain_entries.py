@@ -103,3 +103,18 @@ _ENTRIES: Mapping[str, Callable[[JsonValue], JsonObject | None]] = {
 def plain_entry(kind: str, entry: JsonValue) -> JsonObject | None:
     """The entry of a listing as it is sent; `None` where it is not plain."""
     return _ENTRIES[kind](entry)
+
+
+def is_plain_of_2025(entry: JsonMapping) -> bool:
+    """Whether the versions with sessions have of an entry what `plain_entry` keeps: they know one key more, and look into schemas."""
+    return "execution" not in entry and _is_plain_schema(entry.get("inputSchema")) and _is_plain_schema(entry.get("outputSchema"))
+
+
+def _is_plain_schema(value: JsonValue) -> bool:
+    if not isinstance(value, dict):
+        return value is None
+    schema = cast("JsonMapping", value)
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not all(isinstance(held, dict | bool) for held in cast("JsonMapping", properties).values()):
+        return False
+    return isinstance(required, list) and all(isinstance(name, str) for name in cast("list[JsonValue]", required))

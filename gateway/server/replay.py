@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
+import anyio
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, AuthorizationContext, authorization_context
+from mcp.server.streamable_http import GET_STREAM_KEY, EventCallback, EventMessage, EventStore, StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types import JSONRPCMessage, JSONRPCResponse
+from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
+
+from gateway.json_types import JsonObject
+from gateway.server.lean_session import MAX_SESSIONS, Told, notification
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope
 
 MAX_STREAMS = 100
 """Streams remembered of one session."""
@@ -81,6 +90,13 @@ class ReplayStore(EventStore):
                 await send_callback(EventMessage(message, f"{token}.{index}"))
         return name
 
+    def resume(self, stream_id: str, token: str, first: int, messages: Sequence[JSONRPCMessage]) -> None:
+        """Take over a stream whose events were named `<token>.<number>`, from number `first` on."""
+        self._tokens[stream_id], self._names[token] = token, stream_id
+        stream = self._streams[stream_id] = _Stream(first, list(messages))
+        stream.size = sum(size_of(message) for message in messages)
+        self._size += stream.size
+
     def _forget_oldest(self) -> None:
         stream_id, stream = self._streams.popitem(last=False)
         self._size -= stream.size
@@ -88,7 +104,10 @@ class ReplayStore(EventStore):
 
 
 class SessionManager(StreamableHTTPSessionManager):
-    """The SDK's, which asks for the event store of each session it opens."""
+    """The SDK's, which asks for the event store of each session it opens, and takes over sessions that were opened without it."""
+
+    lean_count: Callable[[], int] | None = None
+    """How many sessions there are that count as open here too."""
 
     @property
     def event_store(self) -> EventStore:
@@ -98,6 +117,68 @@ class SessionManager(StreamableHTTPSessionManager):
     @event_store.setter
     def event_store(self, value: EventStore | None) -> None:
         """The SDK's constructor sets none."""
+
+    @property
+    def count(self) -> int:
+        """How many sessions are open here."""
+        return len(self._server_instances)
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        lean = self.lean_count() if self.lean_count is not None else 0
+        return super()._admit_session(requestor) if self.count + lean < MAX_SESSIONS else None
+
+    async def take_over(self, wire_id: str, told: Told | None, opening: Scope, body: bytes) -> bool:
+        """Open a session under an id that a client has already; `opening` and `body` are its `initialize`, the answer to which it knows,
+        `told` is what it heard on its listening GET.
+
+        False where the SDK does not take it.
+        """
+        store = ReplayStore()
+        if told is not None:
+            store.resume(GET_STREAM_KEY, told.token, told.first, [_notification(*one) for one in told.messages])
+        user = opening.get("user")
+        requestor = authorization_context(user) if isinstance(user, AuthenticatedUser) else None
+        transport = StreamableHTTPServerTransport(
+            mcp_session_id=wire_id,
+            event_store=store,
+            security_settings=self.security_settings,
+            retry_interval=self.retry_interval,
+            idle_timeout=self.session_idle_timeout,
+        )
+        if requestor is not None:
+            self._session_owners[wire_id] = requestor
+        self._server_instances[wire_id] = transport
+        await self._serve_opening_request(transport, opening, _said(body), _unheard)
+        return wire_id in self._server_instances
+
+    async def tell(self, wire_id: str, scope: Scope, body: bytes) -> None:
+        """Give a session a notification of its client."""
+        await self._server_instances[wire_id].handle_request(scope, _said(body), _unheard)
+
+    def is_listening(self, wire_id: str) -> bool:
+        """Whether the client of a session has its listening GET here."""
+        transport = self._server_instances.get(wire_id)
+        return transport is not None and GET_STREAM_KEY in transport._request_streams  # pyright: ignore[reportPrivateUsage]  # nothing else tells
+
+
+def _notification(method: str, params: JsonObject | None) -> JSONRPCNotification:
+    return JSONRPCNotification.model_validate(notification(method, params))
+
+
+def _said(body: bytes) -> Receive:
+    """The `receive` of a request that nobody sends."""
+    parts = [body]
+
+    async def receive() -> Message:
+        if not parts:
+            await anyio.sleep_forever()
+        return {"type": "http.request", "body": parts.pop(), "more_body": False}
+
+    return receive
+
+
+async def _unheard(message: Message) -> None:
+    """The `send` of one whose answer is known."""
 
 
 def size_of(message: JSONRPCMessage | None) -> int:

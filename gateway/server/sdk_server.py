@@ -56,6 +56,7 @@ from gateway.server.wire_caller import WireCaller
 from gateway.tasks.runner import TaskRunner
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.telemetry.operations import SERVER_DURATION, measured
+from gateway.tools.base import ChangeKind
 from gateway.upstream.hop import VIA_KEY
 
 
@@ -178,6 +179,10 @@ class SdkServer:
         """What clients that come from now on are told."""
         self.mcp.instructions = instructions
 
+    def changed(self, kind: ChangeKind) -> None:
+        """A list changed before this followed the catalog."""
+        self._changes.list_changed(kind)
+
     async def released(self, session: LegacySession) -> None:
         """The connection of a session ended."""
         await self._reads.release(session)
@@ -217,6 +222,8 @@ class SdkServer:
     async def _describe_scoped(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         """Middleware: a caller whose key is not for everything is told of what it may use."""
         result = await call_next(ctx)
+        if ctx.method == "initialize":
+            self._parts.clients.inherit_lean(ctx)
         principal = principal_of(ctx)
         if principal.scopes is None or result is None or ctx.method not in ("initialize", "server/discover"):
             return result

@@ -60,6 +60,11 @@ class Site:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, with its caller in the SDK's form."""
+        self.introduce(scope)
+        await self._app(scope, receive, send)
+
+    def introduce(self, scope: Scope) -> None:
+        """Put the caller of a request into it, in the SDK's form."""
         principal: Principal = scope.get(PRINCIPAL_SCOPE_KEY, LOCAL)
         if principal is not LOCAL:
             user = self._users.get(principal.id)
@@ -68,4 +73,3 @@ class Site:
                     self._users.clear()
                 user = self._users[principal.id] = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
             scope["user"] = user
-        await self._app(scope, receive, send)

@@ -140,9 +140,8 @@ class TaskNews:
                 state = legacy_task(task)
                 if (state["status"], state.get("statusMessage")) != (said["status"], said.get("statusMessage")):
                     said = state
-                    notification = _Notification(method="notifications/tasks/status", params=state)
                     with anyio.fail_after(SEND_SECONDS):
-                        await session.channel.send_notification(cast("Any", notification))
+                        await session.channel.notify("notifications/tasks/status", state)
                     await anyio.sleep(SPACING_SECONDS)
         except (NotFound, TimeoutError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             logger.debug("a session is told of its task no more: %s", error)

@@ -88,6 +88,12 @@ CAPS: tuple[Cap, ...] = (
         "test_a_client_that_reads_nothing_does_not_delay_what_others_are_told",
     ),
     Cap(
+        "gateway.server.lean_session:MAX_SESSIONS",
+        "2025 sessions open at once",
+        "tests/server/test_lean.py",
+        "test_no_more_sessions_are_opened_than_there_may_be_of_both_kinds",
+    ),
+    Cap(
         "gateway.server.replay:MAX_EVENTS_PER_STREAM",
         "what a 2025 session is sent again",
         "tests/server/test_replay.py",

@@ -1,0 +1,350 @@
+"""`LeanSessions`: sessions of 2025 over HTTP without the SDK, as long as they are plain: one small object each, no task.
+
+It shakes hands, answers what takes no work (a ping, the log level, lists) and keeps the client's listening GET open; plain calls
+are `direct`'s. The first request that is anything else (a call that asks or reports, a resource, a prompt, a task, an odd header) has the
+session move: a session of the SDK is opened under the same id, the handshake is repeated to it, the GET goes on there, and from then on
+all is the SDK's. The client does not notice, what was under way goes on, and no notification is lost.
+
+ASGI middleware behind `direct` and before the SDK's application, in the one process that keeps sessions. Sessions are bounded in number,
+together with the SDK's, and idle ones are forgotten as there.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
+from uuid import uuid4
+
+import anyio
+import anyio.lowlevel
+from pydantic_core import to_json
+
+from gateway.auth.principal import Principal
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS
+from gateway.server.calls import RUNNING_SCOPE_KEY
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+from gateway.server.direct import Headers, Replay, decoded
+from gateway.server.handshake import plain_hello
+from gateway.server.late_site import LateSite
+from gateway.server.lean_session import MAX_SESSIONS, LeanSession, Stream
+from gateway.server.plain import session_question
+from gateway.telemetry.instrumentation import is_traced
+from gateway.tools.base import ChangeKind
+from gateway.tools.context import LogLevel
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+    from starlette.types import Receive, Scope, Send
+
+    from gateway.server.build import GatewayServer
+    from gateway.server.replay import SessionManager
+
+logger = logging.getLogger(__name__)
+
+PULSE_SECONDS = 5.0
+"""Between two looks for streams on which nothing was sent for a while and for sessions that are idle too long."""
+
+SILENCE_SECONDS = 9.0
+"""After which a stream is sent a comment with the next pulse, so that nothing in between closes it."""
+
+IDLE_SECONDS = 1_800.0
+"""A session without a request or an open stream for longer is forgotten, as the SDK's."""
+
+MOVE_SECONDS = 10.0
+"""A session that the SDK did not take within this time is lost; its client is told 404 and begins anew."""
+
+_VERSIONS = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
+_BOTH = frozenset({b"application/json", b"text/event-stream"})
+_MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
+_PASSED_OVER = frozenset({"notifications/cancelled", "notifications/roots/list_changed"})
+"""Notifications that nobody here listens to: what may be cancelled is `direct`'s, and it had them first."""
+_LEVELS = frozenset({"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"})
+_INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+
+
+class LeanSessions:
+    """ASGI middleware; its lifespan keeps streams alive and forgets idle sessions."""
+
+    def __init__(self, app: LateSite, server: GatewayServer, *, path: str, max_request_bytes: int) -> None:
+        """`path` is the endpoint's."""
+        self._app = app
+        self._server = server
+        self._clients = server.clients
+        self._path = path
+        self._max_request_bytes = max_request_bytes
+        self._sessions: dict[str, LeanSession] = {}
+        self._tasks: TaskGroup | None = None
+        self._changed: set[ChangeKind] = set()
+        """What changed while there was nobody to tell it."""
+        app.lean_count = lambda: len(self._sessions)
+        server.catalog.subscribe(self._list_changed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or pass on."""
+        if scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+            return
+        if scope["type"] != "http" or scope["path"] != self._path or PRINCIPAL_SCOPE_KEY not in scope:
+            await self._app(scope, receive, send)
+            return
+        raw: list[tuple[bytes, bytes]] = scope["headers"]
+        headers = dict(raw)
+        is_odd = len(headers) != len(raw) or RUNNING_SCOPE_KEY in scope
+        version = headers.get(b"mcp-protocol-version")
+        if version is not None and version not in _VERSIONS:
+            await self._app(scope, receive, send)  # of another era, or none
+            return
+        wire_id = next((value for name, value in raw if name == b"mcp-session-id"), None)
+        if wire_id is None:
+            if is_odd or not self._is_plain_post(scope, headers) or is_traced():
+                await self._app(scope, receive, send)
+            else:
+                await self._open(scope, int(headers[b"content-length"]), receive, send)
+            return
+        session = self._find(wire_id.decode("latin-1"), scope[PRINCIPAL_SCOPE_KEY])
+        if session is None:
+            await self._app(scope, receive, send)
+            return
+        session.legacy.seen = time.monotonic()
+        replay = Replay(receive)
+        is_same_version = version is None or version.decode() == session.legacy.profile.protocol_version
+        if session.moving is None and not is_odd and is_same_version and await self._serves(session, scope, headers, replay, send):
+            return
+        await self._move(session, scope)
+        await self._app(scope, replay, send)
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with anyio.create_task_group() as self._tasks:
+            self._tasks.start_soon(self._pulse)
+            await self._app(scope, receive, send)
+            self._tasks.cancel_scope.cancel()
+        self._tasks = None
+
+    # -- handshake -----------------------------------------------------------------------------------------------
+
+    async def _open(self, scope: Scope, length: int, receive: Receive, send: Send) -> None:
+        replay = Replay(receive)
+        body = await replay.read(length)
+        message = None if body is None else decoded(body)
+        hello = None if message is None else plain_hello(message)
+        if body is None or hello is None or len(self._sessions) + self._app.session_count >= MAX_SESSIONS:
+            await self._app(scope, replay, send)
+            return
+        principal: Principal = scope[PRINCIPAL_SCOPE_KEY]
+        result = self._server.introduction(hello.version, principal)
+        session = LeanSession(uuid4().hex, body)
+        session.legacy = self._clients.open_lean(session.wire_id, hello, session, principal, idle_seconds=IDLE_SECONDS)
+        self._sessions[session.wire_id] = session
+        await _answer(session, send, {"jsonrpc": "2.0", "id": hello.number, "result": result})
+
+    # -- requests of a session -----------------------------------------------------------------------------------
+
+    def _find(self, wire_id: str, principal: Principal) -> LeanSession | None:
+        """The session of this id, if this principal opened it and it is not idle too long."""
+        session = self._sessions.get(wire_id)
+        if session is None or session.legacy.opened_by != principal.id or self._is_over(session):
+            return None
+        return session
+
+    async def _serves(self, session: LeanSession, scope: Scope, headers: Mapping[bytes, bytes], receive: Replay, send: Send) -> bool:
+        """Answer a plain request; false where it is none, and nothing was done."""
+        method = scope["method"]
+        if method == "GET":
+            return await self._listen(session, scope, headers, receive, send)
+        if method == "DELETE":
+            await self._end(session)
+            await _answer(session, send, None)
+            return True
+        if not self._is_plain_post(scope, headers):
+            return False
+        body = await receive.read(int(headers[b"content-length"]))
+        message = None if body is None else decoded(body)
+        if message is None or session.moving is not None:
+            return False
+        if message.get("id") is None:
+            return self._hear(session, message) and await _answer(session, send, None, 202)
+        question = session_question(message)
+        if question is not None:
+            session.legacy.is_here = True
+            owner = str(session.legacy.profile.session_id)
+            listed = await self._server.plain.answer_in_session(question, scope[PRINCIPAL_SCOPE_KEY], owner)
+            return listed is not None and session.moving is None and await _send(session, send, listed)
+        result = self._result(session, message)
+        return result is not None and await _answer(session, send, {"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    def _hear(self, session: LeanSession, message: JsonMapping) -> bool:
+        """Take a notification, if it is a plain one."""
+        method, params = message.get("method"), message.get("params", {})
+        if "id" in message or not message.keys() <= _MEMBERS or message.get("jsonrpc") != "2.0" or not isinstance(params, dict):
+            return False
+        if method == "notifications/initialized" and not params:
+            session.is_initialized = session.legacy.is_here = True
+            return True
+        return method in _PASSED_OVER
+
+    def _result(self, session: LeanSession, message: JsonMapping) -> JsonObject | None:
+        """The result of a plain request; `None` where it is none."""
+        number, method, params = message["id"], message.get("method"), message.get("params", {})
+        if isinstance(number, bool) or not isinstance(number, int | str) or not message.keys() <= _MEMBERS:
+            return None
+        if message.get("jsonrpc") != "2.0" or not isinstance(params, dict):
+            return None
+        if method == "ping" and not params:
+            return {}
+        if method == "logging/setLevel" and params.keys() == {"level"} and params["level"] in _LEVELS:
+            session.legacy.log_level = cast("LogLevel", params["level"])
+            session.legacy.is_here = True
+            return {}
+        return None
+
+    def _is_plain_post(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+        length = headers.get(b"content-length", b"")
+        if scope["method"] != "POST" or b"transfer-encoding" in headers or not length.isdigit() or len(length) > 12:
+            return False
+        if int(length) > self._max_request_bytes or not headers.get(b"content-type", b"").lower().startswith(b"application/json"):
+            return False
+        return _kinds(headers) >= _BOTH
+
+    # -- the listening GET ---------------------------------------------------------------------------------------
+
+    async def _listen(self, session: LeanSession, scope: Scope, headers: Mapping[bytes, bytes], receive: Replay, send: Send) -> bool:
+        """Keep a GET open, first here, then with the SDK."""
+        if b"text/event-stream" not in _kinds(headers) or b"last-event-id" in headers:
+            return False
+        if await receive.read(0) is None or session.stream is not None or session.moving is not None:
+            return False
+        stream = session.stream = Stream(send)
+        session.legacy.idle_seconds = math.inf
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": _stream_headers(session)})
+            with stream.scope:
+                await receive.ended()
+                return True
+            await stream.flush()
+            if stream.moved is not None:
+                await self._app(scope, receive, stream.go_on)
+            if stream.status != 200:
+                await stream.close()
+        finally:
+            if stream.moved is not None:
+                stream.moved.set()
+            else:
+                session.legacy.idle_seconds = IDLE_SECONDS
+            session.stream = None
+            session.legacy.seen = time.monotonic()
+        return True
+
+    # -- its end -------------------------------------------------------------------------------------------------
+
+    async def _move(self, session: LeanSession, scope: Scope) -> None:
+        """Have the SDK keep a session from here on."""
+        if session.moving is not None:
+            await session.moving.wait()
+            return
+        session.moving = anyio.Event()
+        try:
+            with anyio.move_on_after(MOVE_SECONDS, shield=True):
+                if session.stream is not None:
+                    session.stream.moved = anyio.Event()
+                self._clients.move_lean(session.wire_id, session.inherit)
+                manager = await self._app.sessions(scope)
+                if await _repeat(manager, session, scope) and (stream := session.stream) is not None and stream.moved is not None:
+                    stream.scope.cancel()
+                    await stream.moved.wait()
+                    while session.stream is stream and stream.status == 200 and not manager.is_listening(session.wire_id):
+                        await anyio.lowlevel.checkpoint()
+        finally:
+            self._sessions.pop(session.wire_id, None)
+            session.moving.set()
+            with anyio.CancelScope(shield=True):
+                await self._clients.end_lean(session.wire_id)
+            if session.stream is not None:
+                session.stream.scope.cancel()
+
+    async def _end(self, session: LeanSession) -> None:
+        """Forget it; its stream ends."""
+        self._sessions.pop(session.wire_id, None)
+        await self._clients.end_lean(session.wire_id)
+        if session.stream is not None:
+            session.stream.scope.cancel()
+
+    # -- news ----------------------------------------------------------------------------------------------------
+
+    def _list_changed(self, kind: ChangeKind) -> None:
+        """Whoever tells clients of changes comes with the SDK, which is loaded now if there is a client to be told."""
+        if self._server.has_sdk or self._tasks is None or not any(session.legacy.is_here for session in self._sessions.values()):
+            return
+        if not self._changed:
+            self._tasks.start_soon(self._tell)
+        self._changed.add(kind)
+
+    async def _tell(self) -> None:
+        sdk = await self._server.load_sdk()
+        for kind in self._changed:
+            sdk.changed(kind)
+        self._changed.clear()
+
+    def _is_over(self, session: LeanSession) -> bool:
+        return session.stream is None and time.monotonic() - session.legacy.seen >= IDLE_SECONDS
+
+    async def _pulse(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(PULSE_SECONDS)
+                now = time.monotonic()
+                comment = f": ping - {datetime.now(UTC)}\r\n\r\n".encode()
+                for session in list(self._sessions.values()):
+                    stream = session.stream
+                    if self._is_over(session) and session.moving is None:
+                        logger.info("A session was idle for too long")
+                        await self._end(session)
+                    elif stream is not None and not stream.pending and now - stream.sent >= SILENCE_SECONDS:
+                        tasks.start_soon(stream.write, comment)
+
+
+async def _repeat(manager: SessionManager, session: LeanSession, scope: Scope) -> bool:
+    """Shake hands with the SDK as the client did here."""
+    place = [(name, value) for name, value in scope["headers"] if name in (b"host", b"origin")]
+    kept = {key: value for key, value in scope.items() if key != RUNNING_SCOPE_KEY}
+    headers = [*place, (b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
+    opening = {**kept, "method": "POST", "headers": headers}
+    if not await manager.take_over(session.wire_id, session.told, opening, session.body):
+        logger.warning("a session was not taken over; its client has to begin anew")
+        return False
+    if session.is_initialized:
+        later = {**opening, "headers": [*headers, (b"mcp-session-id", session.wire_id.encode())]}
+        await manager.tell(session.wire_id, later, _INITIALIZED)
+    return True
+
+
+def _kinds(headers: Mapping[bytes, bytes]) -> set[bytes]:
+    """What a client accepts, by name."""
+    return {kind.partition(b";")[0].strip().lower() for kind in headers.get(b"accept", b"").split(b",")}
+
+
+def _stream_headers(session: LeanSession) -> Headers:
+    return [
+        (b"cache-control", b"no-cache, no-transform"),
+        (b"connection", b"keep-alive"),
+        (b"content-type", b"text/event-stream"),
+        (b"mcp-session-id", session.wire_id.encode()),
+        (b"x-accel-buffering", b"no"),
+    ]
+
+
+async def _answer(session: LeanSession, send: Send, message: JsonObject | None, status: int = 200) -> bool:
+    """Send a whole answer."""
+    return await _send(session, send, b"" if message is None else to_json(message), status)
+
+
+async def _send(session: LeanSession, send: Send, body: bytes, status: int = 200) -> bool:
+    headers = [(b"content-length", b"%d" % len(body)), (b"mcp-session-id", session.wire_id.encode())]
+    headers.append((b"content-type", b"application/json"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+    return True
