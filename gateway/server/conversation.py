@@ -148,7 +148,7 @@ class Conversation:
             await begun.settled()
             answer = begun.answer()
             if answer is not None:
-                await self._write(answer[1] + b"\n")
+                await self._write(b"".join((*answer[1], b"\n")))
             else:
                 is_handed = True
                 self._server.calls.handed[cast("int | str", message["id"])] = begun.running

@@ -184,7 +184,7 @@ class Exchange:
         result = _result_of(message, number)
         if result is None:
             raise error_of(message) or RpcError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
-        return Received(result, body, verbatim_of(cast("JsonObject", message), body) if len(body) >= LONG_BYTES else None)
+        return received(cast("JsonObject", message), result, body)
 
     def _read(self, answer: Answer) -> bytes:
         """The body without the coding that the server put on although none was asked for."""
@@ -287,6 +287,11 @@ def _decoded(data: bytes, what: str = "JSON response") -> JsonValue:
         return from_json(data)
     except ValueError:
         raise RpcError(PARSE_ERROR, f"Failed to parse {what}: it is no JSON") from None
+
+
+def received(message: JsonObject, result: JsonObject, encoded: bytes) -> Received:
+    """The result of an answer with what it was read from."""
+    return Received(result, encoded, verbatim_of(message, encoded) if len(encoded) >= LONG_BYTES else None)
 
 
 def _result_of(message: JsonValue, number: int) -> JsonObject | None:
