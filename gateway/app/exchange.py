@@ -102,6 +102,7 @@ class Exchange:
         "_size",
         "_waiter",
         "_wants_continue",
+        "begun",
         "fields",
         "is_answered",
         "is_begun",
@@ -119,6 +120,8 @@ class Exchange:
         self.keep_alive = keep_alive
         self.is_begun = self.is_whole = self.is_started = self.is_answered = self.is_gone = False
         """It was given to the application; its body has come; its answer has begun; is complete; the peer is gone."""
+        self.begun: Begun | None = None
+        """The short cut's, while it answers; it ends with the peer."""
         self._line = line
         self._wants_continue = wants_continue
         self._parts: list[bytes] = []

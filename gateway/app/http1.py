@@ -135,6 +135,8 @@ class Http1(asyncio.Protocol):
             if exchange is not None and not exchange.is_answered:
                 exchange.is_gone = True
                 exchange.wake()
+                if exchange.begun is not None:
+                    exchange.begun.cancel()
         self.resume_writing()
 
     def data_received(self, data: bytes) -> None:
@@ -336,8 +338,13 @@ class Http1(asyncio.Protocol):
             self._run(exchange, _one_too_many)
             return
         if self.short_cut is not None and exchange.is_whole and self.drained is None:
-            begun = self.short_cut(exchange.scope, exchange.fields, exchange.body())
+            try:
+                begun = self.short_cut(exchange.scope, exchange.fields, exchange.body())
+            except Exception as error:  # the server boundary: nothing was begun, and the client is to hear of it
+                self._over(exchange, error)
+                return
             if begun is not None:
+                exchange.begun = begun
                 tasks.add(cast("Any", begun))
                 begun.when_settled(partial(self._settled, exchange, begun))
                 return
@@ -346,6 +353,7 @@ class Http1(asyncio.Protocol):
     def _settled(self, exchange: Exchange, begun: Begun) -> None:
         """The short cut led to an answer, or it is the application's to go on."""
         self._state.tasks.discard(cast("Any", begun))
+        exchange.begun = None
         try:
             answer = begun.answer()
             if answer is not None:

@@ -170,6 +170,21 @@ class Catalog:
         if not self._dirty:
             return
         dirty, self._dirty = self._dirty, {}
+        try:
+            changed = await self._rebuild(dirty)
+        except anyio.get_cancelled_exc_class():  # what was marked stays marked
+            for source_id, kinds in dirty.items():
+                self._dirty.setdefault(source_id, set()).update(kinds)
+            raise
+        if "tools" in changed:
+            self._merge_tools(strict=False)
+        for change in changed:
+            for kind in _RESOURCE_KINDS[change]:
+                self._merge_kind(kind)
+            self._tell(change)
+
+    async def _rebuild(self, dirty: Mapping[str, set[ChangeKind]]) -> set[ChangeKind]:
+        """Rebuild shelves; what changed."""
         changed: set[ChangeKind] = set()
         for shelf in (*self._shelves, *self._joining):
             changes = dirty.get(shelf.entry.source.id, set[ChangeKind]())
@@ -181,12 +196,7 @@ class Catalog:
                     await shelf.rebuild_tools()
                 for kind in _RESOURCE_KINDS[change]:
                     await shelf.rebuild_kind(kind)
-        if "tools" in changed:
-            self._merge_tools(strict=False)
-        for change in changed:
-            for kind in _RESOURCE_KINDS[change]:
-                self._merge_kind(kind)
-            self._tell(change)
+        return changed
 
     def subscribe(self, listener: Callable[[ChangeKind], None]) -> None:
         """Call `listener` after each rebuild of a kind; it must not block or raise."""

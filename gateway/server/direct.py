@@ -8,7 +8,7 @@ just a slow call) is handed on as it runs: the SDK's path does all of its work a
 nothing is decided or worded twice. Keys, Host and Origin are checked before (`http`), policy is the gate's (`calls`).
 
 A call that stays plain has no task (`underway`), because a task group, a stream and a watcher per request cost more than the call
-(performance.md §4). A client that leaves is noticed once the call was handed on, after `HAND_ON_SECONDS`.
+(performance.md §4). A client that leaves ends its call; where the body did not come at once, after `HAND_ON_SECONDS`.
 """
 
 from __future__ import annotations

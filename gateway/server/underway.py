@@ -21,8 +21,8 @@ from gateway.tools.base import ToolOutcome
 from gateway.tools.context import Caller, LateClock, LogLevel, capability_of
 from gateway.tools.waits import PlainWait
 
-HAND_ON_SECONDS = 0.25
-"""A call that takes longer is handed on: there a client that leaves ends it, and a silent connection is kept alive."""
+HAND_ON_SECONDS = 1.0
+"""A call that takes longer is handed on: there a silent connection is kept alive, and whoever leaves is noticed on every way."""
 
 
 class ClosingCaller(Caller, Protocol):
