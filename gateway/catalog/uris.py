@@ -95,6 +95,11 @@ class UriTool:
         """As the inner tool: whether a server's own task is on record inside a durable one."""
         return bool(getattr(self._inner, "keeps_tasks", False))
 
+    @property
+    def asks_for_tasks(self) -> bool:
+        """As the inner tool: whether its calls begin without a task, and ask for one where they need it (`tools.waits`)."""
+        return bool(getattr(self._inner, "asks_for_tasks", False))
+
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Call the inner tool."""
         outcome = await self._inner.call(arguments, ctx)
