@@ -43,6 +43,14 @@ class Line(Protocol):
         """Send."""
         ...
 
+    def write_parts(self, parts: Iterable[bytes | memoryview]) -> None:
+        """Send one after the other."""
+        ...
+
+    def write_soon(self, data: bytes) -> None:
+        """Send at the end of this turn of the loop."""
+        ...
+
     def read_on(self) -> None:
         """There is room for more."""
         ...
@@ -164,9 +172,9 @@ class Exchange:
         lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
         self.is_started = True
         if len(body) == 1 and len(body[0]) <= _JOINED_BYTES:
-            line.write(b"".join((*lines, body[0])))
+            line.write_soon(b"".join((*lines, body[0])))
         else:
-            line.transport.writelines((b"".join(lines), *body))
+            line.write_parts((b"".join(lines), *body))
         self.is_answered = True
         self.wake()
         line.answered(self)
@@ -257,7 +265,7 @@ class Exchange:
             elif len(body) <= _JOINED_BYTES:
                 self._line.write(head + body)
             else:
-                self._line.transport.writelines((head, body))
+                self._line.write_parts((head, body))
         if is_last:
             self.is_answered = True
             self.wake()

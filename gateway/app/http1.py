@@ -25,6 +25,7 @@ import httptools
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from gateway.app.exchange import HIGH_WATER_BYTES, STATUS_LINES, Begun, Exchange, Take
+from gateway.tools.together import Together
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -70,6 +71,8 @@ class Http1(asyncio.Protocol):
     """From the headers until the body is whole; then 408 if nothing was answered yet."""
     unread_seconds: float
     """How long an answer may wait for its reader; then the connection is cut."""
+    together: Together
+    """Of all connections."""
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: object = None) -> None:
         if not config.loaded:
@@ -104,6 +107,8 @@ class Http1(asyncio.Protocol):
         self._unread: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
+        self._held = b""
+        """What is to be sent at the end of this turn."""
 
     # -- for the event loop --------------------------------------------------------------------------------------
 
@@ -174,7 +179,7 @@ class Http1(asyncio.Protocol):
         """The gateway stops: take no further request, let a call finish, end a stream that waits for news."""
         exchange = self._serving
         if exchange is None or exchange.is_answered or waits_for_news(exchange.scope["method"], exchange.scope["headers"]):
-            self.transport.close()
+            self._close()
         else:
             exchange.keep_alive = False
 
@@ -189,8 +194,31 @@ class Http1(asyncio.Protocol):
         return self._common[1]
 
     def write(self, data: bytes) -> None:
-        """Send."""
+        """Send, after what is held."""
+        if self._held:
+            data, self._held = self._held + data, b""
         self.transport.write(data)
+
+    def write_parts(self, parts: Iterable[bytes | memoryview]) -> None:
+        """Send one after the other, after what is held."""
+        self.flush()
+        self.transport.writelines(parts)
+
+    def write_soon(self, data: bytes) -> None:
+        """Send at the end of this turn of the loop, with what others have to send."""
+        if not self._held:
+            self.together.add(self)
+        self._held += data
+
+    def flush(self) -> None:
+        """As `Holding.flush`."""
+        held, self._held = self._held, b""
+        if held and not self.transport.is_closing():
+            self.transport.write(held)
+
+    def _close(self) -> None:
+        self.flush()
+        self.transport.close()
 
     def read_on(self) -> None:
         """There is room for more."""
@@ -204,7 +232,7 @@ class Http1(asyncio.Protocol):
         if self.transport.is_closing():
             return
         if not exchange.keep_alive:
-            self.transport.close()
+            self._close()
         elif self._waiting:
             self._start(self._waiting.popleft())
             self.read_on()
@@ -387,7 +415,7 @@ class Http1(asyncio.Protocol):
             return
         if not exchange.is_started and not self.transport.is_closing():
             self.write(_refusal(500, b"Internal Server Error"))
-        self.transport.close()
+        self._close()
 
     def _refuse(self) -> None:
         """What comes is no request: nothing more is read, and the connection ends when what came before has its answer."""
@@ -395,9 +423,9 @@ class Http1(asyncio.Protocol):
         serving = self._serving
         if serving is None or serving.is_answered or (serving is self._arriving and not serving.is_started):
             self.write(_INVALID)
-            self.transport.close()
+            self._close()
         elif serving is self._arriving:
-            self.transport.close()
+            self._close()
         else:
             (self._waiting[-1] if self._waiting else serving).keep_alive = False
 
@@ -429,7 +457,7 @@ class Http1(asyncio.Protocol):
         serving = self._serving
         if serving is None or serving.is_answered or not serving.is_started:
             self.write(_TIMED_OUT)
-        self.transport.close()
+        self._close()
 
     def _watch_idle(self) -> None:
         """Close a connection on which nothing came for a while; one timer serves all its requests."""
@@ -440,13 +468,14 @@ class Http1(asyncio.Protocol):
         if left > 0:
             self._idle = self.loop.call_later(left, self._watch_idle)
         else:
-            self.transport.close()
+            self._close()
 
 
 def patient_protocol(settings: HttpSettings, take: Take | None = None) -> type[Http1]:
     """The protocol with the deadlines of `settings` and a short cut, to be given to uvicorn's `Config` as `http`."""
 
     class Patient(Http1):
+        together = Together()
         short_cut = staticmethod(take) if take is not None else None
         head_seconds = settings.head_seconds
         body_seconds = settings.body_seconds

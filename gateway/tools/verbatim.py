@@ -17,6 +17,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 LONG_BYTES = 65_536
 """Of a text; shorter ones are encoded sooner than they are found."""
 
+_QUOTE = ord('"')
 _MARK = "\x02moongate\x03"
 _MARKED = to_json(_MARK)
 
@@ -48,8 +49,8 @@ def verbatim_of(message: JsonObject, encoded: bytes) -> Verbatim | None:
     for around in (to_json(marked), json.dumps(marked).encode()):
         before, mark, after = around.partition(_MARKED)
         if mark and encoded.startswith(before) and encoded.endswith(after) and len(before) + len(after) < len(encoded):
-            found = memoryview(encoded)[len(before) : len(encoded) - len(after)]
-            return Verbatim(text, found) if _is_json_of(text, found) else None
+            start, end = len(before), len(encoded) - len(after)
+            return Verbatim(text, memoryview(encoded)[start:end]) if _is_json_of(text, encoded, start, end) else None
     return None
 
 
@@ -64,17 +65,16 @@ def _longest(result: JsonMapping) -> int | None:
     return best
 
 
-def _is_json_of(text: str, found: memoryview) -> bool:
-    """Whether `found`, which stands where the value of `text` stands and was read as one or more values there, is its JSON and no more.
+def _is_json_of(text: str, encoded: bytes, start: int, end: int) -> bool:
+    """Whether what stands there in `encoded`, in the place of the value of `text`, and was read as one or more values, is its JSON alone.
 
     An escape of two characters is one longer than what it stands for, and has one backslash more; any other escape, and whatever stands
-    beside the text (a second value under the same name, say), makes `found` longer than that. So lengths and backslashes that agree
-    leave room for nothing else.
+    beside the text (a second value under the same name, say), makes it longer than that. So lengths and backslashes that agree leave
+    room for nothing else.
     """
-    standing = found.tobytes()
-    if not (len(standing) >= 2 and standing.startswith(b'"') and standing.endswith(b'"')):
+    if end - start < 2 or encoded[start] != _QUOTE or encoded[end - 1] != _QUOTE:
         return False
-    return len(standing) - 2 == len(text) + standing.count(b"\\") - text.count("\\")
+    return end - start - 2 == len(text) + encoded.count(b"\\", start, end) - text.count("\\")
 
 
 def encode_around(value: JsonObject, verbatim: Verbatim | None) -> Sequence[bytes | memoryview]:

@@ -24,6 +24,7 @@ import anyio
 import httptools
 
 from gateway.errors import UpstreamLost, UpstreamUnavailable
+from gateway.tools.together import Together
 from gateway.tools.waits import PlainWait, own_task
 
 MAX_HEAD_BYTES = 65_536
@@ -139,6 +140,8 @@ class Pool:
         self._idle: list[Line] = []
         self._all: set[Line] = set()
         self._is_closed = False
+        self.together = Together()
+        """Requests go out by it."""
 
     async def send(self, request: bytes) -> Answer:
         """Send a whole request and wait for its answer, or for the head of one that is an event stream.
@@ -221,6 +224,8 @@ class Line(asyncio.Protocol):
         self._idle_since = 0.0
         self._is_readable: Callable[[], bool] = lambda: False
         self._drain_timer: asyncio.TimerHandle | None = None
+        self._held = b""
+        """The request, until the end of the turn in which it was begun."""
         self._begin(None)
 
     def _begin(self, waiter: PlainWait[Answer] | None) -> None:
@@ -252,8 +257,15 @@ class Line(asyncio.Protocol):
             raise UpstreamUnavailable("cannot connect: the connection closed at once", server=self._pool.server)
         waiter: PlainWait[Answer] = PlainWait()
         self._begin(waiter)
-        transport.write(request)
+        self._held = request
+        self._pool.together.add(self)
         return waiter
+
+    def flush(self) -> None:
+        """As `Holding.flush`."""
+        held, self._held = self._held, b""
+        if held and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(held)
 
     def read_on(self) -> None:
         """What was read has been taken."""
