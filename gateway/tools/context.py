@@ -19,6 +19,7 @@ from gateway.auth.principal import LOCAL, Principal
 from gateway.errors import AskExpired, AskUnavailable, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.answers import answer_problem
+from gateway.tools.waits import own_task
 
 if TYPE_CHECKING:
     from gateway.tools.base import Tool
@@ -253,6 +254,11 @@ class LateClock:
             return False
         self.clock = clock
         return True
+
+    async def leave(self) -> None:
+        """The taken clock is done with: where its scope was entered, give the turn in which that is left, before another is entered."""
+        if self._is_late:
+            await own_task()
 
     def close(self) -> None:
         """The call has a task: later clocks are as all others."""
