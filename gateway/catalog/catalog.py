@@ -78,6 +78,8 @@ class Catalog:
         self._joining: list[Shelf] = []
         """What `arrange` is about to put up; followed like the others."""
         self._dirty: dict[str, set[ChangeKind]] = {}
+        self.changed_at: dict[ChangeKind, float] = {}
+        """When each kind of list last became another (loop time): whoever asks to hear of changes may have listed before."""
         self._wake = anyio.Event()
         self._listeners: list[Callable[[ChangeKind], None]] = []
         self._update_listeners: list[Callable[[str], None]] = []
@@ -155,6 +157,7 @@ class Catalog:
 
     def _tell(self, change: ChangeKind) -> None:
         self._events.emit("catalog.changed", name=change)
+        self.changed_at[change] = anyio.current_time()
         for listener in self._listeners:
             listener(change)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
@@ -41,6 +42,9 @@ COALESCE_SECONDS = 0.05
 
 SPACING_SECONDS = 1.0
 """Between two notifications of one list to one client."""
+
+MISSED_SECONDS = 10.0
+"""What changed this long before the first client listens is told to it: making this half takes a moment, with its client waiting."""
 
 SEND_SECONDS = 5.0
 """A client that does not take a notification within this time is skipped."""
@@ -114,6 +118,8 @@ class Changes:
         """The sessions being told something right now, with what they are told after it."""
         self._wake = anyio.Event()
         self._tasks: TaskNews | None = None
+        self._missed: Sequence[ChangeKind] = [kind for kind, at in catalog.changed_at.items() if anyio.current_time() - at < MISSED_SECONDS]
+        """What changed shortly before there was anybody to tell: told to the first who listens, whose list may be from before that."""
         if catalog.disclosure is not None:
             catalog.disclosure.subscribe(self._listing_changed)
         catalog.subscribe(self.list_changed)
@@ -202,6 +208,9 @@ class Changes:
             except GatewayError as error:
                 logger.debug("%r cannot be watched: %s", uri, error)
 
+        missed, self._missed = self._missed, ()
+        for kind in missed:
+            self.list_changed(kind)
         try:
             with anyio.move_on_after(SEND_SECONDS):
                 async with anyio.create_task_group() as tasks:
