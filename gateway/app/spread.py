@@ -115,7 +115,7 @@ class Spread:
             is_spread = modern.get(source.id) is source
             if self._place.is_home:
                 bound = shelf.entry.policy.max_concurrency
-                shelf.limiter.total_tokens = self._place.share(bound) if is_spread else bound
+                shelf.limiter.total = self._place.share(bound) if is_spread else bound
             if not is_spread:
                 continue
             base = _digest_of(shelf, self._servers()[source.id].entry)

@@ -79,7 +79,7 @@ class Catalog:
         """What `arrange` is about to put up; followed like the others."""
         self._dirty: dict[str, set[ChangeKind]] = {}
         self.changed_at: dict[ChangeKind, float] = {}
-        """When each kind of list last became another (loop time): whoever asks to hear of changes may have listed before."""
+        """When each kind of list last became another (loop time)."""
         self._wake = anyio.Event()
         self._listeners: list[Callable[[ChangeKind], None]] = []
         self._update_listeners: list[Callable[[str], None]] = []

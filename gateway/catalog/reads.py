@@ -20,7 +20,7 @@ from gateway.telemetry.events import EventStream
 from gateway.tools.base import Finished, InputRequired
 from gateway.tools.context import CallContext
 from gateway.tools.results import ResultKeeper, Source, shorten
-from gateway.tools.slot import Usage, run_within
+from gateway.tools.slot import Limiter, Usage, run_within
 
 Subject = tuple[ScopeKind, str]
 """Of what kind it is, and its native name or URI."""
@@ -33,7 +33,7 @@ class ReadGate:
         self,
         source: str,
         policy: SourcePolicy,
-        limiter: anyio.CapacityLimiter,
+        limiter: Limiter,
         events: EventStream,
         keeper: ResultKeeper | None = None,
         *,

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-import anyio
-
 from gateway.auth.principal import Principal
 from gateway.catalog.names import expose_names, expose_uri
 from gateway.catalog.prompt_tools import PromptTool, prompt_tools
@@ -31,7 +29,7 @@ from gateway.tools.base import Kind, Source, Tool, ToolSource
 from gateway.tools.guard import GuardedTool, ToolGate
 from gateway.tools.published import judge_definition
 from gateway.tools.results import ResultKeeper
-from gateway.tools.slot import Usage
+from gateway.tools.slot import Limiter, Usage
 
 KEY_OF: Mapping[Kind, str] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
 """What identifies an entry of each list."""
@@ -72,7 +70,7 @@ class Shelf:
     label: str
     """Goes before the URIs of this source; empty for none."""
     fittings: Fittings
-    limiter: anyio.CapacityLimiter = field(init=False)
+    limiter: Limiter = field(init=False)
     gate: ReadGate = field(init=False)
     tools: dict[str, tuple[Tool, GuardedTool]] = field(default_factory=lambda: cast("dict[str, tuple[Tool, GuardedTool]]", {}))
     """By exposed name: the source's tool, and the guarded one."""
@@ -88,7 +86,7 @@ class Shelf:
 
     def __post_init__(self) -> None:
         entry, fittings = self.entry, self.fittings
-        self.limiter = anyio.CapacityLimiter(entry.policy.max_concurrency)
+        self.limiter = Limiter(entry.policy.max_concurrency)
         self.gate = ReadGate(
             entry.source.id,
             entry.policy,

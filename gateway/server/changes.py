@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
@@ -44,7 +44,7 @@ SPACING_SECONDS = 1.0
 """Between two notifications of one list to one client."""
 
 MISSED_SECONDS = 10.0
-"""What changed this long before the first client listens is told to it: making this half takes a moment, with its client waiting."""
+"""Who begins to listen is told of lists that changed so shortly before: it may have read them before that."""
 
 SEND_SECONDS = 5.0
 """A client that does not take a notification within this time is skipped."""
@@ -95,6 +95,22 @@ class _Paced(Generic[_Key]):
         return ready
 
 
+class _Bus(InMemorySubscriptionBus):
+    """The SDK's, but a stream that opens hears at once of what its client may have missed: it listed first, and listens only now."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__()
+        self._catalog = catalog
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        """As the SDK's."""
+        since = anyio.current_time() - MISSED_SECONDS
+        for kind, at in self._catalog.changed_at.items():
+            if at > since:
+                listener(_EVENTS[kind])
+        return super().subscribe(listener)
+
+
 @dataclass(slots=True)
 class _News:
     """What one legacy session has yet to be told."""
@@ -109,7 +125,7 @@ class Changes:
     def __init__(self, catalog: Catalog, clients: Clients) -> None:
         self._catalog = catalog
         self._clients = clients
-        self._bus = InMemorySubscriptionBus()
+        self._bus = _Bus(catalog)
         self._listen = ListenHandler(self._bus)
         self._lists: _Paced[ChangeKind] = _Paced()
         self._updates: dict[str, None] = {}
@@ -118,8 +134,6 @@ class Changes:
         """The sessions being told something right now, with what they are told after it."""
         self._wake = anyio.Event()
         self._tasks: TaskNews | None = None
-        self._missed: Sequence[ChangeKind] = [kind for kind, at in catalog.changed_at.items() if anyio.current_time() - at < MISSED_SECONDS]
-        """What changed shortly before there was anybody to tell: told to the first who listens, whose list may be from before that."""
         if catalog.disclosure is not None:
             catalog.disclosure.subscribe(self._listing_changed)
         catalog.subscribe(self.list_changed)
@@ -208,9 +222,6 @@ class Changes:
             except GatewayError as error:
                 logger.debug("%r cannot be watched: %s", uri, error)
 
-        missed, self._missed = self._missed, ()
-        for kind in missed:
-            self.list_changed(kind)
         try:
             with anyio.move_on_after(SEND_SECONDS):
                 async with anyio.create_task_group() as tasks:

@@ -50,7 +50,7 @@ from gateway.tools.context import CallContext
 from gateway.tools.published import clean_definition, shape_definition
 from gateway.tools.recorded import record_call
 from gateway.tools.results import ResultKeeper, Source, shorten
-from gateway.tools.slot import Usage, run_within
+from gateway.tools.slot import Limiter, Usage, run_within
 from gateway.tools.waits import own_task
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class GuardedTool:
         exposed_name: str,
         source: str,
         policy: ToolGate,
-        limiter: anyio.CapacityLimiter | None,
+        limiter: Limiter | None,
         events: EventStream,
         approvals: Approvals | None = None,
         usage: Usage | None = None,

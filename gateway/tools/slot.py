@@ -1,11 +1,12 @@
 """`run_within`: a source's concurrency and time limits around one piece of work. Used by the gates of calls and of reads.
 
-A `Slot` is one place in a source's limiter, given back while a person is asked.
+A `Slot` is one place in a source's `Limiter`, given back while a person is asked.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ import anyio
 
 from gateway.errors import AskExpired, GatewayError
 from gateway.tools.context import CallClock, CallContext
-from gateway.tools.waits import CANCELLED, own_task
+from gateway.tools.waits import CANCELLED, PlainWait, own_task
 
 T = TypeVar("T")
 
@@ -44,34 +45,91 @@ class Usage:
             await self._over.wait()
 
 
+class Limiter:
+    """At most `total` places of one source are held at once; whoever comes later waits, first come, first served. Of one loop.
+
+    Waiting for a place needs no task (`tools.waits`).
+    """
+
+    __slots__ = ("_total", "_waiting", "held")
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self.held = 0
+        """How many are held now."""
+        self._waiting: deque[PlainWait[None]] = deque()
+
+    @property
+    def total(self) -> int:
+        """How many; where it becomes less, what is held stays so until it is given back."""
+        return self._total
+
+    @total.setter
+    def total(self, total: int) -> None:
+        self._total = total
+        self._hand_out()
+
+    def take_now(self) -> bool:
+        """Hold a place, if one is free."""
+        if self.held >= self._total:
+            return False
+        self.held += 1
+        return True
+
+    async def take(self) -> None:
+        """Hold a place, as soon as one is free."""
+        if self.take_now():
+            return
+        wait: PlainWait[None] = PlainWait()
+        self._waiting.append(wait)
+        try:
+            await wait
+        except BaseException:
+            if wait in self._waiting:
+                self._waiting.remove(wait)
+            else:  # it was given one in the same moment
+                self.give_back()
+            raise
+
+    def give_back(self) -> None:
+        """Let go of one."""
+        self.held -= 1
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._waiting and self.held < self._total:
+            self.held += 1
+            self._waiting.popleft().settle_soon(None)
+
+
 class Slot:
     """One place in a source's limiter. Also an entry of `CallContext.waits`: calling it gives the place back meanwhile."""
 
-    __slots__ = ("_borrower", "_waiting", "limiter")
+    __slots__ = ("_is_held", "_waiting", "limiter")
 
-    def __init__(self, limiter: anyio.CapacityLimiter) -> None:
+    def __init__(self, limiter: Limiter) -> None:
         self.limiter = limiter
-        self._borrower: object | None = None
+        self._is_held = False
         self._waiting = 0
 
+    def take_now(self) -> bool:
+        """Hold a place, if one is free; before any other use."""
+        self._is_held = self.limiter.take_now()
+        return self._is_held
+
     async def take(self) -> None:
-        """Hold a place, waiting for one if need be. A limiter refuses a second place to one borrower, so each take is its own."""
-        borrower = object()
-        try:
-            self.limiter.acquire_on_behalf_of_nowait(borrower)
-        except anyio.WouldBlock:
-            await own_task()
-            await self.limiter.acquire_on_behalf_of(borrower)
-        if self._borrower is None and not self._waiting:
-            self._borrower = borrower
-        else:  # somebody else took it back first, or is asking again by now
-            self.limiter.release_on_behalf_of(borrower)
+        """Hold a place, waiting for one if need be."""
+        await self.limiter.take()
+        if self._is_held or self._waiting:  # somebody else took it back first, or is asking again by now
+            self.limiter.give_back()
+        else:
+            self._is_held = True
 
     def give_back(self) -> None:
         """Let go of the place, if it is held."""
-        if self._borrower is not None:
-            self.limiter.release_on_behalf_of(self._borrower)
-            self._borrower = None
+        if self._is_held:
+            self._is_held = False
+            self.limiter.give_back()
 
     @contextlib.asynccontextmanager
     async def __call__(self) -> AsyncGenerator[None, None]:
@@ -86,7 +144,7 @@ class Slot:
             await self.take()
 
 
-def slot_for(limiter: anyio.CapacityLimiter | None, ctx: CallContext) -> Slot | None:
+def slot_for(limiter: Limiter | None, ctx: CallContext) -> Slot | None:
     """A slot to take, or `None` where there is no limit or an outer call holds one of the same limiter.
 
     A call inside a call (agent → workflow → agent) must not wait for a place that its own caller holds.
@@ -100,7 +158,7 @@ def slot_for(limiter: anyio.CapacityLimiter | None, ctx: CallContext) -> Slot | 
 
 
 async def run_within(
-    limiter: anyio.CapacityLimiter | None, seconds: float, ctx: CallContext, work: Callable[[CallContext], Awaitable[T]]
+    limiter: Limiter | None, seconds: float, ctx: CallContext, work: Callable[[CallContext], Awaitable[T]]
 ) -> T | None:
     """The result of `work` in a slot of `limiter` within `seconds` of working time, or `None` when the time ran out.
 
@@ -110,7 +168,7 @@ async def run_within(
         AskExpired: A question of it was not answered, which ended it.
     """
     slot = slot_for(limiter, ctx)
-    if slot is not None:
+    if slot is not None and not slot.take_now():
         await slot.take()
     clock, late = CallClock(seconds), ctx.late_clock
     try:

@@ -33,6 +33,12 @@ class PlainWait(asyncio.Future[T]):
             self.set_result(value)
             self._go_on()
 
+    def settle_soon(self, value: T) -> None:
+        """As `settle` with a plain value, but whoever waits goes on in the loop's next turn."""
+        self.is_plain = True
+        self.set_result(value)
+        asyncio.get_running_loop().call_soon(self._go_on)
+
     def fail(self, error: Exception) -> None:
         """As `set_exception`, likewise."""
         if not self.done():

@@ -10,6 +10,7 @@ import anyio
 import mcp_types as t
 import pytest
 from mcp.client.client import Client
+from mcp.server.subscriptions import PromptsListChanged, ToolsListChanged
 from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 
@@ -98,3 +99,18 @@ async def test_a_client_that_reads_nothing_does_not_delay_what_others_are_told(m
                     catalog.change("tools")
                     await anyio.sleep(0.02)
     assert {type(what) for what in heard} == {t.ToolListChangedNotification}
+
+
+async def test_who_listens_right_after_a_change_is_told_of_it_on_each_stream_and_of_no_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = ToldCatalog([], EventStream(), name_budget=64, settled=settled)
+    async with serving(catalog) as server, Client(server.mcp, mode="2026-07-28") as client:
+        catalog.change("tools")  # it listed before, and listens after
+        for _ in range(2):
+            with anyio.fail_after(20):
+                async with client.listen(tools_list_changed=True, prompts_list_changed=True) as events:
+                    assert await anext(aiter(events)) == ToolsListChanged()
+        monkeypatch.setattr(changes, "MISSED_SECONDS", 0.0)
+        with anyio.fail_after(20):
+            async with client.listen(tools_list_changed=True, prompts_list_changed=True) as events:
+                catalog.change("prompts")
+                assert await anext(aiter(events)) == PromptsListChanged()

@@ -23,6 +23,7 @@ from gateway.tools.context import CallContext, ClientProfile, LogLevel
 from gateway.tools.drive import drive
 from gateway.tools.function import tool
 from gateway.tools.guard import DEFAULT_TASK_SECONDS, DROPPED_META_KEY, RULE_META_KEY, GuardedTool, ToolGate
+from gateway.tools.slot import Limiter
 
 Work = Callable[[JsonObject, CallContext], Awaitable[ToolOutcome]]
 SCHEMA: JsonObject = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -90,7 +91,7 @@ def returning(outcome: ToolOutcome) -> Work:
 def guard(
     work: Work | Tool,
     *,
-    limiter: anyio.CapacityLimiter | None = None,
+    limiter: Limiter | None = None,
     events: EventStream | None = None,
     schema: JsonObject = SCHEMA,
     **rules: Any,
@@ -312,13 +313,13 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_says_so() -> None:
         raise AssertionError
 
     events = EventStream()
-    limiter = anyio.CapacityLimiter(1)
+    limiter = Limiter(1)
     with anyio.fail_after(20):
         outcome = await complete(guard(hang, events=events, limiter=limiter, timeoutSeconds=0.02), {})
     assert outcome.is_error
     assert outcome.as_text().startswith("Timed out after 0.02 s")
     assert cancelled.is_set()
-    assert limiter.borrowed_tokens == 0
+    assert limiter.held == 0
     assert told(events)[-1] == ("call.finished", "timeout")
 
 
@@ -330,7 +331,7 @@ async def test_cancellation_passes_through_and_frees_the_slot() -> None:
         await anyio.sleep_forever()
         raise AssertionError
 
-    events, limiter = EventStream(), anyio.CapacityLimiter(1)
+    events, limiter = EventStream(), Limiter(1)
     returned: list[ToolOutcome] = []
 
     async def run() -> None:
@@ -342,7 +343,7 @@ async def test_cancellation_passes_through_and_frees_the_slot() -> None:
             await started.wait()
             tasks.cancel_scope.cancel()
     assert returned == []
-    assert limiter.borrowed_tokens == 0
+    assert limiter.held == 0
     assert told(events)[-1] == ("call.finished", "cancelled")
 
 
@@ -358,7 +359,7 @@ async def test_more_calls_than_slots_wait_their_turn_and_one_cancelled_while_wai
         running.pop()
         return Complete.text("")
 
-    limiter = anyio.CapacityLimiter(2)
+    limiter = Limiter(2)
     tool = guard(work, limiter=limiter)
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
@@ -371,7 +372,7 @@ async def test_more_calls_than_slots_wait_their_turn_and_one_cancelled_while_wai
                 impatient.cancel_scope.cancel()
             gate.set()
     assert max(most) == 2
-    assert limiter.borrowed_tokens == 0
+    assert limiter.held == 0
 
 
 async def test_waiting_for_a_slot_is_no_working_time() -> None:
@@ -381,15 +382,15 @@ async def test_waiting_for_a_slot_is_no_working_time() -> None:
         deadlines.append(ctx.clocks[-1].scope.deadline)
         return Complete.text("")
 
-    limiter, holder = anyio.CapacityLimiter(1), object()
-    limiter.acquire_on_behalf_of_nowait(holder)
+    limiter = Limiter(1)
+    assert limiter.take_now()
     released_at = float("inf")
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(guard(look, limiter=limiter, timeoutSeconds=60).call, NOTHING, LOCAL)
             await anyio.wait_all_tasks_blocked()
             released_at = anyio.current_time()
-            limiter.release_on_behalf_of(holder)
+            limiter.give_back()
     assert deadlines[0] >= released_at + 60
 
 
@@ -407,7 +408,7 @@ def keeping(contexts: list[CallContext]) -> Work:
 
 
 async def test_while_a_person_is_asked_the_clock_stands_and_the_slot_is_free() -> None:
-    person, limiter = Person(), anyio.CapacityLimiter(1)
+    person, limiter = Person(), Limiter(1)
     contexts: list[CallContext] = []
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
@@ -417,11 +418,11 @@ async def test_while_a_person_is_asked_the_clock_stands_and_the_slot_is_free() -
             assert [clock.scope.deadline for clock in contexts[0].clocks] == [float("inf")]
             person.may_answer.set()
     assert contexts[0].clocks[0].scope.deadline < float("inf")
-    assert limiter.borrowed_tokens == 0
+    assert limiter.held == 0
 
 
 async def test_after_the_answer_the_call_waits_for_a_slot_again() -> None:
-    person, limiter, holder = Person(), anyio.CapacityLimiter(1), object()
+    person, limiter = Person(), Limiter(1)
     finished = anyio.Event()
 
     async def run() -> None:
@@ -432,13 +433,13 @@ async def test_after_the_answer_the_call_waits_for_a_slot_again() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
             await person.asked.wait()
-            limiter.acquire_on_behalf_of_nowait(holder)
+            assert limiter.take_now()
             person.may_answer.set()
             await anyio.wait_all_tasks_blocked()
             assert not finished.is_set()
-            limiter.release_on_behalf_of(holder)
+            limiter.give_back()
             await finished.wait()
-    assert limiter.borrowed_tokens == 0
+    assert limiter.held == 0
 
 
 async def test_several_questions_at_once_keep_the_slot_count_right() -> None:
@@ -449,40 +450,40 @@ async def test_several_questions_at_once_keep_the_slot_count_right() -> None:
         await ctx.ask(ASK)
         return Complete.text("answered")
 
-    person, limiter = Person(), anyio.CapacityLimiter(1)
+    person, limiter = Person(), Limiter(1)
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
                 tasks.start_soon(guard(ask_twice, limiter=limiter).call, NOTHING, CallContext(caller=person))
             await anyio.wait_all_tasks_blocked()
-            assert limiter.borrowed_tokens == 0
+            assert limiter.held == 0
             person.may_answer.set()
-    assert limiter.borrowed_tokens == 0
+    assert limiter.held == 0
 
 
 async def test_a_call_cancelled_while_a_person_is_asked_leaves_the_slot_free() -> None:
-    person, limiter = Person(), anyio.CapacityLimiter(1)
+    person, limiter = Person(), Limiter(1)
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(guard(asking, limiter=limiter).call, NOTHING, CallContext(caller=person))
             await person.asked.wait()
             tasks.cancel_scope.cancel()
-    assert limiter.borrowed_tokens == 0
+    assert limiter.held == 0
 
 
 async def test_a_call_inside_a_call_of_the_same_source_does_not_wait_for_its_own_slot() -> None:
-    limiter = anyio.CapacityLimiter(1)
+    limiter = Limiter(1)
     leaf = guard(asking, limiter=limiter)
-    other = guard(lambda arguments, ctx: leaf.call({}, ctx.child()), limiter=anyio.CapacityLimiter(1))
+    other = guard(lambda arguments, ctx: leaf.call({}, ctx.child()), limiter=Limiter(1))
     outer = guard(lambda arguments, ctx: other.call({}, ctx.child()), limiter=limiter)
     person = Person()
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(outer.call, NOTHING, CallContext(caller=person))
             await person.asked.wait()
-            assert limiter.borrowed_tokens == 0
+            assert limiter.held == 0
             person.may_answer.set()
-    assert limiter.borrowed_tokens == 0
+    assert limiter.held == 0
 
 
 async def test_the_deadline_of_an_outer_call_stands_while_an_inner_one_asks() -> None:

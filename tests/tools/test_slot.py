@@ -1,0 +1,130 @@
+"""Places in a source: who waits for one needs no task, gets it in turn, and loses none by leaving."""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251  # tasks are counted
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+
+from gateway.server.underway import Patience, Underway
+from gateway.tools.base import Complete, ToolOutcome
+from gateway.tools.context import LateClock
+from gateway.tools.slot import Limiter
+from gateway.tools.waits import PlainWait
+
+
+def begun(work: Callable[[], Awaitable[ToolOutcome]]) -> Underway:
+    """A call without a task."""
+
+    async def run() -> ToolOutcome:
+        return await work()
+
+    return Underway(run(), LateClock(60))
+
+
+async def test_calls_without_a_task_wait_for_a_place_without_one_and_go_on_in_turn() -> None:
+    limiter, answers, order = Limiter(1), [PlainWait[str]() for _ in range(200)], list[int]()
+
+    async def work(number: int) -> ToolOutcome:
+        await limiter.take()
+        order.append(number)
+        try:
+            return Complete.text(await answers[number])
+        finally:
+            limiter.give_back()
+
+    before = len(asyncio.all_tasks())
+    calls = [begun(lambda number=number: work(number)) for number in range(len(answers))]
+    assert (order, limiter.held) == ([0], 1)
+    for number, answer in enumerate(answers):
+        answer.settle("yes", is_plain=True)
+        assert calls[number].is_over
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        assert order == list(range(min(number + 2, len(answers))))
+        assert len(asyncio.all_tasks()) == before
+    assert limiter.held == 0
+
+
+async def test_a_crowd_whose_calls_all_fail_at_once_ends_without_running_inside_each_other() -> None:
+    limiter = Limiter(1)
+    assert limiter.take_now()
+
+    async def work() -> ToolOutcome:
+        await limiter.take()
+        limiter.give_back()
+        raise ValueError
+
+    calls = [begun(work) for _ in range(3_000)]
+    limiter.give_back()
+    with anyio.fail_after(20):
+        await calls[-1].settled(Patience())
+    assert all(isinstance(call.error, ValueError) for call in calls)
+    assert limiter.held == 0
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+async def test_who_leaves_while_waiting_or_just_when_its_turn_comes_leaves_the_place_to_the_next(turns: int) -> None:
+    limiter = Limiter(1)
+    assert limiter.take_now()
+    gate, took, calls = anyio.Event(), list[str](), list[Underway]()
+
+    async def wait(name: str) -> None:
+        await limiter.take()
+        took.append(name)
+        try:
+            await gate.wait()
+        finally:
+            limiter.give_back()
+
+    async def plainly() -> ToolOutcome:
+        await limiter.take()
+        limiter.give_back()
+        return Complete.text("")
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as leaving:
+                leaving.start_soon(wait, "leaves")
+                await anyio.wait_all_tasks_blocked()
+                calls.append(begun(plainly))
+                tasks.start_soon(wait, "stays")
+                await anyio.wait_all_tasks_blocked()
+                limiter.give_back()
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                calls[0].cancel()
+                leaving.cancel_scope.cancel()
+            while "stays" not in took:
+                await anyio.lowlevel.checkpoint()
+            assert limiter.held == 1
+            gate.set()
+    await calls[0].end()
+    assert limiter.held == 0
+
+
+async def test_more_places_let_those_in_who_wait_and_fewer_take_none_away() -> None:
+    limiter, inside = Limiter(1), list[int]()
+    gate = anyio.Event()
+
+    async def work(number: int) -> None:
+        await limiter.take()
+        inside.append(number)
+        await gate.wait()
+        limiter.give_back()
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            for number in range(4):
+                tasks.start_soon(work, number)
+                await anyio.wait_all_tasks_blocked()
+            assert inside == [0]
+            limiter.total = 3
+            await anyio.wait_all_tasks_blocked()
+            assert inside == [0, 1, 2]
+            limiter.total = 1
+            assert not limiter.take_now()
+            gate.set()
+    assert (inside, limiter.held) == ([0, 1, 2, 3], 0)
