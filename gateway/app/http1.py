@@ -142,6 +142,7 @@ class Http1(asyncio.Protocol):
                 exchange.wake()
                 if exchange.begun is not None:
                     exchange.begun.cancel()
+        self._serving = self._arriving = None  # they hold us too
         self.resume_writing()
 
     def data_received(self, data: bytes) -> None:
