@@ -28,7 +28,8 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS
 from gateway.server.calls import RUNNING_SCOPE_KEY
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
-from gateway.server.direct import Headers, Replay, decoded
+from gateway.server.direct import Headers, Replay
+from gateway.server.envelopes import decoded
 from gateway.server.handshake import plain_hello
 from gateway.server.late_site import LateSite
 from gateway.server.lean_session import MAX_SESSIONS, LeanSession, Stream

@@ -50,6 +50,8 @@ from gateway.protocol import (
     NAME_BEARING_METHODS,
     PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
+    SKILLS_EXTENSION,
+    TASKS_EXTENSION,
     UNSUPPORTED_PROTOCOL_VERSION,
     RpcError,
 )
@@ -67,12 +69,6 @@ if TYPE_CHECKING:
     from gateway.upstream.dispatching import Dispatcher
 
 logger = logging.getLogger(__name__)
-
-TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
-"""Id of the modern tasks extension (SEP-2663)."""
-
-SKILLS_EXTENSION = "io.modelcontextprotocol/skills"
-"""Id of the skills extension (SEP-2640)."""
 
 PROBE_TIMEOUT_SECONDS = 10.0
 """How long `server/discover` may take before the server is taken for a legacy one."""
