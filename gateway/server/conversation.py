@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 import anyio
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from gateway.auth.principal import LOCAL
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
@@ -24,7 +24,7 @@ from gateway.protocol import CLIENT_CAPABILITIES_META_KEY, LATEST_MODERN_VERSION
 from gateway.sdk import load
 from gateway.server.build import GatewayServer
 from gateway.server.direct import Begun, DirectPath
-from gateway.server.envelopes import Envelopes
+from gateway.server.envelopes import Envelopes, decoded
 from gateway.server.plain import DISCOVER, Question, plain_question
 from gateway.telemetry.instrumentation import is_traced
 
@@ -68,7 +68,7 @@ class Conversation:
 
     async def take(self, line: bytes) -> None:
         """Answer a line, or hand it to the SDK."""
-        message = _decoded(line)
+        message = decoded(line)
         if message is not None and self._mixes and not is_traced() and await self._takes(message, line):
             return
         await self._pass_on(message, line)
@@ -201,15 +201,6 @@ class Conversation:
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     """Nothing comes over HTTP here."""
-
-
-def _decoded(line: bytes) -> JsonObject | None:
-    """A message, as far as it is an object."""
-    try:
-        message: JsonValue = from_json(line)
-    except ValueError:
-        return None
-    return cast("JsonObject", message) if isinstance(message, dict) else None
 
 
 def _is_request(message: JsonMapping) -> bool:

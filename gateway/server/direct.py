@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, cast
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from gateway.auth.principal import Principal
 from gateway.errors import NotFound
@@ -28,7 +28,7 @@ from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY
 from gateway.server.asked import Asked
 from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
-from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes
+from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes, decoded
 from gateway.server.plain import METHODS, is_plain_meta, plain_question
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
 from gateway.telemetry.instrumentation import is_traced
@@ -353,15 +353,6 @@ class Begun:
         if self._key is not None:
             self._path.running.pop(self._key, None)
             self._key = None
-
-
-def decoded(body: bytes) -> JsonObject | None:
-    """A message, as far as it is an object."""
-    try:
-        message: JsonValue = from_json(body)
-    except ValueError:
-        return None
-    return cast("JsonObject", message) if isinstance(message, dict) else None
 
 
 def _plain_params(message: JsonObject) -> JsonObject | None:

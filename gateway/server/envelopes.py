@@ -1,4 +1,5 @@
-"""What every 2026 request says of itself in `_meta`, and its headers once more: whether it is as the protocol has it.
+"""A request as it came: its message, and whether what one of 2026 says of itself in `_meta`, and once more in headers, is as the protocol
+has it.
 
 What is said in the plainest way is known here; all else is shown to the SDK's models where the SDK is there, and is not plain before.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import cast
+
+from pydantic_core import from_json
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import (
@@ -27,6 +30,15 @@ ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT
 ENVELOPE = frozenset(ENVELOPE_KEYS)
 
 _INFO = {"name", "version", "title", "description"}
+
+
+def decoded(body: bytes) -> JsonObject | None:
+    """A message, as far as it is an object."""
+    try:
+        message: JsonValue = from_json(body)
+    except ValueError:
+        return None
+    return cast("JsonObject", message) if isinstance(message, dict) else None
 
 
 class Envelopes:

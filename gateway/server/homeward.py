@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, cast
 
 import anyio
 import httptools
-from starlette.responses import JSONResponse
 
+from gateway.server.answers import json_answer
 from gateway.server.calls import RUNNING_SCOPE_KEY
 
 if TYPE_CHECKING:
@@ -327,5 +327,5 @@ class _Line(asyncio.Protocol):
             self._taker.set_result(None)
 
 
-def _refuse(status: int, text: str) -> JSONResponse:
-    return JSONResponse({"error": text}, status, headers={"Retry-After": str(RETRY_SECONDS)})
+def _refuse(status: int, text: str) -> ASGIApp:
+    return json_answer({"error": text}, status, {"Retry-After": str(RETRY_SECONDS)})

@@ -25,7 +25,7 @@ from gateway.server.asked import Asked
 from gateway.server.build import AGUI_PATH, GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.direct import Begun, DirectPath, Takes
-from gateway.server.late_site import LateSite
+from gateway.server.late_site import HEALTH_PATH, READY_PATH, LateSite
 from gateway.server.lean import LeanSessions
 from gateway.server.origins import Places, is_loopback, places_of
 
@@ -35,11 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OPEN_PATHS = frozenset({"/health", "/ready"})
+OPEN_PATHS = frozenset({HEALTH_PATH, READY_PATH})
 """Answered without a key: they say nothing but up or down."""
-
-_ALIVE = frozenset({"/health"})
-"""Says that this very process lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +202,7 @@ def build_http_app(
     if away is not None:
         from gateway.server.homeward import Homeward
 
-        app = Homeward(app, path=away.home_path, home_serves=away.home_serves, own_paths=_ALIVE)
+        app = Homeward(app, path=away.home_path, home_serves=away.home_serves, own_paths=frozenset({HEALTH_PATH}))
     direct = None
     if settings.direct_path == "auto":
         if away is None:  # sessions are kept at home

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from gateway.server.site import Site
 
 
+HEALTH_PATH = "/health"
+"""Says that this very process lives."""
+
+READY_PATH = "/ready"
+"""Says whether every source has settled."""
+
+
 class LateSite:
     """ASGI application; its lifespan is that of the sessions."""
 
@@ -55,20 +62,20 @@ class LateSite:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        answer = self._state(scope) if scope["method"] in ("GET", "HEAD") else None
-        app: ASGIApp = answer or self._site or await self._open()
+        app: ASGIApp = self._state(scope) or self._site or await self._open()
         await app(scope, receive, send)
 
     def _state(self, scope: Scope) -> ASGIApp | None:
-        """The answer to who asks how the process is."""
-        match scope["path"]:
-            case "/health":
-                return json_answer({"status": "ok"})
-            case "/ready":
-                is_ready = self._ready()
-                return json_answer({"status": "ready" if is_ready else "starting"}, 200 if is_ready else 503)
-            case _:
-                return None
+        """The answer to who asks how the process is; nobody needs a key for it, so nothing is loaded whatever they ask."""
+        path = scope["path"]
+        if path not in (HEALTH_PATH, READY_PATH):
+            return None
+        if scope["method"] not in ("GET", "HEAD"):
+            return json_answer({"error": "Send GET"}, 405, {"Allow": "GET, HEAD"})
+        if path == HEALTH_PATH:
+            return json_answer({"status": "ok"})
+        is_ready = self._ready()
+        return json_answer({"status": "ready" if is_ready else "starting"}, 200 if is_ready else 503)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -98,7 +105,7 @@ class LateSite:
                 await load("gateway.server.site")
                 from gateway.server.site import Site
 
-                site = Site(sdk, self._settings, self._places, ready=self._ready, routes=self._routes())
+                site = Site(sdk, self._settings, self._places, routes=self._routes())
                 site.manager.lean_count = self.lean_count
                 await self._tasks.start(self._serve_sessions, site)
                 self._site = site

@@ -28,7 +28,8 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS
 from gateway.server.calls import RUNNING_SCOPE_KEY
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
-from gateway.server.direct import Headers, Replay, decoded
+from gateway.server.direct import Headers, Replay
+from gateway.server.envelopes import decoded
 from gateway.server.handshake import plain_hello
 from gateway.server.late_site import LateSite
 from gateway.server.lean_session import MAX_SESSIONS, LeanSession, Stream
@@ -56,7 +57,7 @@ IDLE_SECONDS = 1_800.0
 """A session without a request or an open stream for longer is forgotten, as the SDK's."""
 
 MOVE_SECONDS = 10.0
-"""A session that the SDK did not take within this time is lost; its client is told 404 and begins anew."""
+"""A session that the SDK, once it is loaded, did not take within this time is lost; its client is told 404 and begins anew."""
 
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
 _BOTH = frozenset({b"application/json", b"text/event-stream"})
@@ -248,11 +249,12 @@ class LeanSessions:
             return
         session.moving = anyio.Event()
         try:
+            with anyio.CancelScope(shield=True):
+                manager = await self._app.sessions(scope)
             with anyio.move_on_after(MOVE_SECONDS, shield=True):
                 if session.stream is not None:
                     session.stream.moved = anyio.Event()
                 self._clients.move_lean(session.wire_id, session.inherit)
-                manager = await self._app.sessions(scope)
                 if await _repeat(manager, session, scope) and (stream := session.stream) is not None and stream.moved is not None:
                     stream.scope.cancel()
                     await stream.moved.wait()

@@ -54,11 +54,11 @@ class Told:
 class Stream:
     """A listening GET."""
 
-    __slots__ = ("_is_sending", "_send", "moved", "pending", "scope", "sent", "status")
+    __slots__ = ("_send", "_turn", "moved", "pending", "scope", "sent", "status")
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._is_sending = False
+        self._turn = anyio.Lock()
         self.pending: deque[bytes] = deque()
         """What its client has yet to take."""
         self.scope = anyio.CancelScope()
@@ -73,20 +73,16 @@ class Stream:
         """Send, after what waits. Cancelled, it is sent later."""
         if len(self.pending) < MAX_PENDING:
             self.pending.append(event)
-        await self.flush()
+        if not self._turn.locked():  # else whoever sends already sends this too
+            await self.flush()
 
     async def flush(self) -> None:
-        """Send what waits."""
-        if self._is_sending:
-            return
-        self._is_sending = True
-        try:
+        """Send what waits, after whoever sends already: nothing of theirs comes after this."""
+        async with self._turn:
             while self.pending:
                 await self._send({"type": "http.response.body", "body": self.pending[0], "more_body": True})
                 self.pending.popleft()
                 self.sent = time.monotonic()
-        finally:
-            self._is_sending = False
 
     async def go_on(self, message: Message) -> None:
         """The `send` of the SDK for a stream that has begun."""
@@ -98,8 +94,9 @@ class Stream:
             await self._send(message)
 
     async def close(self) -> None:
-        """It ends here."""
-        await self._send({"type": "http.response.body", "body": b""})
+        """It ends here, after what is being sent."""
+        async with self._turn:
+            await self._send({"type": "http.response.body", "body": b""})
 
 
 class LeanSession(Channel):

@@ -11,7 +11,7 @@ import binascii
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
@@ -27,7 +27,10 @@ LIST_TTL_MS = 5_000
 CACHE_SCOPE = "private"
 """Listings may differ by caller, so nobody in between may share them."""
 
-LISTINGS: Mapping[str, Kind | Literal["tools"]] = {
+Listed: TypeAlias = Kind | Literal["tools"]
+"""What is listed."""
+
+LISTINGS: Mapping[str, Listed] = {
     "tools/list": "tools",
     "resources/list": "resources",
     "resources/templates/list": "templates",
@@ -35,7 +38,13 @@ LISTINGS: Mapping[str, Kind | Literal["tools"]] = {
 }
 """Method → what it lists."""
 
-_WIRE_KEY: Mapping[Kind, str] = {"resources": "resources", "templates": "resourceTemplates", "prompts": "prompts"}
+WIRE_KEY: Mapping[Listed, str] = {
+    "tools": "tools",
+    "resources": "resources",
+    "templates": "resourceTemplates",
+    "prompts": "prompts",
+}
+"""Under which key a listing has its entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +73,11 @@ class ListHandler:
         await self._catalog.ready()
         kind = LISTINGS[method]
         if kind != "tools":
-            return self._page(asking, _WIRE_KEY[kind], KEY_OF[kind], self._catalog.wire(kind, asking.principal))
+            return self._page(asking, WIRE_KEY[kind], KEY_OF[kind], self._catalog.wire(kind, asking.principal))
         entries: Sequence[JsonObject] = self._catalog.wire_tools(asking.principal)
         if self._catalog.disclosure is not None:
             entries = self._catalog.disclosure.visible(entries, asking.scope)
-        return self._page(asking, "tools", "name", entries)
+        return self._page(asking, WIRE_KEY[kind], "name", entries)
 
     def _page(self, asking: Asking, wire_key: str, key: str, entries: Sequence[JsonObject]) -> JsonObject:
         start = 0 if asking.cursor is None else _position(asking.cursor, wire_key, key, entries)

@@ -7,7 +7,7 @@ valid, is left to it. A page is made once for callers that see the same, and its
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -19,7 +19,7 @@ from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, SERVER_INFO_META_KEY, RpcError
 from gateway.server.envelopes import ENVELOPE
-from gateway.server.lists import LISTINGS, Asking
+from gateway.server.lists import LISTINGS, WIRE_KEY, Asking, Listed
 from gateway.server.plain_entries import is_plain_of_2025, plain_entry
 from gateway.upstream.exchange import has_odd_number
 from gateway.upstream.hop import VIA_KEY
@@ -64,39 +64,29 @@ class Question:
         return b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (to_json(self.number), result)
 
 
-def plain_question(message: JsonObject) -> Question | None:
+def plain_question(message: JsonMapping) -> Question | None:
     """A valid request for what is answered here that asks for nothing else; its client's declaration is not looked at."""
-    if message.keys() != _REQUEST or message["jsonrpc"] != "2.0":
-        return None
-    number, method, params = message["id"], message["method"], message["params"]
-    if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(method, str) or method not in METHODS:
-        return None
-    if not isinstance(params, dict):
-        return None
-    fields = cast("JsonMapping", params)
-    cursor = fields.get("cursor")
-    if not fields.keys() <= ({"_meta"} if method == DISCOVER else {"_meta", "cursor"}) or not isinstance(cursor, str | None):
-        return None
-    if cursor is None and "cursor" in fields:
-        return None
-    meta = fields.get("_meta")
-    if not isinstance(meta, dict) or not is_plain_meta(cast("JsonMapping", meta)):
-        return None
-    return Question(number, method, VIA_KEY in meta, cursor)
+    return _question(message, METHODS, is_modern=True)
 
 
 def session_question(message: JsonMapping) -> Question | None:
     """A valid request for a listing in a 2025 session that asks for nothing else."""
+    return _question(message, LISTINGS.keys(), is_modern=False)
+
+
+def _question(message: JsonMapping, methods: Set[str], *, is_modern: bool) -> Question | None:
     number, method, params = message.get("id"), message.get("method"), message.get("params", {})
-    if not message.keys() <= _REQUEST or message.get("jsonrpc") != "2.0" or not isinstance(method, str) or method not in LISTINGS:
+    if not message.keys() <= _REQUEST or message.get("jsonrpc") != "2.0" or not isinstance(method, str) or method not in methods:
         return None
     if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict):
         return None
     fields = cast("JsonMapping", params)
-    cursor, meta = fields.get("cursor"), fields.get("_meta", {})
-    if not fields.keys() <= {"_meta", "cursor"} or (cursor is None and "cursor" in fields) or not isinstance(cursor, str | None):
+    if not fields.keys() <= ({"_meta"} if method == DISCOVER else {"_meta", "cursor"}):
         return None
-    if not isinstance(meta, dict) or meta.keys() & ENVELOPE or not is_plain_meta(cast("JsonMapping", meta)):
+    cursor, meta = fields.get("cursor"), fields.get("_meta", None if is_modern else {})
+    if not isinstance(cursor, str | None) or (cursor is None and "cursor" in fields) or not isinstance(meta, dict):
+        return None
+    if not is_plain_meta(cast("JsonMapping", meta)) or not (is_modern or meta.keys().isdisjoint(ENVELOPE)):
         return None
     return Question(number, method, VIA_KEY in meta, cursor)
 
@@ -158,9 +148,9 @@ class PlainAnswers:
         return encoded
 
 
-def _sieved(page: JsonObject, kind: str, *, is_modern: bool) -> JsonObject | None:
+def _sieved(page: JsonObject, kind: Listed, *, is_modern: bool) -> JsonObject | None:
     """The page with what the protocol has of its entries; `None` where one is for the SDK's models to judge."""
-    key = "resourceTemplates" if kind == "templates" else kind
+    key = WIRE_KEY[kind]
     listed = cast("Sequence[JsonObject]", page[key])
     if not is_modern and not all(is_plain_of_2025(entry) for entry in listed):
         return None

@@ -5,7 +5,7 @@ Loaded by `late_site` at the first request for it; the gate is before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -13,8 +13,6 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -35,9 +33,7 @@ MAX_KNOWN_USERS = 1024
 class Site:
     """The ASGI application of requests; `manager.run` must be going."""
 
-    def __init__(
-        self, sdk: SdkServer, settings: HttpSettings, places: Places, *, ready: Callable[[], bool], routes: Sequence[BaseRoute]
-    ) -> None:
+    def __init__(self, sdk: SdkServer, settings: HttpSettings, places: Places, *, routes: Sequence[BaseRoute]) -> None:
         """`routes` are those of other rooms."""
         security = TransportSecuritySettings(
             enable_dns_rebinding_protection=True, allowed_hosts=list(places.hosts), allowed_origins=list(places.origins)
@@ -46,16 +42,7 @@ class Site:
             sdk.mcp, security_settings=security, retry_interval=RETRY_MILLISECONDS, max_request_body_size=settings.max_request_bytes
         )
         self._users: dict[str, AuthenticatedUser] = {}
-
-        async def health(request: Request) -> Response:
-            return JSONResponse({"status": "ok"})
-
-        async def readiness(request: Request) -> Response:
-            is_ready = ready()
-            return JSONResponse({"status": "ready" if is_ready else "starting"}, 200 if is_ready else 503)
-
-        endpoint = Route(settings.path, StreamableHTTPASGIApp(self.manager))
-        site = Starlette(routes=[endpoint, Route("/health", health), Route("/ready", readiness), *routes])
+        site = Starlette(routes=[Route(settings.path, StreamableHTTPASGIApp(self.manager)), *routes])
         self._app = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site)))  # only redirects ask how the client came
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

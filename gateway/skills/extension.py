@@ -18,11 +18,6 @@ from gateway.skills.mime import MARKDOWN
 from gateway.skills.models import MANIFEST, Skill, SkillFile
 from gateway.tools.context import CallContext
 
-EXTENSION_ID = "io.modelcontextprotocol/skills"
-
-CAPABILITY: JsonObject = {"directoryRead": True}
-"""What the server declares under `capabilities.extensions[EXTENSION_ID]`."""
-
 PAGE_SIZE = 100
 """Entries per page: about 82 KB of real skills."""
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import anyio
 
-from gateway.errors import AskExpired, GatewayError
+from gateway.errors import AskExpired
 from gateway.tools.context import CallClock, CallContext
 from gateway.tools.waits import CANCELLED, PlainWait, own_task
 
@@ -174,20 +174,13 @@ async def run_within(
     try:
         if late is not None and late.takes(clock, seconds):
             try:
-                outcome = await work(ctx.limited(clock, slot))
+                return await work(ctx.limited(clock, slot))
             except CANCELLED:
                 if not clock.is_over:
                     raise
-            except GatewayError:
-                clock.is_left = True
-                await late.leave()
-                raise
-            else:
-                clock.is_left = True
-                await late.leave()
-                return outcome
             finally:
                 clock.is_left = True
+                await late.leave()
         else:
             if late is not None:
                 await own_task()

@@ -19,13 +19,14 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
 from gateway.policy.repeats import may_repeat
+from gateway.protocol import TASKS_EXTENSION
 from gateway.tools.context import CallContext, ClientProfile
 from gateway.tools.waits import own_task
 from gateway.upstream.callers import CallerSessions
 from gateway.upstream.children import Holder
 from gateway.upstream.connection import Connection
 from gateway.upstream.hop import extend_via
-from gateway.upstream.session import TASKS_EXTENSION, Envelope, Session, SessionHooks, open_session, with_extension
+from gateway.upstream.session import Envelope, Session, SessionHooks, open_session, with_extension
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.texts import hearing_readably
 from gateway.upstream.transport import Remote

@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
@@ -104,7 +104,9 @@ class PipeWriter:
 
     async def send(self, item: SessionMessage, /) -> None:
         """Write one message. Raises `BrokenResourceError` where the child takes none."""
-        await self._pipe.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+        line = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        is_answer = isinstance(item.message, JSONRPCResponse | JSONRPCError)
+        await (self._pipe.answer(line) if is_answer else self._pipe.write(line))
 
     async def aclose(self) -> None:
         """Nothing is written any more; the input is closed with the child."""

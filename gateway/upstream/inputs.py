@@ -19,6 +19,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.approvals import describe_sampling
 from gateway.policy.decision import Reject, Rewrite
 from gateway.policy.inputs import judge_input
+from gateway.protocol import SKILLS_EXTENSION, TASKS_EXTENSION
 from gateway.storage.records import Records
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals, Question
@@ -33,7 +34,7 @@ BUDGET_WINDOW_SECONDS = 3600.0
 
 SAMPLING = "sampling/createMessage"
 
-_NOT_RELAYED_EXTENSIONS = frozenset({"io.modelcontextprotocol/tasks", "io.modelcontextprotocol/skills"})
+_NOT_RELAYED_EXTENSIONS = frozenset({TASKS_EXTENSION, SKILLS_EXTENSION})
 """Extensions that end at this gateway: a server must not be told that it may use them."""
 
 

@@ -11,7 +11,7 @@ import anyio
 import anyio.abc
 
 from gateway.errors import ToolFailed
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import INTERNAL_ERROR, RpcError
 from gateway.sdk import load
 from gateway.upstream.exchange import Exchange, encode_message, report
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
 
 class StreamLink:
     """Streams of the SDK that somebody else opened, and nothing beside them."""
@@ -109,7 +110,7 @@ class _Desk:
         self._pipe = pipe
         self._taker = taker
         self._tasks = tasks
-        self._answering: dict[JsonValue, anyio.CancelScope] = {}
+        self._answering: dict[int | str, anyio.CancelScope] = {}
 
     def tells_progress(self, params: JsonMapping) -> bool:
         """Pass progress on, if it is that of a call of the exchange."""
@@ -127,18 +128,21 @@ class _Desk:
         elif isinstance(said, int | str):
             self._tasks.start_soon(self._answer, said, method, params)
         else:
-            if method == "notifications/cancelled" and (scope := self._answering.get(params.get("requestId"))) is not None:
+            taken_back = params.get("requestId") if method == "notifications/cancelled" else None
+            if isinstance(taken_back, int | str) and (scope := self._answering.get(taken_back)) is not None:
                 scope.cancel()
             self._tasks.start_soon(self._taker.hear, method, params, None)
 
     async def _answer(self, said: int | str, method: str, params: JsonMapping) -> None:
         message: JsonObject = {"jsonrpc": "2.0", "id": said}
-        with anyio.CancelScope() as self._answering[said]:
+        with anyio.CancelScope() as scope:
+            self._answering[said] = scope
             try:
                 message["result"] = await self._taker.answer(method, params, None)
             except RpcError as error:
                 message["error"] = _error(error)
-        self._answering.pop(said, None)
+        if self._answering.get(said) is scope:  # and not that of another under the same id
+            del self._answering[said]
         if len(message) == 2:
             return  # taken back: it gets no answer
         try:
@@ -146,7 +150,7 @@ class _Desk:
         except ToolFailed:
             line = encode_message({"jsonrpc": "2.0", "id": said, "error": _error(RpcError(INTERNAL_ERROR, "The answer is no JSON."))})
         with suppress(anyio.BrokenResourceError):
-            await self._pipe.write(line)
+            await self._pipe.answer(line)
 
 
 def _error(error: RpcError) -> JsonObject:

@@ -41,6 +41,9 @@ MAX_STDERR_LINE_BYTES = 65_536
 MAX_WAITING = 64
 """Messages that wait to be taken; then the child is not read."""
 
+MAX_UNREAD = 64
+"""Answers to requests of the child that wait until it reads; further ones are dropped."""
+
 FIRST_NUMBER = 1_000_000_001
 """Ids of the exchange's requests begin here: the SDK's dispatcher, which counts from one on the same pipe, does not come so far."""
 
@@ -95,6 +98,8 @@ class Pipe(asyncio.SubprocessProtocol):
         """Where calls want to hear how far they are."""
         self._writable: asyncio.Future[None] | None = None
         """While the child does not read."""
+        self._unread = 0
+        """Answers that wait for that."""
         self._lines: list[bytes] = []
         """Written at the end of this turn of the loop, together."""
         self._is_readable = True
@@ -159,6 +164,17 @@ class Pipe(asyncio.SubprocessProtocol):
         while self._writable is not None:
             await asyncio.shield(self._writable)
         self.write_now(line)
+
+    async def answer(self, line: bytes) -> None:
+        """As `write`, for the answer to a request of the child's own: one that asks on and on and does not read gets none."""
+        if self._unread >= MAX_UNREAD:
+            logger.debug("%s: an answer was dropped, as the server reads none", self._server)
+            return
+        self._unread += 1
+        try:
+            await self.write(line)
+        finally:
+            self._unread -= 1
 
     @property
     def is_writable(self) -> bool:

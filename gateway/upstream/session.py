@@ -50,6 +50,8 @@ from gateway.protocol import (
     NAME_BEARING_METHODS,
     PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
+    SKILLS_EXTENSION,
+    TASKS_EXTENSION,
     UNSUPPORTED_PROTOCOL_VERSION,
     RpcError,
 )
@@ -68,17 +70,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
-"""Id of the modern tasks extension (SEP-2663)."""
-
-SKILLS_EXTENSION = "io.modelcontextprotocol/skills"
-"""Id of the skills extension (SEP-2640)."""
-
 PROBE_TIMEOUT_SECONDS = 10.0
 """How long `server/discover` may take before the server is taken for a legacy one."""
 
 MAX_UNTOLD = 64
 """Reports of one call's progress that wait for a slow caller; further ones are dropped."""
+
+MAX_ASKED = 1_000
+"""Requests of one server that are being answered; further ones are refused."""
+
+MAX_UNHEARD = 1_000
+"""Notifications of one server that wait for slow callers; further log messages are dropped."""
 
 _NO_ANSWERS = frozenset(
     {
@@ -190,6 +192,8 @@ class Session:
         self._client = client
         self._running: dict[int, CallContext] = {}
         """Calls to which the server may say something without naming them."""
+        self._asked = self._unheard = 0
+        """Requests being answered, notifications being passed on."""
         self._listens = 0
         self._level: LogLevel | None = None
         self.listed_tools: Mapping[str, str] | None = None
@@ -449,7 +453,10 @@ class Session:
             return {}
         if method not in ("sampling/createMessage", "elicitation/create", "roots/list"):
             raise RpcError(METHOD_NOT_FOUND, "Method not found", method)
+        if self._asked >= MAX_ASKED:
+            raise RpcError(INTERNAL_ERROR, f"{MAX_ASKED} requests wait for their answers already; wait for some of them.")
         ctx = ctx or self._only_caller()
+        self._asked += 1
         try:
             return await self._hooks.answer({"method": method, "params": dict(params)}, ctx)
         except ModelError as error:
@@ -463,6 +470,8 @@ class Session:
         except Exception:  # as the SDK's dispatcher: a mistake of ours costs this one answer
             logger.exception("%s: %s could not be answered", self.server, method)
             raise RpcError(INTERNAL_ERROR, "Internal server error") from None
+        finally:
+            self._asked -= 1
 
     async def hear(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         """As `Taker`."""
@@ -470,10 +479,16 @@ class Session:
             return
         if method == "notifications/tools/list_changed":
             self.forget_tools()
+        if self._unheard >= MAX_UNHEARD and method == "notifications/message":
+            logger.debug("%s: a log message was dropped, as those before it are not taken", self.server)
+            return
+        self._unheard += 1
         try:
             await self._hooks.notified(method, params, ctx or self._only_caller())
         except Exception:  # as the SDK's dispatcher: what a caller does with it is no affair of the server's connection
             logger.exception("%s: %s could not be taken", self.server, method)
+        finally:
+            self._unheard -= 1
 
     def _only_caller(self) -> CallContext | None:
         """The call a message belongs to when only one downstream session has calls running, else `None`."""

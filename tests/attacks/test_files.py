@@ -19,9 +19,7 @@ from gateway.workflows.loader import parse_workflow
 from tests.fakes.running import ROOT
 
 pytestmark = [pytest.mark.attack(32), pytest.mark.fault(26), pytest.mark.timeout(120)]
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
-FEW = settings(max_examples=50, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW)
-"""In every run of the tests the same ones; `make faults` looks further."""
+FEW = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 MANY = settings(FEW, max_examples=2_000, derandomize=False)
 KEYS = [

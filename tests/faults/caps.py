@@ -202,6 +202,24 @@ CAPS: tuple[Cap, ...] = (
         "test_an_answer_larger_than_is_taken_says_so_at_once",
     ),
     Cap(
+        "gateway.upstream.session:MAX_ASKED",
+        "requests of a server that are being answered",
+        "tests/upstream/test_pipe.py",
+        "test_a_child_that_asks_on_and_on_is_refused_what_is_too_much_and_holds_up_no_call",
+    ),
+    Cap(
+        "gateway.upstream.session:MAX_UNHEARD",
+        "its log messages that wait for slow callers",
+        "tests/upstream/test_pipe.py",
+        "test_log_messages_that_nobody_takes_are_dropped_and_what_changed_is_not",
+    ),
+    Cap(
+        "gateway.upstream.pipe:MAX_UNREAD",
+        "answers to a child process that does not read",
+        "tests/upstream/test_pipe.py",
+        "test_a_child_that_asks_and_does_not_read_piles_up_no_answers",
+    ),
+    Cap(
         "gateway.upstream.pool:MAX_HEAD_BYTES",
         "the head of an answer",
         "tests/upstream/test_pool.py",

@@ -34,7 +34,7 @@ def test_a_reader_survives_seeds_spoiled_in_one_place(name: str) -> None:
     for seed in SEEDS[name]:
         target(seed)
 
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(max_examples=60)
     @given(st.one_of(st.binary(max_size=200), *map(spoiled, SEEDS[name])))
     def feed(data: bytes) -> None:
         target(data)

@@ -91,7 +91,8 @@ def test_with_keys_nobody_enters_without_one_and_revoking_the_last_one_keeps_it_
         assert status(authorization="Bearer gk_wrong_key") == 401
         assert status(**bearer) == 200
         assert httpx2.get(url.replace("/mcp", "/status.json")).status_code == 401
-        assert httpx2.get(url.replace("/mcp", "/health")).status_code == 200
+        for method, wanted in {"GET": 200, "HEAD": 200, "POST": 405, "OPTIONS": 405}.items():
+            assert {httpx2.request(method, url.replace("/mcp", path)).status_code for path in ("/health", "/ready")} == {wanted}, method
         keys(config, "revoke", made["id"])
         assert status(**bearer) == 401
         assert status() == 401

@@ -19,6 +19,7 @@ from gateway.config.models import HttpSettings
 from gateway.config.policies import SourcePolicy
 from gateway.server.build import GatewayServer
 from gateway.server.http import build_http_app
+from gateway.server.lean_session import Stream
 from gateway.server.underway import HAND_ON_SECONDS
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import InputRequired
@@ -417,3 +418,23 @@ async def test_no_more_sessions_are_opened_than_there_may_be_of_both_kinds(tmp_p
         assert (full.status_code, messages(full)[0]["error"]["message"]) == (503, "Too many open sessions")
         assert (await door.http.delete(door.url, headers=first.headers)).status_code == 200
         assert (await door.post(hello())).status_code == 200
+
+
+async def test_a_stream_ends_after_what_is_being_sent_on_it() -> None:
+    sent: list[Any] = []
+    reads = anyio.Event()
+
+    async def send(message: Any) -> None:
+        await reads.wait()
+        sent.append(message)
+
+    stream = Stream(send)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.write, b"a")
+            await anyio.wait_all_tasks_blocked()
+            await stream.write(b"b")
+            tasks.start_soon(stream.close)
+            await anyio.wait_all_tasks_blocked()
+            reads.set()
+    assert [(message["body"], message.get("more_body", False)) for message in sent] == [(b"a", True), (b"b", True), (b"", False)]

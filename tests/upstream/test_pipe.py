@@ -17,8 +17,8 @@ from gateway.config.models import StdioServer
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
 from gateway.tools.context import CallContext
-from gateway.upstream.pipe import ChildLog, PipeExchange
-from gateway.upstream.session import Session, open_session
+from gateway.upstream.pipe import MAX_UNREAD, ChildLog, PipeExchange
+from gateway.upstream.session import MAX_ASKED, MAX_UNHEARD, Session, open_session
 from gateway.upstream.standins import TOO_LARGE
 from gateway.upstream.stdio import open_stdio
 
@@ -51,12 +51,13 @@ class Heard:
 
 
 @asynccontextmanager
-async def child(script: str, log: list[str] | None = None, *, max_line_bytes: int = 1 << 20) -> AsyncGenerator[PipeExchange]:
+async def child(script: str, log: list[str] | Heard | None = None, *, max_line_bytes: int = 1 << 20) -> AsyncGenerator[PipeExchange]:
     """A child with this loop, and the short cut to it."""
     entry = StdioServer(command=sys.executable, args=["-S", "-c", START + script])
+    owner = log if isinstance(log, Heard) else Heard([] if log is None else log)
     with anyio.fail_after(SECONDS):
         async with open_stdio("up", entry, ChildLog(), max_line_bytes=max_line_bytes) as link:
-            async with open_session("up", link, Heard([] if log is None else log), client={"name": "test", "version": "1"}) as session:
+            async with open_session("up", link, owner, client={"name": "test", "version": "1"}) as session:
                 assert isinstance(session.exchange, PipeExchange)
                 yield session.exchange
 
@@ -219,3 +220,78 @@ hear()
                     if len(heard) == 3_000:
                         tasks.cancel_scope.cancel()
     assert heard == list(range(3_000))
+
+
+class Stuck(Heard):
+    """Nothing that it is asked or told is over before the end."""
+
+    async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
+        self.log.append("asked")
+        await anyio.sleep_forever()
+        return {}
+
+    async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
+        self.log.append(method)
+        await anyio.sleep_forever()
+
+
+async def test_a_child_that_asks_on_and_on_is_refused_what_is_too_much_and_holds_up_no_call() -> None:
+    script = f"""
+message = hear()
+for n in range({MAX_ASKED} + 100):
+    say(id=n, method="roots/list")
+done(message, "asked")
+heard = [hear() for _ in range(101)]
+[message] = [message for message in heard if "method" in message]
+done(message, [message["error"]["code"] for message in heard if "error" in message])
+"""
+    owner = Stuck([])
+    async with child(script, owner) as exchange:
+        assert await ask(exchange, "a") == "asked"
+        assert await ask(exchange, "b") == [-32603] * 100
+        assert owner.log == ["asked"] * MAX_ASKED
+
+
+async def test_a_child_that_asks_and_does_not_read_piles_up_no_answers() -> None:
+    script = """
+message = hear()
+for n in range(10_000):
+    say(id=n, method="ping")
+done(message, "asked")
+answers = 0
+message = hear()
+while "method" not in message:
+    answers += 1
+    message = hear()
+done(message, answers)
+"""
+    async with child(script) as exchange:
+        assert await ask(exchange, "a") == "asked"
+        assert len(anyio.get_running_tasks()) < MAX_UNREAD + 20
+        assert MAX_UNREAD < await ask(exchange, "b") < 10_000
+
+
+async def test_log_messages_that_nobody_takes_are_dropped_and_what_changed_is_not() -> None:
+    script = f"""
+message = hear()
+for n in range({MAX_UNHEARD} + 100):
+    say(method="notifications/message", params={{"level": "info", "data": n}})
+say(method="notifications/tools/list_changed")
+done(message, "said")
+"""
+    owner = Stuck([])
+    async with child(script, owner) as exchange:
+        assert await ask(exchange, "a") == "said"
+        assert owner.log == ["notifications/message"] * MAX_UNHEARD + ["notifications/tools/list_changed"]
+
+
+async def test_what_is_taken_back_by_no_id_costs_nothing() -> None:
+    script = """
+while True:
+    message = hear()
+    for said in ([], {}, None, 1.5, True):
+        say(method="notifications/cancelled", params={"requestId": said})
+    done(message, "yes")
+"""
+    async with child(script) as exchange:
+        assert [await ask(exchange, text) for text in "ab"] == ["yes", "yes"]

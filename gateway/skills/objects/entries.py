@@ -11,8 +11,7 @@ import anyio
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.skills import judge_entry
-
-EXTENSION_ID = "io.modelcontextprotocol/skills"
+from gateway.protocol import SKILLS_EXTENSION
 
 MAX_PAGES = 1_000
 """Pages of one list; a server whose list never ends is cut off."""
@@ -24,7 +23,7 @@ REQUEST_SECONDS = 60.0
 def has_extension(session: object) -> bool:
     """Whether the server at the other end declares the extension; not before it was met."""
     extensions = getattr(getattr(session, "server_capabilities", None), "extensions", None)
-    return isinstance(extensions, dict) and EXTENSION_ID in extensions
+    return isinstance(extensions, dict) and SKILLS_EXTENSION in extensions
 
 
 async def list_entries(session: object) -> list[JsonMapping]:

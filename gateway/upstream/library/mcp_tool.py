@@ -30,6 +30,7 @@ from gateway.errors import (
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
+from gateway.protocol import TASKS_EXTENSION
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals, approved_in_run
 from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition
@@ -49,7 +50,7 @@ from gateway.upstream.link import Link as UpstreamLink
 from gateway.upstream.link import Streams
 from gateway.upstream.links import StreamLink
 from gateway.upstream.listing import Listed, list_all, to_listed
-from gateway.upstream.session import TASKS_EXTENSION, Envelope, Session, open_session, with_extension
+from gateway.upstream.session import Envelope, Session, open_session, with_extension
 from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
 from gateway.upstream.tool import RemoteTool
 
