@@ -137,6 +137,7 @@ class Underway:
     __slots__ = (
         "_clock",
         "_context",
+        "_has_begun",
         "_is_in_step",
         "_is_taken",
         "_late",
@@ -165,7 +166,7 @@ class Underway:
         self._then: Callable[[], None] | None = None
         self._watched: list[Underway] | None = None
         self._taken: asyncio.Future[None] | None = None
-        self._is_in_step = self._is_taken = self._wants_task = False
+        self._is_in_step = self._is_taken = self._wants_task = self._has_begun = False
         self.is_over = self.is_cancelled = False
         """It has ended in some way; it was cancelled from without."""
         self.result: ToolOutcome | None = None
@@ -239,7 +240,7 @@ class Underway:
             self._clock.clock.abandon()
         if self._task is None:
             self._have_task()  # which begins with it
-        else:
+        elif self._has_begun:
             self._task.cancel()
 
     # -- without a task ------------------------------------------------------------------------------------------
@@ -292,6 +293,7 @@ class Underway:
     @types.coroutine
     def _steps(self) -> Generator[Any, None, ToolOutcome]:
         """All later steps. Whoever sent the work to sleep wakes this, so what the work waits for is handed on."""
+        self._has_begun = True
         clock = self._clock.clock
         error: BaseException | None = asyncio.CancelledError() if self.is_cancelled else None
         is_over = error is not None and self._step(error)

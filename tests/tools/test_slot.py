@@ -10,8 +10,8 @@ import pytest
 
 from gateway.server.underway import Patience, Underway
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import LateClock
-from gateway.tools.slot import Limiter
+from gateway.tools.context import CallContext, LateClock
+from gateway.tools.slot import Limiter, run_within
 from gateway.tools.waits import PlainWait
 
 
@@ -128,3 +128,32 @@ async def test_more_places_let_those_in_who_wait_and_fewer_take_none_away() -> N
             assert not limiter.take_now()
             gate.set()
     assert (inside, limiter.held) == ([0, 1, 2, 3], 0)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+async def test_a_call_that_is_handed_on_and_ended_at_once_hears_of_it_and_gives_its_place_back(turns: int) -> None:
+    limiter, late, heard = Limiter(1), LateClock(1.0), list[str]()
+
+    async def work(ctx: CallContext) -> ToolOutcome:
+        try:
+            return Complete.text(await PlainWait[str]())
+        except asyncio.CancelledError:
+            heard.append("cancelled")
+            raise
+
+    async def run() -> ToolOutcome:
+        outcome = await run_within(limiter, 60, CallContext(late_clock=late), work)
+        assert outcome is not None
+        return outcome
+
+    call = Underway(run(), late)
+    call.hand_on()
+    for _ in range(turns):
+        await anyio.lowlevel.checkpoint()
+    with anyio.fail_after(20):
+        call.cancel()
+        await call.end()
+        while not call.is_over:
+            await anyio.lowlevel.checkpoint()
+    assert isinstance(call.error, asyncio.CancelledError)
+    assert (heard, limiter.held) == (["cancelled"], 0)
