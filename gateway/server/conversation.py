@@ -97,9 +97,9 @@ class Conversation:
             return False
         begun = self._direct.begin_line(message, LOCAL)
         if begun is not None:
-            await self._begin()
             self._calls[key] = begun
-            self._tasks.start_soon(self._call, begun, message, line)
+            self._tasks.start_soon(self._call, begun, message, line)  # which ends it, also where the wait for room is cancelled
+            await self._begin()
             return True
         question = plain_question(message)
         if question is None:

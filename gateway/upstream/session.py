@@ -70,17 +70,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PROBE_TIMEOUT_SECONDS = 10.0
-"""How long `server/discover` may take before the server is taken for a legacy one."""
-
-MAX_UNTOLD = 64
-"""Reports of one call's progress that wait for a slow caller; further ones are dropped."""
-
 MAX_ASKED = 1_000
 """Requests of one server that are being answered; further ones are refused."""
 
 MAX_UNHEARD = 1_000
 """Notifications of one server that wait for slow callers; further log messages are dropped."""
+
+PROBE_TIMEOUT_SECONDS = 10.0
+"""How long `server/discover` may take before the server is taken for a legacy one."""
+
+MAX_UNTOLD = 64
+"""Reports of one call's progress that wait for a slow caller; further ones are dropped."""
 
 _NO_ANSWERS = frozenset(
     {

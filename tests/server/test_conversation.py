@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.server.stdio import stdio_server
@@ -208,18 +209,37 @@ async def test_a_call_whose_answer_nobody_waits_for_is_ended(tmp_path: Path, way
         async with house.server, anyio.create_task_group() as tasks:
             talk = Conversation(house.server, paper.write, tasks)
             await talk.take(json.dumps(call("x")).encode())
+            while not house.echo.calls:  # what has not begun has nobody to tell
+                await anyio.lowlevel.checkpoint()
             if way == "taken back":
                 await talk.take(json.dumps({**READY, "method": "notifications/cancelled", "params": {"requestId": "x"}}).encode())
             elif way == "the client leaves":
                 await talk.end()
             else:
                 tasks.cancel_scope.cancel()
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True), anyio.fail_after(5):
                 await house.echo.cancelled.wait()
             await talk.end()
             tasks.cancel_scope.cancel()
     assert len(house.echo.calls) == 1
     assert all("error" in message for message in paper.said)
+
+
+async def test_a_call_that_waits_for_room_when_the_gateway_stops_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.server.conversation.MAX_PLAIN", 0)
+    house, paper = House(tmp_path), Paper()
+    house.echo.seconds = 60
+    await house.catalog.refresh()
+    with anyio.fail_after(10):
+        async with house.server, anyio.create_task_group() as tasks:
+            talk = Conversation(house.server, paper.write, tasks)
+            tasks.start_soon(talk.take, json.dumps(call("x")).encode())
+            while not house.echo.calls:
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True), anyio.fail_after(5):
+                await house.echo.cancelled.wait()
+    assert paper.said == []
 
 
 async def test_a_question_taken_back_is_not_answered(tmp_path: Path) -> None:
