@@ -249,9 +249,9 @@ class LeanSessions:
             return
         session.moving = anyio.Event()
         try:
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True) as limit:
                 manager = await self._app.sessions(scope)
-            with anyio.move_on_after(MOVE_SECONDS, shield=True):
+                limit.deadline = anyio.current_time() + MOVE_SECONDS
                 if session.stream is not None:
                     session.stream.moved = anyio.Event()
                 self._clients.move_lean(session.wire_id, session.inherit)
