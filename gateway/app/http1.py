@@ -25,6 +25,7 @@ import httptools
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from gateway.app.exchange import HIGH_WATER_BYTES, STATUS_LINES, Begun, Exchange, Take
+from gateway.app.heap import Heap
 from gateway.tools.together import Together
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Http1(asyncio.Protocol):
     unread_seconds: float
     """How long an answer may wait for its reader; then the connection is cut."""
     together: Together
+    heap: Heap
     """Of all connections."""
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: object = None) -> None:
@@ -201,9 +203,10 @@ class Http1(asyncio.Protocol):
         self.transport.write(data)
 
     def write_parts(self, parts: Iterable[bytes | memoryview]) -> None:
-        """Send one after the other, after what is held."""
+        """Send a large answer, one part after the other, after what is held."""
         self.flush()
         self.transport.writelines(parts)
+        self.heap.used()
 
     def write_soon(self, data: bytes) -> None:
         """Send at the end of this turn of the loop, with what others have to send."""
@@ -477,6 +480,7 @@ def patient_protocol(settings: HttpSettings, take: Take | None = None) -> type[H
 
     class Patient(Http1):
         together = Together()
+        heap = Heap()
         short_cut = staticmethod(take) if take is not None else None
         head_seconds = settings.head_seconds
         body_seconds = settings.body_seconds

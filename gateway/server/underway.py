@@ -339,6 +339,8 @@ class Underway:
     def _end(self, result: ToolOutcome | None, error: BaseException | None) -> None:
         self.result, self.error = result, error
         self.is_over, self._is_in_step = True, False
+        if self._late is not None:
+            self._late.hand_on = None  # or the two keep each other, and the result, until garbage is collected
         self._settle()
 
     def _settle(self) -> None:

@@ -68,8 +68,8 @@ class Received(dict[str, JsonValue]):
 
     __slots__ = ("encoded", "verbatim")
 
-    def __init__(self, result: JsonObject, encoded: bytes, verbatim: Verbatim | None) -> None:
-        """Takes over the members of `result`; `encoded` holds them, among others, and `verbatim` is a long text of it."""
+    def __init__(self, result: JsonObject, encoded: tuple[bytes, ...], verbatim: Verbatim | None) -> None:
+        """Takes over the members of `result`; `encoded` holds them, among others, in parts, and `verbatim` is a long text of it."""
         super().__init__(result)
         self.encoded = encoded
         self.verbatim = verbatim
@@ -81,8 +81,8 @@ class Complete:
 
     result: JsonObject
     """`content` (list of content blocks) and optionally `structuredContent`, `isError`, `_meta`."""
-    encoded: bytes | None = field(default=None, compare=False, repr=False)
-    """JSON that all of `result` was read from, where it is at hand: it tells at a glance what a walk through `result` would."""
+    encoded: tuple[bytes, ...] | None = field(default=None, compare=False, repr=False)
+    """JSON that all of `result` was read from, in parts, where it is at hand: it tells at a glance what a walk through `result` would."""
     verbatim: Verbatim | None = field(default=None, compare=False, repr=False)
     """A long text of `result` with its JSON, likewise."""
 

@@ -379,7 +379,7 @@ class GuardedTool:
         if isinstance(outcome, TaskStarted):
             self._readable(outcome.task)
             return outcome
-        if not isinstance(outcome, Complete) or (outcome.encoded is not None and not may_hide(outcome.encoded)):
+        if not isinstance(outcome, Complete) or (outcome.encoded is not None and not any(map(may_hide, outcome.encoded))):
             return outcome
         verdict = judge_result_text(outcome.result, self._policy.hidden_text)
         match verdict:
@@ -402,7 +402,7 @@ class GuardedTool:
     async def _limited(self, outcome: ToolOutcome, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
         policy = self._policy
         if isinstance(outcome, Complete):
-            known = len(outcome.encoded) if outcome.encoded is not None else None
+            known = sum(map(len, outcome.encoded)) if outcome.encoded is not None else None
             verdict = judge_result(outcome.result, policy.max_result_bytes, policy.max_kept_bytes, known)
         elif isinstance(outcome, InputRequired):
             verdict = judge_asks(dict(outcome.requests), policy.max_result_bytes)

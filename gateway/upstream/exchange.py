@@ -26,7 +26,7 @@ from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
 from gateway.tools.base import Received
-from gateway.tools.verbatim import LONG_BYTES, verbatim_of
+from gateway.tools.verbatim import decode
 from gateway.tools.waits import own_task
 from gateway.upstream.events import Events
 from gateway.upstream.standins import LOST, NOT_SENT, TOO_LARGE, too_large, turned_away
@@ -179,24 +179,27 @@ class Exchange:
             raise RpcError(INTERNAL_ERROR, "Server returned an error response")
         if not is_json:
             raise RpcError(INVALID_REQUEST, f"Unexpected content type: {kind.decode('latin-1')}")
-        body = self._read(answer)
-        message = _decoded(body)
+        try:
+            message, encoded, verbatim = decode(self._read(answer))
+        except ValueError:
+            raise _no_json() from None
         result = _result_of(message, number)
         if result is None:
             raise error_of(message) or RpcError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
-        return received(cast("JsonObject", message), result, body)
+        return Received(result, encoded, verbatim)
 
     def _read(self, answer: Answer) -> bytes:
-        """The body without the coding that the server put on although none was asked for."""
+        """The body, which is taken out of the answer, without the coding that the server put on although none was asked for."""
         coding = answer.headers.get(b"content-encoding", b"identity").strip().lower()
+        said, answer.body = answer.body, b""
         if coding in (b"identity", b""):
-            return answer.body
+            return said
         if coding not in (b"gzip", b"x-gzip", b"deflate"):
             raise RpcError(PARSE_ERROR, "Failed to parse JSON response: its coding was not asked for")
         limit = self._pool.max_body_bytes
         inflater = zlib.decompressobj(wbits=47 if coding != b"deflate" else 15)
         try:
-            body = inflater.decompress(answer.body, limit)
+            body = inflater.decompress(said, limit)
         except zlib.error:
             raise RpcError(PARSE_ERROR, "Failed to parse JSON response: its coding is broken") from None
         if inflater.unconsumed_tail:
@@ -286,12 +289,11 @@ def _decoded(data: bytes, what: str = "JSON response") -> JsonValue:
     try:
         return from_json(data)
     except ValueError:
-        raise RpcError(PARSE_ERROR, f"Failed to parse {what}: it is no JSON") from None
+        raise _no_json(what) from None
 
 
-def received(message: JsonObject, result: JsonObject, encoded: bytes) -> Received:
-    """The result of an answer with what it was read from."""
-    return Received(result, encoded, verbatim_of(message, encoded) if len(encoded) >= LONG_BYTES else None)
+def _no_json(what: str = "JSON response") -> RpcError:
+    return RpcError(PARSE_ERROR, f"Failed to parse {what}: it is no JSON")
 
 
 def _result_of(message: JsonValue, number: int) -> JsonObject | None:

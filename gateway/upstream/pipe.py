@@ -26,8 +26,10 @@ from pydantic_core import from_json
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, RpcError
+from gateway.tools.base import Received
+from gateway.tools.verbatim import decode
 from gateway.tools.waits import PlainWait, own_task
-from gateway.upstream.exchange import Hear, Progress, encode_message, error_of, received
+from gateway.upstream.exchange import Hear, Progress, encode_message, error_of
 from gateway.upstream.standins import TOO_LARGE, too_large
 
 logger = logging.getLogger(__name__)
@@ -245,7 +247,7 @@ class Pipe(asyncio.SubprocessProtocol):
     def _settle(self, line: bytes) -> bool:
         """Give an answer to the call that waits for it; whether it was one."""
         try:
-            message: JsonValue = from_json(line)
+            message, encoded, verbatim = decode(line)
         except ValueError:
             return False
         if not isinstance(message, dict):
@@ -255,7 +257,7 @@ class Pipe(asyncio.SubprocessProtocol):
         if number not in self._calls or "method" in fields or fields.get("jsonrpc") != "2.0":
             return False
         result = fields.get("result")
-        outcome = received(fields, cast("JsonObject", result), line) if isinstance(result, dict) else error_of(fields)
+        outcome = Received(cast("JsonObject", result), encoded, verbatim) if isinstance(result, dict) else error_of(fields)
         if outcome is None:
             return False
         self._answer(number, outcome)

@@ -3,51 +3,113 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
 from pydantic_core import from_json, to_json
 
-from gateway.tools.verbatim import encode_around, verbatim_of
+from gateway.tools.verbatim import Verbatim, decode, encode_around
 
 LINE = 'The fox said "hello" in C:\\temp, and went on its way.\n\t'
 TEXT = LINE * 2000
 
 
-def answer(text: str) -> dict[str, Any]:
-    content = [{"type": "text", "text": "short"}, {"type": "text", "text": text}]
-    return {"jsonrpc": "2.0", "id": 1, "result": {"resultType": "complete", "content": content}}
+def answer(*texts: str, **more: Any) -> dict[str, Any]:
+    content = [{"type": "text", "text": text} for text in texts]
+    return {"jsonrpc": "2.0", "id": 1, "result": {"resultType": "complete", "content": content, **more}}
 
 
-PLAIN, SPACED = to_json(answer(TEXT)), json.dumps(answer(TEXT)).encode()
-WAYS = {"compact": PLAIN, "spaced": SPACED, "no escapes": to_json(answer("ä" * 70_000)), "short": to_json(answer("a"))}
-DECEITS = {
-    "an escape that need not be one": PLAIN.replace(b"fox", b"f\\u006fx"),
-    "a colon that is one": SPACED.replace(b"fox", b"f\\u003ax", 1),
-    "the name twice, the judged one last": PLAIN.replace(b'"text":"The', b'"text":"evil","text":"The', 1),
-    "the same with backslashes to make up for it": PLAIN.replace(b'"text":"The', b'"text":"' + b'\\"' * 40 + b'","text":"The', 1),
-    "the name twice, the judged one short": PLAIN.replace(b"way.\\n\\t", b'way.","text":"The end', 1),
-    "a second block in it": PLAIN.replace(b"way.\\n\\t", b'way."},{"type":"text","text":"The', 1),
-    "a second result": PLAIN[:-1] + b',"result":' + to_json(answer(TEXT + "x")["result"]) + b"}",
-    "other spacing": PLAIN.replace(b'"content":', b'"content"  : '),
+def with_inside(data: bytes, what: bytes) -> bytes:
+    """`what` in the middle of the long text."""
+    at = data.index(b"way.", len(data) // 2)
+    return data[:at] + what + data[at:]
+
+
+PLAIN, SPACED = to_json(answer("short", TEXT)), json.dumps(answer("short", TEXT), indent=2).encode()
+APART = {
+    "compact": PLAIN,
+    "spaced": SPACED,
+    "one text alone": to_json(answer(TEXT)),
+    "one before short ones": to_json(answer(TEXT, "short", "\\")),
+    "no escapes": to_json(answer("ä" * 70_000)),
+    "not in ASCII": to_json(answer(TEXT + "ä\U0001f600")),
+    "all in ASCII": json.dumps(answer(TEXT + "ä\U0001f600")).encode(),
+    "many backslashes": to_json(answer("\\\\a" * 35_000)),
+    "many quotes": to_json(answer('"' * 70_000)),
+    "with structured content": to_json(answer(TEXT, structuredContent={"a": [{"b": "c"}]}, isError=False)),
+    "escapes that need not be": PLAIN.replace(b"fox", b"f\\u006fx"),
+    "the name twice, the last one long": PLAIN.replace(b'"text":"The', b'"text":"evil","text":"The', 1),
+}
+WHOLE = {
+    "short": to_json(answer("a")),
+    "two long texts": to_json(answer(TEXT, TEXT)),
+    "the same text twice": to_json(answer(TEXT, structuredContent={"result": TEXT})),
+    "a long text elsewhere": to_json({"jsonrpc": "2.0", "id": 1, "result": {"content": [], "structuredContent": {"text": TEXT}}}),
+    "a long name": to_json({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": "a", TEXT: "b"}]}}),
+    "no result": to_json({"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": TEXT}}),
+    "no object": to_json([TEXT]),
+    "the name twice, the last one short": PLAIN.replace(b'"}]}}', b'","text":"The end"}]}}'),
+    "the name twice, both long": with_inside(PLAIN, b'","text":"'),
+    "another name in it": with_inside(PLAIN, b'","more":"'),
+    "a second block in it": with_inside(PLAIN, b'"},{"type":"text","text":"'),
+    "nothing but backslashes": to_json(answer("\\" * 70_000)),
+    "a second result": PLAIN[:-1] + b',"result":' + to_json(answer("x")["result"]) + b"}",
+    "only spaces": b'{"jsonrpc":"2.0","id":1,"result":{"content":[' + b" " * 70_000 + b'{"type":"text","text":"a"}]}}',
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_an_answer_is_read_as_what_came_whichever_way_it_was_written(way: str) -> None:
-    message = from_json(WAYS[way])
-    verbatim = verbatim_of(message, WAYS[way])
-    assert (verbatim is None) == (way == "short")
+def sent(message: Any, verbatim: Verbatim | None) -> bytes:
+    return b"".join(encode_around(message, verbatim)) if verbatim is not None else to_json(message)
+
+
+@pytest.mark.parametrize("way", APART)
+def test_a_long_text_is_set_apart_and_written_as_it_came_whichever_way_that_was(way: str) -> None:
+    message, encoded, verbatim = decode(APART[way])
+    assert message == from_json(APART[way]) and b"".join(encoded) == APART[way]
+    assert verbatim is not None and bytes(verbatim.encoded) == encoded[1]
     again = {"jsonrpc": "2.0", "id": "other", "result": {**message["result"], "_meta": {"a": 1}}}
-    assert from_json(b"".join(encode_around(again, verbatim))) == again
+    written = sent(again, verbatim)
+    assert json.loads(written) == again and encoded[1] in written
+    assert written.count(b'"result":') == 1 and written.count(b'"text":') == len(message["result"]["content"])
 
 
-@pytest.mark.parametrize("deceit", DECEITS)
-def test_what_could_be_read_otherwise_is_written_anew(deceit: str) -> None:
-    message = from_json(DECEITS[deceit])
-    verbatim = verbatim_of(message, DECEITS[deceit])
-    if verbatim is not None:
-        assert json.loads(bytes(verbatim.encoded), object_pairs_hook=list) == verbatim.text
-    encoded = b"".join(encode_around(message, verbatim))
-    assert json.loads(encoded, object_pairs_hook=dict) == message
-    assert encoded.count(b'"result":') == 1 and encoded.count(b'"text":') == len(message["result"]["content"])
+@pytest.mark.parametrize("way", WHOLE)
+def test_what_is_not_one_long_text_for_certain_is_read_and_written_as_a_whole(way: str) -> None:
+    message, encoded, verbatim = decode(WHOLE[way])
+    assert (message, encoded, verbatim) == (from_json(WHOLE[way]), (WHOLE[way],), None)
+
+
+def test_a_text_that_was_changed_since_is_written_as_it_is_now() -> None:
+    message, _, verbatim = decode(PLAIN)
+    message["result"]["content"][1]["text"] = "other"
+    assert json.loads(sent(message, verbatim)) == message
+
+
+@pytest.mark.parametrize(
+    "broken", [PLAIN[:-1], PLAIN + b"}", b"\xff" + PLAIN, *(with_inside(PLAIN, b) for b in (b"\\x", b"\n", b"\xff", b'"'))]
+)
+def test_what_is_no_json_is_not_read(broken: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode(broken)
+
+
+def test_whatever_is_read_is_what_the_parser_reads_of_the_whole() -> None:
+    chance = random.Random(1)
+    pieces = [b'"', b"\\", b",", b'"text":"', b'"},{"', b"\\u0022", b'"}]', b"}", b"\x00", b"\xc3\xa4", b'","text":"', b"\\\\"]
+    for _ in range(300):
+        data = bytearray(chance.choice([PLAIN, SPACED, APART["one before short ones"], WHOLE["two long texts"]]))
+        for _ in range(chance.randint(1, 3)):
+            near = chance.choice([0, len(data) - 200, len(data) - 4300, chance.randrange(len(data) - 200)])
+            at = near + chance.randrange(200)
+            data[at : at + chance.randint(0, 2)] = chance.choice(pieces)
+        try:
+            expected = from_json(bytes(data))
+        except ValueError:
+            with pytest.raises(ValueError):
+                decode(bytes(data))
+            continue
+        message, _, verbatim = decode(bytes(data))
+        assert message == expected
+        if isinstance(message, dict) and verbatim is not None:
+            assert json.loads(sent(message, verbatim)) == message
