@@ -29,6 +29,7 @@ from gateway.server.asked import Asked
 from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
 from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes
+from gateway.server.head import Head
 from gateway.server.plain import METHODS, is_plain_meta, plain_question
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
 from gateway.telemetry.instrumentation import is_traced
@@ -88,17 +89,19 @@ class DirectPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or pass on."""
-        looked = self._look_at(scope, dict(scope["headers"])) if scope["type"] == "http" else None
-        if looked is None:
+        head = Head(scope) if scope["type"] == "http" and PRINCIPAL_SCOPE_KEY in scope else None
+        if head is not None and head.method == "DELETE" and head.path == self._path:
+            self._server.clients.part_with(_session_id(head))
+        looked = head is not None and self._look_at(head, scope[PRINCIPAL_SCOPE_KEY])
+        if head is None or looked is False:
             await self._app(scope, receive, send)
             return
-        headers, session = looked
         replay = Replay(receive)
-        body = await replay.read(int(headers[b"content-length"]))
+        body = await replay.read(int(head.fields[b"content-length"]))
         message = None if body is None else decoded(body)
-        if message is not None and session is not None and message.get("method") == "notifications/cancelled":
-            await self._hand_on_cancelled(message, headers[b"mcp-session-id"].decode("latin-1"))
-        begun = None if message is None else self._begin_any(message, headers, session, scope[PRINCIPAL_SCOPE_KEY])
+        if message is not None and looked is not True and message.get("method") == "notifications/cancelled":
+            await self._hand_on_cancelled(message, _session_id(head))
+        begun = None if message is None else self._begin_any(message, head, looked, scope[PRINCIPAL_SCOPE_KEY])
         if begun is None:
             await self._app(scope, replay, send)
             return
@@ -113,47 +116,42 @@ class DirectPath:
         finally:
             await begun.end()
 
-    def take(self, scope: Scope, fields: Mapping[bytes, bytes], body: bytes) -> Begun | Asked | None:
+    def take(self, head: Head, body: bytes, principal: Principal) -> Begun | Asked | None:
         """Begin the call of a request that has come whole; `None` where it is not plain, and nothing was done.
 
-        For a server that spares itself the application's task where this leads to an answer. `fields` are the headers of `scope`.
+        For a server that spares itself the application's task where this leads to an answer.
         """
-        looked = self._look_at(scope, fields)
-        if looked is None or int(looked[0][b"content-length"]) != len(body):
+        looked = self._look_at(head, principal)
+        if looked is False or len(body) != int(head.fields[b"content-length"]):
             return None
         message = decoded(body)
-        return None if message is None else self._begin_any(message, *looked, scope[PRINCIPAL_SCOPE_KEY])
+        return None if message is None else self._begin_any(message, head, looked, principal)
 
-    def _look_at(self, scope: Scope, fields: Mapping[bytes, bytes]) -> tuple[Mapping[bytes, bytes], LegacySession | None] | None:
-        """The headers of a request that may be plain, and its session if it is of 2025."""
-        headers = self._plain_headers(scope, fields)
-        if headers is None or is_traced():
-            return None
-        if headers.get(b"mcp-protocol-version") in _MODERN:
-            return headers, None
-        session = self._session(headers, scope)
-        return None if session is None else (headers, session)
+    def _look_at(self, head: Head, principal: Principal) -> LegacySession | bool:
+        """Whether a request may be plain; where it is of 2025, its session."""
+        if head.is_plain is None:
+            head.is_plain = self._is_plain(head)
+        if not head.is_plain or int(head.fields[b"content-length"]) > self._max_request_bytes or is_traced():
+            return False
+        return head.fields.get(b"mcp-protocol-version") in _MODERN or self._session(head, principal) or False
 
-    def _begin_any(
-        self, message: JsonObject, headers: Mapping[bytes, bytes], session: LegacySession | None, principal: Principal
-    ) -> Begun | Asked | None:
+    def _begin_any(self, message: JsonObject, head: Head, session: LegacySession | bool, principal: Principal) -> Begun | Asked | None:
         """Begin a plain call, or to answer a plain question (`plain`)."""
-        if session is not None or headers.get(b"mcp-method") == b"tools/call":
-            return self._begin(message, headers, session, principal)
+        if not isinstance(session, bool):
+            return self._begin_in_session(message, _session_id(head), session, principal)
+        if head.fields.get(b"mcp-method") == b"tools/call":
+            params = self._modern_params(message, head.fields)
+            return None if params is None else self._begin_modern(message, params, principal)
         question = plain_question(message) if self._takes is None else None
-        if question is None or not self._envelopes.agree(message, headers) or not self._envelopes.profile_of(message["params"]["_meta"]):
+        if question is None or not self._envelopes.agree(message, head.fields):
             return None
-        return Asked(self._app, self._server.plain.answer(question, principal))
+        if not self._envelopes.profile_of(message["params"]["_meta"]):
+            return None
+        return Asked(self._app, self._server.plain.answer(question, principal), principal)
 
-    def _begin(
-        self, message: JsonObject, headers: Mapping[bytes, bytes], session: LegacySession | None, principal: Principal
-    ) -> Begun | None:
-        """Begin a plain call."""
-        if session is None:
-            modern = self._modern_params(message, headers)
-            return None if modern is None else self._begin_modern(message, modern, principal)
+    def _begin_in_session(self, message: JsonObject, wire_id: str, session: LegacySession, principal: Principal) -> Begun | None:
+        """Begin a plain call of 2025."""
         server, clock = self._server, LateClock(HAND_ON_SECONDS)
-        wire_id = headers[b"mcp-session-id"].decode("latin-1")
         params = _plain_params(message)
         key = wire_id, cast("int | str", message.get("id"))
         is_plain = params is not None and key not in self.running and _is_plain_meta(params.get("_meta", {}), is_enveloped=False)
@@ -163,7 +161,7 @@ class DirectPath:
         late = LateCaller()
         ctx = server.clients.legacy_context(principal, session, params, late, clock)
         running = self.running[key] = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), clock, late)
-        return Begun(self, running, message["id"], key)
+        return Begun(self, running, message["id"], principal, key)
 
     def begin_line(self, message: JsonObject, principal: Principal) -> Begun | None:
         """As `take`, for a message of 2026 that came without headers. Its call is handed on by `CallHandler.handed`."""
@@ -180,7 +178,7 @@ class DirectPath:
         clock = LateClock(HAND_ON_SECONDS)
         ctx = server.clients.plain_context(principal, profile, params["_meta"], self._caller, clock)
         running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clock)
-        return Begun(self, running, message["id"], None)
+        return Begun(self, running, message["id"], principal)
 
     async def _hand_on_cancelled(self, message: JsonObject, wire_id: str) -> None:
         """The SDK ends a request that is taken back, so it is to have it first."""
@@ -192,25 +190,17 @@ class DirectPath:
 
     # -- what is taken -------------------------------------------------------------------------------------------
 
-    def _plain_headers(self, scope: Scope, found: Mapping[bytes, bytes]) -> Mapping[bytes, bytes] | None:
-        """The headers of a request that may be plain; `None` for all others."""
-        if scope["path"] != self._path or PRINCIPAL_SCOPE_KEY not in scope:
-            return None
-        if scope["method"] != "POST":
-            if scope["method"] == "DELETE":
-                self._server.clients.part_with(found.get(b"mcp-session-id", b"").decode("latin-1"))
-            return None
-        if found.get(b"mcp-method") not in _METHODS and b"mcp-session-id" not in found:
-            return None
-        if len(found) != len(scope["headers"]):
-            return None
-        length = found.get(b"content-length", b"")
-        is_sized = length.isdigit() and len(length) < 12 and int(length) <= self._max_request_bytes
-        if not is_sized or b"transfer-encoding" in found or b"mcp-param-" in b" ".join(found):
-            return None
-        if not found.get(b"content-type", b"").lower().startswith(b"application/json"):
-            return None
-        return found if self._accepts(found.get(b"accept", b"")) else None
+    def _is_plain(self, head: Head) -> bool:
+        """Whether a request with this head may be plain, unless it is too long."""
+        fields = head.fields
+        if head.path != self._path or head.method != "POST" or not head.is_single:
+            return False
+        if fields.get(b"mcp-method") not in _METHODS and b"mcp-session-id" not in fields:
+            return False
+        length = fields.get(b"content-length", b"")
+        if not length.isdigit() or len(length) >= 12 or b"transfer-encoding" in fields or b"mcp-param-" in b" ".join(fields):
+            return False
+        return fields.get(b"content-type", b"").lower().startswith(b"application/json") and self._accepts(fields.get(b"accept", b""))
 
     def _accepts(self, accept: bytes) -> bool:
         """Whether a client takes both forms of an answer."""
@@ -222,14 +212,11 @@ class DirectPath:
             self._accepting.add(accept)
         return True
 
-    def _session(self, headers: Mapping[bytes, bytes], scope: Scope) -> LegacySession | None:
+    def _session(self, head: Head, principal: Principal) -> LegacySession | None:
         """The 2025 session of a request, where the SDK would find it too."""
-        wire_id = headers.get(b"mcp-session-id", b"").decode("latin-1")
-        found = self._server.clients.seen_session(wire_id, scope[PRINCIPAL_SCOPE_KEY])
-        if found is None:
-            return None
-        version = headers.get(b"mcp-protocol-version")
-        return found if version is None or version.decode("latin-1") == found.profile.protocol_version else None
+        found = self._server.clients.seen_session(_session_id(head), principal)
+        version = head.fields.get(b"mcp-protocol-version")
+        return found if found is None or version is None or version.decode("latin-1") == found.profile.protocol_version else None
 
     def _modern_params(self, message: JsonObject, headers: Mapping[bytes, bytes]) -> JsonObject | None:
         """The parameters of a plain call of 2026 whose headers say what it says."""
@@ -279,22 +266,25 @@ class DirectPath:
             result = {key: value for key, value in result.items() if key != "resultType"}
         return result
 
-    async def go_on(self, running: Underway, scope: Scope, receive: Receive, send: Send) -> None:
+    async def go_on(self, running: Underway, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand a call on as it runs."""
-        scope[RUNNING_SCOPE_KEY] = running
+        scope[PRINCIPAL_SCOPE_KEY], scope[RUNNING_SCOPE_KEY] = principal, running
         await self._app(scope, receive, send)
 
 
 class Begun:
     """A plain call under way: its answer, or the longer path for it."""
 
-    __slots__ = ("_key", "_number", "_path", "running")
+    __slots__ = ("_key", "_number", "_path", "_principal", "running")
 
-    def __init__(self, path: DirectPath, running: Underway, number: JsonValue, key: tuple[str, int | str] | None) -> None:
+    def __init__(
+        self, path: DirectPath, running: Underway, number: JsonValue, principal: Principal, key: tuple[str, int | str] | None = None
+    ) -> None:
         """`key` is that of a call in a session."""
         self.running = running
         self._path = path
         self._number = number
+        self._principal = principal
         self._key = key
 
     @property
@@ -339,7 +329,7 @@ class Begun:
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand the call on as it runs, and see to its end."""
         try:
-            await self._path.go_on(self.running, scope, receive, send)
+            await self._path.go_on(self.running, self._principal, scope, receive, send)
         finally:
             await self.end()
 
@@ -353,6 +343,10 @@ class Begun:
         if self._key is not None:
             self._path.running.pop(self._key, None)
             self._key = None
+
+
+def _session_id(head: Head) -> str:
+    return head.fields.get(b"mcp-session-id", b"").decode("latin-1")
 
 
 def decoded(body: bytes) -> JsonObject | None:

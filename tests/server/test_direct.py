@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
-from starlette.types import ASGIApp, Receive, Scope
+from starlette.types import ASGIApp, Receive
 
 from gateway.auth.keys import KeyStore
 from gateway.catalog import Catalog, CatalogEntry
@@ -25,6 +25,7 @@ from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable, NotFound, PolicyDenied, ToolFailed, UpstreamLost, UpstreamRefused
 from gateway.server.build import GatewayServer
 from gateway.server.direct import DirectPath
+from gateway.server.head import Head
 from gateway.server.http import KeyGate, build_http_app
 from gateway.server.origins import places_of
 from gateway.server.underway import HAND_ON_SECONDS
@@ -149,9 +150,9 @@ class House:
         self.direct = KeyGate(direct, keys, places, requires_key=False, judged=(settings.path,), direct=direct)
 
 
-    def take(self, scope: Scope, fields: Mapping[bytes, bytes], body: bytes) -> Any:
+    def take(self, head: Head, body: bytes) -> Any:
         """The short cut, counted where it leads to something."""
-        begun = self.direct.take(scope, fields, body)
+        begun = self.direct.take(head, body)
         self.taken += begun is not None
         return begun
 
