@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 from asyncio import CancelledError  # noqa: TID251  # how a call ends that is ended
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 from pydantic_core import from_json, to_json
 
@@ -28,7 +28,7 @@ from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY
 from gateway.server.asked import Asked
 from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
-from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes
+from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes, Introduced
 from gateway.server.head import Head
 from gateway.server.plain import METHODS, is_plain_meta, plain_question
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
@@ -50,7 +50,7 @@ Takes = Callable[[str, GuardedTool], bool]
 """Whether a tool, by its exposed name, may be called here (`app.spread`)."""
 
 MAX_KNOWN_TOOLS = 50_000
-"""Tools remembered with whether headers mirror their arguments; then all are looked at again."""
+"""Tools remembered with whether they are for the direct path; then all are looked at again."""
 
 _VERSIONS = frozenset(MODERN_PROTOCOL_VERSIONS)
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
@@ -59,10 +59,10 @@ _JSON: Headers = [(b"content-type", b"application/json")]
 _WANTED = frozenset({b"application/json", b"text/event-stream"})
 _REQUEST = frozenset({"jsonrpc", "id", "method", "params"})
 _PARAMS = frozenset({"name", "arguments", "_meta"})
-_BLOCKS: Mapping[str, Set[str]] = {
-    "text": frozenset({"type", "text"}),
-    "image": frozenset({"type", "data", "mimeType"}),
-    "audio": frozenset({"type", "data", "mimeType"}),
+_BLOCKS: Mapping[str, Sequence[str]] = {
+    "text": ("type", "text"),
+    "image": ("type", "data", "mimeType"),
+    "audio": ("type", "data", "mimeType"),
 }
 _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 """Blocks and keys that every version has as they are, so that no model needs to look at them."""
@@ -81,7 +81,9 @@ class DirectPath:
         self._envelopes = Envelopes(lambda: server.has_sdk)
         self._caller = PlainCaller()
         self._accepting: set[bytes] = set()
-        self._mirrored: dict[str, tuple[GuardedTool, bool]] = {}
+        self._known_tools: dict[str, tuple[GuardedTool, bool]] = {}
+        """With whether they are for here."""
+        self._on_line: Introduced | None = None
         self._stamp: JsonObject | None = None
         self.patience = Patience()
         self.running: dict[tuple[str, int | str], Underway] = {}
@@ -140,8 +142,11 @@ class DirectPath:
         if not isinstance(session, bool):
             return self._begin_in_session(message, _session_id(head), session, principal)
         if head.fields.get(b"mcp-method") == b"tools/call":
-            params = self._modern_params(message, head.fields)
-            return None if params is None else self._begin_modern(message, params, principal)
+            introduced = self._introduced(message, head.fields, head.introduced)
+            if introduced is None:
+                return None
+            head.introduced = introduced
+            return self._begin_modern(message, introduced, principal)
         question = plain_question(message) if self._takes is None else None
         if question is None or not self._envelopes.agree(message, head.fields):
             return None
@@ -155,7 +160,7 @@ class DirectPath:
         params = _plain_params(message)
         key = wire_id, cast("int | str", message.get("id"))
         is_plain = params is not None and key not in self.running and _is_plain_meta(params.get("_meta", {}), is_enveloped=False)
-        tool = self._tool(params) if params is not None and is_plain else None
+        tool = self._tool(params["name"]) if params is not None and is_plain else None
         if params is None or tool is None:
             return None
         late = LateCaller()
@@ -165,18 +170,19 @@ class DirectPath:
 
     def begin_line(self, message: JsonObject, principal: Principal) -> Begun | None:
         """As `take`, for a message of 2026 that came without headers. Its call is handed on by `CallHandler.handed`."""
-        params = _plain_params(message)
-        if params is None or not _is_plain_meta(params.get("_meta")) or params["_meta"].get(PROTOCOL_VERSION_META_KEY) not in _VERSIONS:
+        introduced = self._introduced(message, None, self._on_line)
+        if introduced is None:
             return None
-        return self._begin_modern(message, params, principal)
+        self._on_line = introduced
+        return self._begin_modern(message, introduced, principal)
 
-    def _begin_modern(self, message: JsonObject, params: JsonObject, principal: Principal) -> Begun | None:
-        server, tool = self._server, self._tool(params)
-        profile = None if tool is None else self._envelopes.profile_of(params["_meta"])
-        if tool is None or profile is None:
+    def _begin_modern(self, message: JsonObject, introduced: Introduced, principal: Principal) -> Begun | None:
+        server, params = self._server, message["params"]
+        tool = self._tool(params["name"])
+        if tool is None:
             return None
         clock = LateClock(HAND_ON_SECONDS)
-        ctx = server.clients.plain_context(principal, profile, params["_meta"], self._caller, clock)
+        ctx = server.clients.plain_context(principal, introduced.profile, introduced.crossing, self._caller, clock)
         running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clock)
         return Begun(self, running, message["id"], principal)
 
@@ -218,33 +224,33 @@ class DirectPath:
         version = head.fields.get(b"mcp-protocol-version")
         return found if found is None or version is None or version.decode("latin-1") == found.profile.protocol_version else None
 
-    def _modern_params(self, message: JsonObject, headers: Mapping[bytes, bytes]) -> JsonObject | None:
-        """The parameters of a plain call of 2026 whose headers say what it says."""
-        params = _plain_params(message) if headers.get(b"mcp-method") == b"tools/call" else None
-        if params is None or not _is_plain_meta(params.get("_meta")):
+    def _introduced(self, message: JsonObject, headers: Mapping[bytes, bytes] | None, last: Introduced | None) -> Introduced | None:
+        """What a plain call of 2026 says of its client, where its headers, if it has any, agree; `last` came with the same headers."""
+        params = _plain_params(message)
+        if params is None:
             return None
-        return params if self._envelopes.agree(message, headers) else None
+        name, meta = params["name"], params.get("_meta")
+        if last is not None and last.is_of(name, meta):
+            return last
+        if not _is_plain_meta(meta) or (headers is not None and not self._envelopes.agree(message, headers)):
+            return None
+        profile = self._envelopes.profile_of(meta) if meta.get(PROTOCOL_VERSION_META_KEY) in _VERSIONS else None
+        return None if profile is None else Introduced(name, meta, profile)
 
-    def _tool(self, params: JsonObject) -> GuardedTool | None:
+    def _tool(self, name: str) -> GuardedTool | None:
         """The tool that is called; `None` where it is not for here."""
-        name = str(params["name"])
         try:
             tool = self._server.catalog.find(name)
         except NotFound:
             return None
-        definition = tool.definition
         if self._takes is not None and not self._takes(name, tool):
             return None
-        return None if definition.may_ask or definition.task_by != "nobody" or tool.is_local or self._is_mirrored(name, tool) else tool
-
-    def _is_mirrored(self, name: str, tool: GuardedTool) -> bool:
-        """Whether headers may have to match arguments of the tool (`x-mcp-header`)."""
-        known = self._mirrored.get(name)
+        known = self._known_tools.get(name)
         if known is None or known[0] is not tool:
-            if len(self._mirrored) > MAX_KNOWN_TOOLS:
-                self._mirrored.clear()
-            known = self._mirrored[name] = (tool, "x-mcp-header" in json.dumps(tool.definition.input_schema))
-        return known[1]
+            if len(self._known_tools) > MAX_KNOWN_TOOLS:
+                self._known_tools.clear()
+            known = self._known_tools[name] = (tool, _is_for_here(tool))
+        return tool if known[1] else None
 
     # -- what is answered ----------------------------------------------------------------------------------------
 
@@ -319,8 +325,9 @@ class Begun:
             body = (to_json(message),) if verbatim is None else encode_around(message, verbatim)
         except (ValueError, TypeError, RecursionError):
             return None
-        if any(has_odd_number(part, result) for part in body if isinstance(part, bytes)):
-            return None
+        for part in body:
+            if isinstance(part, bytes) and has_odd_number(part, result):
+                return None
         headers = [(b"content-length", b"%d" % sum(map(len, body))), *_JSON]
         if self._key is not None:
             headers.append((b"mcp-session-id", self._key[0].encode("latin-1")))
@@ -345,6 +352,13 @@ class Begun:
             self._key = None
 
 
+def _is_for_here(tool: GuardedTool) -> bool:
+    """Whether a tool is a server's, never asks nor becomes a task, and has no arguments that headers may have to match."""
+    definition = tool.definition
+    may_be_long = definition.may_ask or definition.task_by != "nobody"
+    return not may_be_long and not tool.is_local and "x-mcp-header" not in json.dumps(definition.input_schema)
+
+
 def _session_id(head: Head) -> str:
     return head.fields.get(b"mcp-session-id", b"").decode("latin-1")
 
@@ -362,14 +376,14 @@ def _plain_params(message: JsonObject) -> JsonObject | None:
     """The parameters of a valid `tools/call` with nothing but a name and arguments, in either era; `_meta` is not looked at."""
     if message.keys() != _REQUEST or message["jsonrpc"] != "2.0" or message["method"] != "tools/call":
         return None
-    number, params = message["id"], message["params"]
+    number: JsonValue = message["id"]
+    params: JsonMapping | None = message["params"]  # at best
     if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict) or not params.keys() <= _PARAMS:
         return None
-    fields = cast("JsonObject", params)
-    return fields if isinstance(fields.get("name"), str) and isinstance(fields.get("arguments", {}), dict) else None
+    return params if isinstance(params.get("name"), str) and isinstance(params.get("arguments", {}), dict) else None
 
 
-def _is_plain_meta(meta: JsonValue, *, is_enveloped: bool = True) -> bool:
+def _is_plain_meta(meta: JsonValue, *, is_enveloped: bool = True) -> TypeGuard[JsonMapping]:
     """Whether nothing in `_meta` asks for something, beside the envelope where there is one."""
     if not isinstance(meta, dict):
         return False
@@ -412,19 +426,33 @@ class Replay:
 
 def is_plain_result(result: JsonMapping) -> bool:
     """Whether the SDK's models of every version would send the result as it is."""
-    meta = result.get("_meta", {})
-    if not result.keys() <= _RESULT or not isinstance(meta, dict) or None in cast("JsonMapping", meta).values():
+    content: list[JsonMapping] | None = result.get("content")  # at best
+    if not isinstance(content, list) or not result.keys() <= _RESULT:
         return False
-    if SERVER_INFO_META_KEY in meta or result.get("structuredContent", True) is None or not isinstance(result.get("isError", False), bool):
+    if "_meta" in result and not _is_plain_result_meta(result["_meta"]):
         return False
-    content = result.get("content")
-    return isinstance(content, list) and all(_is_plain_block(block) for block in cast("list[JsonValue]", content))
+    if "structuredContent" in result and result["structuredContent"] is None:
+        return False
+    if "isError" in result and not isinstance(result["isError"], bool):
+        return False
+    for block in content:
+        if not _is_plain_block(block):
+            return False
+    return True
 
 
-def _is_plain_block(block: JsonValue) -> bool:
+def _is_plain_result_meta(meta: JsonValue) -> bool:
+    return isinstance(meta, dict) and SERVER_INFO_META_KEY not in meta and None not in cast("JsonMapping", meta).values()
+
+
+def _is_plain_block(block: JsonMapping) -> bool:
     if not isinstance(block, dict):
         return False
-    fields = cast("JsonMapping", block)
-    kind = fields.get("type")
+    kind = block.get("type")
     known = _BLOCKS.get(kind) if isinstance(kind, str) else None
-    return known is not None and fields.keys() == known and all(isinstance(value, str) for value in fields.values())
+    if known is None or len(block) != len(known):
+        return False
+    for name in known:
+        if not isinstance(block.get(name), str):
+            return False
+    return True

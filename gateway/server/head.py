@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from starlette.types import Scope
 
+    from gateway.server.envelopes import Introduced
+
 
 class Head:
     """Of one request, or of many on one connection."""
 
-    __slots__ = ("facts", "fields", "has_place", "is_plain", "is_single", "method", "path")
+    __slots__ = ("facts", "fields", "has_place", "introduced", "is_plain", "is_single", "method", "path")
 
     def __init__(self, facts: Scope) -> None:
         """`facts` is the ASGI scope of such a request, for nobody to change (`scope`)."""
@@ -30,6 +32,8 @@ class Head:
         """Host and Origin were accepted, and the length can be read in one way (`KeyGate`)."""
         self.is_plain: bool | None = None
         """The direct path may take it; `None`: not found out yet."""
+        self.introduced: Introduced | None = None
+        """What the last body that agreed with this head said of its client."""
 
     def scope(self) -> Scope:
         """The ASGI scope of one request."""
@@ -40,5 +44,5 @@ class Head:
         """Of a request that says the same, but for the length of its body; both are such that `is_plain` does not hang on the length."""
         headers: list[tuple[bytes, bytes]] = self.facts["headers"]
         other = Head({**self.facts, "headers": [(name, length if name == b"content-length" else value) for name, value in headers]})
-        other.has_place, other.is_plain = self.has_place, self.is_plain
+        other.has_place, other.is_plain, other.introduced = self.has_place, self.is_plain, self.introduced
         return other

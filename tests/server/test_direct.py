@@ -1,6 +1,6 @@
 """The direct path against the SDK's: the same messages go to both, and nobody can tell which one answered.
 
-The direct path has two doors: as an application, and as the short cut of the connection that reads the request.
+The direct path has two doors: as an application, and as the short cut of the connection that reads the request, be it its first or not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gateway.server.underway import HAND_ON_SECONDS
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, OnChange, TaskStarted, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext, LogLevel
-from tests.fakes.wired import Counting, Wired, lifespan, served
+from tests.fakes.wired import Counting, Kept, Wired, lifespan, served
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 20}, "n": {}, "héé": {}}}
 MIRRORED: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string", "x-mcp-header": "Text"}}}
@@ -123,9 +123,10 @@ class Remote:
 
 
 class House:
-    """One gateway with three doors."""
+    """One gateway with four doors."""
 
     wired: Wired
+    kept: Kept
     taken = turn = 0
 
     def __init__(self, folder: Path) -> None:
@@ -170,8 +171,9 @@ async def standing(folder: Path) -> AsyncGenerator[House]:
     await house.catalog.refresh()
     with anyio.fail_after(80):
         async with house.server, lifespan(house.longer), served(house.direct, house.take) as port:
-            house.wired = Wired(port)
+            house.wired, house.kept = Wired(port), Kept(port)
             yield house
+            await house.kept.aclose()
 
 
 @dataclass
@@ -285,9 +287,9 @@ async def same(house: House, headers: Mapping[str, str] | Sequence[tuple[str, st
     lines = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
     seen: list[Any] = []
     tools = (house.echo, house.mirrored, house.asking, house.own)
-    doors = (house.direct, house.wired)
+    doors = (house.direct, house.wired, house.kept, house.kept)
     house.turn += 1
-    for app in (*(doors[house.turn % 2 :][:1] if direct is None else doors), house.longer):
+    for app in (*(doors[house.turn % 4 :][:1] if direct is None else doors[:3]), house.longer):
         before, begun = house.behind.count, len(house.events.recent())
         for tool in tools:
             tool.calls.clear()
@@ -381,11 +383,20 @@ async def test_whatever_is_sent_is_told_done_and_recorded_the_same_by_both_paths
 async def test_a_plain_call_never_reaches_the_sdk_and_is_judged_by_the_gate(tmp_path: Path) -> None:
     async with standing(tmp_path) as house:
         status, _, message = await same(house, heads(), json.dumps(request(number="seven")).encode(), direct=True)
-        assert (status, message["id"], message["result"]["content"], house.taken) == (200, "seven", [TEXT], 1)
+        assert (status, message["id"], message["result"]["content"], house.taken) == (200, "seven", [TEXT], 2)
         _, _, refused = await same(house, heads(), json.dumps(request({"text": "evil"})).encode(), direct=True)
         assert refused["result"]["_meta"]["dev.moongate/rule"] == "arguments.echo.text"
         _, _, wrong = await same(house, heads(), json.dumps(request({"text": 1})).encode(), direct=True)
         assert wrong["result"]["isError"] is True
+
+
+async def test_what_a_client_said_of_itself_is_not_taken_for_what_equals_it(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        claims: list[Any] = [True, 1, 1.0, True, False, 0, None, "1", [], {}, [1], [True]]
+        for said in claims:
+            meta = {f"{META}clientCapabilities": {"roots": {"listChanged": said}}, "x/y": said}
+            for _ in range(2):
+                await same(house, heads(), json.dumps(request(None, meta)).encode(), direct=True)
 
 
 async def test_a_body_in_parts_or_over_the_limit_is_read_as_the_sdk_reads_it(tmp_path: Path) -> None:
@@ -423,9 +434,10 @@ async def test_a_client_that_closes_its_connection_ends_its_call(tmp_path: Path)
         body = json.dumps(request()).encode()
         await same(house, heads(), body, direct=True)
         house.echo.seconds = 60
+        before = house.taken
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(post, house.wired, list(heads().items()), body)
-            while house.taken < 2:
+            while house.taken == before:
                 await anyio.sleep(0.001)
             tasks.cancel_scope.cancel()
         await house.echo.cancelled.wait()
@@ -507,7 +519,7 @@ async def test_a_plain_call_in_a_session_never_reaches_the_sdk_and_is_judged_by_
     async with standing(tmp_path) as house:
         session = await open_session(house)
         status, _, message = await same(house, old_heads(session), json.dumps(old_request(number="x")).encode(), direct=True)
-        assert (status, message, house.taken) == (200, {"jsonrpc": "2.0", "id": "x", "result": {"content": [TEXT]}}, 1)
+        assert (status, message, house.taken) == (200, {"jsonrpc": "2.0", "id": "x", "result": {"content": [TEXT]}}, 2)
         body = json.dumps(old_request({"text": "evil"})).encode()
         _, _, refused = await same(house, old_heads(session), body, direct=True)
         assert refused["result"]["_meta"]["dev.moongate/rule"] == "arguments.echo.text"
