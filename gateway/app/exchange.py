@@ -182,7 +182,8 @@ class Exchange:
             return
         line = self._line
         lines = [STATUS_LINES[200], line.common_fields()]
-        lines += [b"%s: %s\r\n" % field for field in headers]
+        for field in headers:
+            lines.append(b"%s: %s\r\n" % field)  # noqa: PERF401  # a comprehension is a call
         lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
         self.is_started = True
         if len(body) == 1 and len(body[0]) <= _JOINED_BYTES:

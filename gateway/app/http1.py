@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
@@ -354,7 +354,8 @@ class Http1(asyncio.Protocol):
         exchange = self._arriving = Exchange(self, head, keep_alive=keep_alive, wants_continue=wants_continue)
         if self._serving is None or self._serving.is_answered:
             self._serving = exchange
-            if self.short_cut is None or wants_continue or not _comes_at_once(fields):
+            is_for_short_cut = self.short_cut is not None and not wants_continue and 0 < head.length <= HIGH_WATER_BYTES
+            if not is_for_short_cut:  # else nothing begins before it is whole
                 self._start(exchange)
         else:
             self._waiting.append(exchange)
@@ -504,12 +505,6 @@ def patient_protocol(settings: HttpSettings, take: Take | None = None) -> type[H
         unread_seconds = settings.unread_seconds
 
     return Patient
-
-
-def _comes_at_once(fields: Mapping[bytes, bytes]) -> bool:
-    """Whether the body is one that the short cut may take: then nothing begins before it is whole."""
-    length = fields.get(b"content-length", b"")
-    return length.isdigit() and 0 < int(length) <= HIGH_WATER_BYTES
 
 
 async def _one_too_many(scope: Scope, receive: Receive, send: Send) -> None:

@@ -32,9 +32,9 @@ class Repeat:
         """The head of a whole request that the parser began and ended with; `None` where it is too long to be kept."""
         end = request.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES) + 4
         told = request[:end].lower().find(b"\r\ncontent-length:")
-        length = head.fields.get(b"content-length", b"")
-        if end < 4 or told < 0 or not length.isdigit() or int(length) != len(request) - end:
+        if end < 4 or told < 0 or head.length != len(request) - end:
             return None
+        length = head.fields[b"content-length"]
         start = request.find(length, told)
         return cls(request[:end], start, start + len(length), head)
 

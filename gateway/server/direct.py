@@ -99,7 +99,7 @@ class DirectPath:
             await self._app(scope, receive, send)
             return
         replay = Replay(receive)
-        body = await replay.read(int(head.fields[b"content-length"]))
+        body = await replay.read(head.length)
         message = None if body is None else decoded(body)
         if message is not None and looked is not True and message.get("method") == "notifications/cancelled":
             await self._hand_on_cancelled(message, _session_id(head))
@@ -124,7 +124,7 @@ class DirectPath:
         For a server that spares itself the application's task where this leads to an answer.
         """
         looked = self._look_at(head, principal)
-        if looked is False or len(body) != int(head.fields[b"content-length"]):
+        if looked is False or len(body) != head.length:
             return None
         message = decoded(body)
         return None if message is None else self._begin_any(message, head, looked, principal)
@@ -133,7 +133,7 @@ class DirectPath:
         """Whether a request may be plain; where it is of 2025, its session."""
         if head.is_plain is None:
             head.is_plain = self._is_plain(head)
-        if not head.is_plain or int(head.fields[b"content-length"]) > self._max_request_bytes or is_traced():
+        if not head.is_plain or head.length > self._max_request_bytes or is_traced():
             return False
         return head.fields.get(b"mcp-protocol-version") in _MODERN or self._session(head, principal) or False
 
@@ -203,8 +203,7 @@ class DirectPath:
             return False
         if fields.get(b"mcp-method") not in _METHODS and b"mcp-session-id" not in fields:
             return False
-        length = fields.get(b"content-length", b"")
-        if not length.isdigit() or len(length) >= 12 or b"transfer-encoding" in fields or b"mcp-param-" in b" ".join(fields):
+        if head.length < 0 or b"transfer-encoding" in fields or b"mcp-param-" in b" ".join(fields):
             return False
         return fields.get(b"content-type", b"").lower().startswith(b"application/json") and self._accepts(fields.get(b"accept", b""))
 

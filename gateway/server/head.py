@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from gateway.server.envelopes import Introduced
 
 
+MAX_DIGITS = 11
+"""Of the length of a body; a longer number is not read."""
+
+
 class Head:
     """Of one request, or of many on one connection."""
 
-    __slots__ = ("facts", "fields", "has_place", "introduced", "is_plain", "is_single", "method", "path")
+    __slots__ = ("facts", "fields", "has_place", "introduced", "is_plain", "is_single", "length", "method", "path")
 
     def __init__(self, facts: Scope) -> None:
         """`facts` is the ASGI scope of such a request, for nobody to change (`scope`)."""
@@ -28,6 +32,9 @@ class Head:
         """By name, the last of each."""
         self.is_single = len(self.fields) == len(headers)
         """No field is there twice."""
+        length = self.fields.get(b"content-length", b"")
+        self.length = int(length) if length.isdigit() and len(length) <= MAX_DIGITS else -1
+        """Of the body; -1 where it is not told, or beyond all measure."""
         self.has_place = False
         """Host and Origin were accepted, and the length can be read in one way (`KeyGate`)."""
         self.is_plain: bool | None = None

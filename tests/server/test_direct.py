@@ -9,7 +9,7 @@ import copy
 import json
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -87,8 +87,7 @@ class Echo:
         self.told: Any = OUTCOMES[0]
         self.seconds = 0.0
         self.says: tuple[LogLevel, ...] = ()
-        self.calls: list[Any] = []
-        self.cancelled = anyio.Event()
+        self.calls, self.cancelled = list[Any](), anyio.Event()
 
     async def call(self, arguments: Any, ctx: CallContext) -> ToolOutcome:
         answers = (ctx.input_responses, ctx.request_state, ctx.takes_tasks, ctx.ask_timeout_seconds)
@@ -130,8 +129,8 @@ class House:
     taken = turn = 0
 
     def __init__(self, folder: Path) -> None:
-        self.echo, self.mirrored, self.asking = Echo("echo", SCHEMA), Echo("mirrored", MIRRORED), Echo("asking", SCHEMA, may_ask=True)
-        self.own = Echo("own", SCHEMA)
+        self.echo, self.mirrored, self.own = Echo("echo", SCHEMA), Echo("mirrored", MIRRORED), Echo("own", SCHEMA)
+        self.asking = Echo("asking", SCHEMA, may_ask=True)
         self.events = EventStream()
         policy = SourcePolicy.model_validate({"arguments": {"echo": {"text": {"not": {"const": "evil"}}}}, "maxResultBytes": 4096})
         entries = [
@@ -149,7 +148,6 @@ class House:
         direct = DirectPath(self.behind, self.server, path=settings.path, max_request_bytes=settings.max_request_bytes)
         places = places_of(**where, more_hosts=[], more_origins=[])
         self.direct = KeyGate(direct, keys, places, requires_key=False, judged=(settings.path,), direct=direct)
-
 
     def take(self, head: Head, body: bytes) -> Any:
         """The short cut, counted where it leads to something."""
@@ -204,9 +202,7 @@ async def post(
     scope: dict[str, Any] = {"type": "http", "method": method, "path": "/mcp", "raw_path": b"/mcp", "query_string": b"", "root_path": ""}
     scope |= {"http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1)}
     scope["headers"] = [(n.lower().encode("latin-1"), v.encode("latin-1")) for n, v in named]
-    half = len(body) // 2
-    parts = [body[half:], body[:half]]
-    reply = Reply()
+    parts, reply = [body[len(body) // 2 :], body[: len(body) // 2]], Reply()
 
     async def receive() -> Any:
         if not parts:
@@ -265,18 +261,15 @@ def messages(reply: Reply) -> list[Any]:
 
 def is_json(body: bytes) -> bool:
     """Whether it can be written again."""
-    try:
-        json.dumps(json.loads(body), allow_nan=False)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    with suppress(ValueError, RecursionError):
+        return bool(json.dumps(json.loads(body), allow_nan=False))
+    return False
 
 
 def happened(events: EventStream, since: int) -> list[Any]:
     """What was recorded, without times."""
-    return [
-        (e.kind, e.source, e.name, e.principal, {k: v for k, v in e.fields.items() if k != "milliseconds"}) for e in events.recent()[since:]
-    ]
+    recorded = events.recent()[since:]
+    return [(e.kind, e.source, e.name, e.principal, {k: v for k, v in e.fields.items() if k != "milliseconds"}) for e in recorded]
 
 
 async def same(house: House, headers: Mapping[str, str] | Sequence[tuple[str, str]], body: bytes, *, direct: bool | None = None) -> Any:
@@ -340,14 +333,10 @@ def bodies(chance: random.Random) -> list[bytes]:
     whole = json.dumps(request()).encode()
     made += [whole[:cut] for cut in (0, 1, 30, len(whole) - 1)]
     made += [whole + b" ", whole + b"x", b"[" + whole + b"]", b"null", b"\xff", b"\xef\xbb\xbf" + whole, whole.decode().encode("utf-16")]
-    made.append(whole.replace(b'"a"', b'"\xed\xa0\x80"'))
-    made.append(whole.replace(b'"a"', b'"\\ud83d\\ude00"'))
-    made.append(whole.replace(b'"a"', b'"\\ud83d"'))
     made.append(whole.replace(b'"text"', b'"\\ud83d"'))
     numbers = (b"NaN", b"-Infinity", b"1e400", b"-0", b"1E+2", b"0.30000000000000004", b"9007199254740993.0", b"01", b"1.", b"+1")
-    made += [whole.replace(b'"a"', number) for number in numbers]
-    made.append(whole.replace(b'"a"', b"1" * 5_000))
-    made.append(whole.replace(b'"a"', b"[" * 3_000 + b"]" * 3_000))
+    texts = (b'"\xed\xa0\x80"', b'"\\ud83d\\ude00"', b'"\\ud83d"')
+    made += [whole.replace(b'"a"', value) for value in (*texts, *numbers, b"1" * 5_000, b"[" * 3_000 + b"]" * 3_000)]
     made.append(whole.replace(b'"name": "echo"', b'"name": "none", "name": "echo"'))
     made.append(whole.replace(b'"name": "echo"', b'"name": "echo", "name": "own"'))
     made.append(whole.replace(b'"id": 1', b'"id": 1, "id": 2, "ID": 3'))
@@ -393,10 +382,9 @@ async def test_a_plain_call_never_reaches_the_sdk_and_is_judged_by_the_gate(tmp_
 async def test_what_a_client_said_of_itself_is_not_taken_for_what_equals_it(tmp_path: Path) -> None:
     async with standing(tmp_path) as house:
         claims: list[Any] = [True, 1, 1.0, True, False, 0, None, "1", [], {}, [1], [True]]
-        for said in claims:
+        for said in (claim for claim in claims for _ in range(2)):
             meta = {f"{META}clientCapabilities": {"roots": {"listChanged": said}}, "x/y": said}
-            for _ in range(2):
-                await same(house, heads(), json.dumps(request(None, meta)).encode(), direct=True)
+            await same(house, heads(), json.dumps(request(None, meta)).encode(), direct=True)
 
 
 async def test_a_body_in_parts_or_over_the_limit_is_read_as_the_sdk_reads_it(tmp_path: Path) -> None:
