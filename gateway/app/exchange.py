@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import http
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
+
+    from gateway.server.head import Head
 
 HIGH_WATER_BYTES = 262_144
 """Of a body that the application has not taken yet; reading pauses here."""
@@ -89,10 +91,10 @@ class Begun(Protocol):
         ...
 
 
-Take = Callable[["Scope", Mapping[bytes, bytes], bytes], Begun | None]
-"""Begins to answer a request that came whole, without a task for the request itself; `None` leaves it to the application.
+Take = Callable[["Head", bytes], Begun | None]
+"""Begins to answer a request that came whole, of which it is given head and body, without a task for the request itself.
 
-It is given the scope, the headers by name (the last of each), and the body.
+`None` leaves it to the application.
 """
 
 
@@ -107,30 +109,31 @@ class Exchange:
         "_left",
         "_line",
         "_parts",
+        "_scope",
         "_size",
         "_waiter",
         "_wants_continue",
         "begun",
-        "fields",
+        "head",
         "is_answered",
         "is_begun",
         "is_gone",
         "is_started",
+        "is_taken",
         "is_whole",
         "keep_alive",
-        "scope",
     )
 
-    def __init__(self, line: Line, scope: Scope, fields: Mapping[bytes, bytes], *, keep_alive: bool, wants_continue: bool) -> None:
-        """`fields` are the headers of `scope` by name, the last of each."""
-        self.scope = scope
-        self.fields = fields
+    def __init__(self, line: Line, head: Head, *, keep_alive: bool, wants_continue: bool = False) -> None:
+        """Of a request whose head has come."""
+        self.head = head
         self.keep_alive = keep_alive
-        self.is_begun = self.is_whole = self.is_started = self.is_answered = self.is_gone = False
-        """It was given to the application; its body has come; its answer has begun; is complete; the peer is gone."""
+        self.is_begun = self.is_taken = self.is_whole = self.is_started = self.is_answered = self.is_gone = False
+        """It was given to the application, or to the short cut; its body has come; its answer has begun; is complete; the peer is gone."""
         self.begun: Begun | None = None
         """The short cut's, while it answers; it ends with the peer."""
         self._line = line
+        self._scope: Scope | None = None
         self._wants_continue = wants_continue
         self._parts: list[bytes] = []
         self._size = 0
@@ -140,7 +143,18 @@ class Exchange:
         self._left = 0
         self._chunked = self._is_open_ended = False
 
+    @property
+    def scope(self) -> Scope:
+        """As the application gets it; the short cut does without."""
+        if self._scope is None:
+            self._scope = self.head.scope()
+        return self._scope
+
     # -- for the connection --------------------------------------------------------------------------------------
+
+    def fill(self, body: bytes) -> None:
+        """All of the body came with the head."""
+        self._parts, self._size, self.is_whole = [body], len(body), True
 
     def feed(self, data: bytes) -> bool:
         """More of the body came; whether more may be read."""
@@ -168,7 +182,8 @@ class Exchange:
             return
         line = self._line
         lines = [STATUS_LINES[200], line.common_fields()]
-        lines += [b"%s: %s\r\n" % field for field in headers]
+        for field in headers:
+            lines.append(b"%s: %s\r\n" % field)  # noqa: PERF401  # a comprehension is a call
         lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
         self.is_started = True
         if len(body) == 1 and len(body[0]) <= _JOINED_BYTES:
@@ -226,8 +241,8 @@ class Exchange:
             elif name == b"transfer-encoding":
                 continue  # is ours to say
             lines.append(b"%s: %s\r\n" % (name, value))
-        has_body = self.scope["method"] != "HEAD" and status not in (204, 304)
-        self._chunked = has_body and length is None and self.scope["http_version"] == "1.1"
+        has_body = self.head.method != "HEAD" and status not in (204, 304)
+        self._chunked = has_body and length is None and self.head.facts["http_version"] == "1.1"
         self._is_open_ended = has_body and length is None and not self._chunked
         self._left = (length or 0) if has_body else 0
         if self._chunked:
@@ -254,7 +269,7 @@ class Exchange:
         elif self._is_open_ended:  # HTTP/1.0: it ends with the connection
             self._line.write(body)
         else:
-            if self.scope["method"] == "HEAD":
+            if self.head.method == "HEAD":
                 body = b""
             self._left -= len(body)
             if self._left < 0 or (is_last and self._left):

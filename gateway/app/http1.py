@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
@@ -26,6 +26,8 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from gateway.app.exchange import HIGH_WATER_BYTES, STATUS_LINES, Begun, Exchange, Take
 from gateway.app.heap import Heap
+from gateway.app.repeat import Repeat
+from gateway.server.head import Head
 from gateway.tools.together import Together
 
 if TYPE_CHECKING:
@@ -56,10 +58,12 @@ _INVALID = _refusal(400, b"Invalid HTTP request received.")
 _TIMED_OUT = _refusal(408, b"The request did not arrive in time")
 
 
-def waits_for_news(method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def waits_for_news(head: Head) -> bool:
     """Whether a request is a stream without an end of its own: the listening GET of 2025, `subscriptions/listen` of 2026."""
-    found = dict(headers)
-    return found.get(b"mcp-method") == b"subscriptions/listen" or (method == "GET" and b"text/event-stream" in found.get(b"accept", b""))
+    fields = head.fields
+    return fields.get(b"mcp-method") == b"subscriptions/listen" or (
+        head.method == "GET" and b"text/event-stream" in fields.get(b"accept", b"")
+    )
 
 
 class Http1(asyncio.Protocol):
@@ -103,6 +107,8 @@ class Http1(asyncio.Protocol):
         self._arriving: Exchange | None = None
         """Its body is coming."""
         self._serving: Exchange | None = None
+        self._repeat: Repeat | None = None
+        """The last request that the short cut took."""
         self._waiting: deque[Exchange] = deque()
         self._arrival: asyncio.TimerHandle | None = None
         self._awaits_body = False
@@ -151,6 +157,11 @@ class Http1(asyncio.Protocol):
         """Bytes came; after the last request of a connection they are dropped."""
         if self._is_last or self.transport.is_closing():
             return
+        serving, repeat = self._serving, self._repeat
+        is_start = self._arriving is None and not (self._quiet or self._in_head) and (serving is None or serving.is_answered)
+        if repeat is not None and is_start and (body := repeat.body(data)) is not None:
+            self._come_again(repeat.head, body)
+            return
         if len(data) <= SLICE_BYTES:
             self._feed(data)
         else:
@@ -160,6 +171,9 @@ class Http1(asyncio.Protocol):
                 if self._is_last:
                     break
         self._watch_arrival()
+        taken = self._serving
+        if is_start and taken is not serving and taken is not None and taken.is_taken and taken.keep_alive:
+            self._repeat = Repeat.of(data, taken.head)
 
     def pause_writing(self) -> None:
         """The peer does not read."""
@@ -181,7 +195,7 @@ class Http1(asyncio.Protocol):
     def shutdown(self) -> None:
         """The gateway stops: take no further request, let a call finish, end a stream that waits for news."""
         exchange = self._serving
-        if exchange is None or exchange.is_answered or waits_for_news(exchange.scope["method"], exchange.scope["headers"]):
+        if exchange is None or exchange.is_answered or waits_for_news(exchange.head):
             self._close()
         else:
             exchange.keep_alive = False
@@ -324,29 +338,38 @@ class Http1(asyncio.Protocol):
     def _arrived(self) -> None:
         """A head is whole: run the application, or have it wait for its turn."""
         parser, headers = self._parser, self._headers
-        fields = dict(headers)
         version = parser.get_http_version()
-        hosts = b"host" in fields if len(fields) == len(headers) else [name for name, _ in headers].count(b"host")
+        head = Head(
+            {
+                **self._ends,
+                **(self._target if self._url == self._targeted else self._aimed()),
+                "http_version": version,
+                "method": parser.get_method().decode("ascii"),
+                "headers": headers,
+                "state": self._app_state,
+            }
+        )
+        fields = head.fields
+        hosts = b"host" in fields if head.is_single else [name for name, _ in headers].count(b"host")
         if version not in ("1.1", "1.0") or hosts > 1 or (version == "1.1" and not hosts):
             raise ValueError("version or host")
-        scope: Scope = {
-            **self._ends,
-            **(self._target if self._url == self._targeted else self._aimed()),
-            "http_version": version,
-            "method": parser.get_method().decode("ascii"),
-            "headers": headers,
-            "state": self._app_state.copy(),
-        }
         wants_continue = version == "1.1" and b"expect" in fields and (b"expect", b"100-continue") in ((n, v.lower()) for n, v in headers)
         keep_alive = version == "1.1" and parser.should_keep_alive()
-        exchange = self._arriving = Exchange(self, scope, fields, keep_alive=keep_alive, wants_continue=wants_continue)
+        exchange = self._arriving = Exchange(self, head, keep_alive=keep_alive, wants_continue=wants_continue)
         if self._serving is None or self._serving.is_answered:
             self._serving = exchange
-            if self.short_cut is None or wants_continue or not _comes_at_once(fields):
+            is_for_short_cut = self.short_cut is not None and not wants_continue and 0 < head.length <= HIGH_WATER_BYTES
+            if not is_for_short_cut:  # else nothing begins before it is whole
                 self._start(exchange)
         else:
             self._waiting.append(exchange)
             self._pause()
+
+    def _come_again(self, head: Head, body: bytes) -> None:
+        """A request came whole whose head is known, while none was under way."""
+        exchange = Exchange(self, head, keep_alive=True)
+        exchange.fill(body)
+        self._start(exchange)
 
     def _aimed(self) -> dict[str, Any]:
         """What a scope says of the target; those of one connection are mostly the same."""
@@ -371,12 +394,12 @@ class Http1(asyncio.Protocol):
             return
         if self.short_cut is not None and exchange.is_whole and self.drained is None:
             try:
-                begun = self.short_cut(exchange.scope, exchange.fields, exchange.body())
+                begun = self.short_cut(exchange.head, exchange.body())
             except Exception as error:  # the server boundary: nothing was begun, and the client is to hear of it
                 self._over(exchange, error)
                 return
             if begun is not None:
-                exchange.begun = begun
+                exchange.begun, exchange.is_taken = begun, True
                 tasks.add(cast("Any", begun))
                 begun.when_settled(partial(self._settled, exchange, begun))
                 return
@@ -487,12 +510,6 @@ def patient_protocol(settings: HttpSettings, take: Take | None = None) -> type[H
         unread_seconds = settings.unread_seconds
 
     return Patient
-
-
-def _comes_at_once(fields: Mapping[bytes, bytes]) -> bool:
-    """Whether the body is one that the short cut may take: then nothing begins before it is whole."""
-    length = fields.get(b"content-length", b"")
-    return length.isdigit() and 0 < int(length) <= HIGH_WATER_BYTES
 
 
 async def _one_too_many(scope: Scope, receive: Receive, send: Send) -> None:

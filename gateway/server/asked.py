@@ -6,16 +6,22 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from gateway.auth.principal import Principal
+
 
 class Asked:
     """A question under way: its answer, or the longer path for it."""
 
-    def __init__(self, app: ASGIApp, work: Coroutine[None, None, bytes | None]) -> None:
-        """`work` makes the message, or leaves it to `app`. Begins."""
+    def __init__(self, app: ASGIApp, work: Coroutine[None, None, bytes | None], principal: Principal) -> None:
+        """`work` makes the message, or leaves it to `app`; `principal` asks. Begins."""
         self.task = asyncio.get_running_loop().create_task(work)
         self._app = app
+        self._principal = principal
 
     @property
     def is_cancelled(self) -> bool:
@@ -43,6 +49,7 @@ class Asked:
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The longer path."""
+        scope[PRINCIPAL_SCOPE_KEY] = self._principal
         await self._app(scope, receive, send)
 
     async def end(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from gateway.catalog import Catalog
@@ -108,19 +109,17 @@ class CallHandler:
         elif self._tasks.must_run_here(tool):
             required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
             raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"Tool {tool.exposed_name!r} only runs as a task.", required)
-        outcome = await self._run_leg(tool, arguments, ctx, caller)
-        return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
-
-    async def _run_leg(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
         run = tool.call
         if not ctx.takes_tasks and self._tasks.may_take_long(tool, arguments, ctx):
             run = self._attended(tool)
         if tool.definition.may_ask:
-            return await self._parked.run(lambda leg: run(arguments, leg), ctx, caller)
-        if ctx.request_state is not None:
-            ctx = dataclasses.replace(ctx, request_state=open_upstream_state(ctx.request_state))
-        outcome = await run(arguments, ctx)
-        return seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
+            outcome = await self._parked.run(partial(run, arguments), ctx, caller)
+        else:
+            state = ctx.request_state
+            outcome = await run(arguments, ctx if state is None else dataclasses.replace(ctx, request_state=open_upstream_state(state)))
+            if isinstance(outcome, InputRequired):
+                return seal_upstream_state(outcome)
+        return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
 
     def _attended(self, tool: GuardedTool) -> Callable[[JsonObject, CallContext], Awaitable[ToolOutcome]]:
         async def run(arguments: JsonObject, ctx: CallContext) -> ToolOutcome:

@@ -217,16 +217,16 @@ class Clients:
         return self._context(principal, profile, level, params, caller, None)
 
     def plain_context(
-        self, principal: Principal, profile: ClientProfile, meta: JsonMapping, caller: LeveledCaller, late_clock: LateClock
+        self, principal: Principal, profile: ClientProfile, crossing: JsonMapping, caller: LeveledCaller, late_clock: LateClock
     ) -> CallContext:
-        """As `modern_context`, for a request whose `meta` asks for nothing and that has neither answers nor state.
+        """As `modern_context`, for a request whose `_meta` asks for nothing and that has neither answers nor state.
 
-        `caller` is the same for all of them.
+        `crossing` is what of it goes on (`crossing_meta`); `caller` is the same for all of them.
         """
         last = self._last_plain
         if last is None or last.client is not profile or last.principal is not principal:  # many calls in a row are of one client
             last = self._last_plain = self.modern_context(principal, profile, {}, caller)
-        return last.of_request(crossing_meta(meta), late_clock)
+        return last.of_request(crossing, late_clock)
 
     def _context(
         self,

@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 from asyncio import CancelledError  # noqa: TID251  # how a call ends that is ended
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 from pydantic_core import to_json
 
@@ -28,7 +28,8 @@ from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY
 from gateway.server.asked import Asked
 from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
-from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes, decoded
+from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes, Introduced, decoded
+from gateway.server.head import Head
 from gateway.server.plain import METHODS, is_plain_meta, plain_question
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
 from gateway.telemetry.instrumentation import is_traced
@@ -49,7 +50,7 @@ Takes = Callable[[str, GuardedTool], bool]
 """Whether a tool, by its exposed name, may be called here (`app.spread`)."""
 
 MAX_KNOWN_TOOLS = 50_000
-"""Tools remembered with whether headers mirror their arguments; then all are looked at again."""
+"""Tools remembered with whether they are for the direct path; then all are looked at again."""
 
 _VERSIONS = frozenset(MODERN_PROTOCOL_VERSIONS)
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
@@ -58,10 +59,10 @@ _JSON: Headers = [(b"content-type", b"application/json")]
 _WANTED = frozenset({b"application/json", b"text/event-stream"})
 _REQUEST = frozenset({"jsonrpc", "id", "method", "params"})
 _PARAMS = frozenset({"name", "arguments", "_meta"})
-_BLOCKS: Mapping[str, Set[str]] = {
-    "text": frozenset({"type", "text"}),
-    "image": frozenset({"type", "data", "mimeType"}),
-    "audio": frozenset({"type", "data", "mimeType"}),
+_BLOCKS: Mapping[str, Sequence[str]] = {
+    "text": ("type", "text"),
+    "image": ("type", "data", "mimeType"),
+    "audio": ("type", "data", "mimeType"),
 }
 _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 """Blocks and keys that every version has as they are, so that no model needs to look at them."""
@@ -80,7 +81,9 @@ class DirectPath:
         self._envelopes = Envelopes(lambda: server.has_sdk)
         self._caller = PlainCaller()
         self._accepting: set[bytes] = set()
-        self._mirrored: dict[str, tuple[GuardedTool, bool]] = {}
+        self._known_tools: dict[str, tuple[GuardedTool, bool]] = {}
+        """With whether they are for here."""
+        self._on_line: Introduced | None = None
         self._stamp: JsonObject | None = None
         self.patience = Patience()
         self.running: dict[tuple[str, int | str], Underway] = {}
@@ -88,17 +91,19 @@ class DirectPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or pass on."""
-        looked = self._look_at(scope, dict(scope["headers"])) if scope["type"] == "http" else None
-        if looked is None:
+        head = Head(scope) if scope["type"] == "http" and PRINCIPAL_SCOPE_KEY in scope else None
+        if head is not None and head.method == "DELETE" and head.path == self._path:
+            self._server.clients.part_with(_session_id(head))
+        looked = head is not None and self._look_at(head, scope[PRINCIPAL_SCOPE_KEY])
+        if head is None or looked is False:
             await self._app(scope, receive, send)
             return
-        headers, session = looked
         replay = Replay(receive)
-        body = await replay.read(int(headers[b"content-length"]))
+        body = await replay.read(head.length)
         message = None if body is None else decoded(body)
-        if message is not None and session is not None and message.get("method") == "notifications/cancelled":
-            await self._hand_on_cancelled(message, headers[b"mcp-session-id"].decode("latin-1"))
-        begun = None if message is None else self._begin_any(message, headers, session, scope[PRINCIPAL_SCOPE_KEY])
+        if message is not None and looked is not True and message.get("method") == "notifications/cancelled":
+            await self._hand_on_cancelled(message, _session_id(head))
+        begun = None if message is None else self._begin_any(message, head, looked, scope[PRINCIPAL_SCOPE_KEY])
         if begun is None:
             await self._app(scope, replay, send)
             return
@@ -113,74 +118,73 @@ class DirectPath:
         finally:
             await begun.end()
 
-    def take(self, scope: Scope, fields: Mapping[bytes, bytes], body: bytes) -> Begun | Asked | None:
+    def take(self, head: Head, body: bytes, principal: Principal) -> Begun | Asked | None:
         """Begin the call of a request that has come whole; `None` where it is not plain, and nothing was done.
 
-        For a server that spares itself the application's task where this leads to an answer. `fields` are the headers of `scope`.
+        For a server that spares itself the application's task where this leads to an answer.
         """
-        looked = self._look_at(scope, fields)
-        if looked is None or int(looked[0][b"content-length"]) != len(body):
+        looked = self._look_at(head, principal)
+        if looked is False or len(body) != head.length:
             return None
         message = decoded(body)
-        return None if message is None else self._begin_any(message, *looked, scope[PRINCIPAL_SCOPE_KEY])
+        return None if message is None else self._begin_any(message, head, looked, principal)
 
-    def _look_at(self, scope: Scope, fields: Mapping[bytes, bytes]) -> tuple[Mapping[bytes, bytes], LegacySession | None] | None:
-        """The headers of a request that may be plain, and its session if it is of 2025."""
-        headers = self._plain_headers(scope, fields)
-        if headers is None or is_traced():
-            return None
-        if headers.get(b"mcp-protocol-version") in _MODERN:
-            return headers, None
-        session = self._session(headers, scope)
-        return None if session is None else (headers, session)
+    def _look_at(self, head: Head, principal: Principal) -> LegacySession | bool:
+        """Whether a request may be plain; where it is of 2025, its session."""
+        if head.is_plain is None:
+            head.is_plain = self._is_plain(head)
+        if not head.is_plain or head.length > self._max_request_bytes or is_traced():
+            return False
+        return head.fields.get(b"mcp-protocol-version") in _MODERN or self._session(head, principal) or False
 
-    def _begin_any(
-        self, message: JsonObject, headers: Mapping[bytes, bytes], session: LegacySession | None, principal: Principal
-    ) -> Begun | Asked | None:
+    def _begin_any(self, message: JsonObject, head: Head, session: LegacySession | bool, principal: Principal) -> Begun | Asked | None:
         """Begin a plain call, or to answer a plain question (`plain`)."""
-        if session is not None or headers.get(b"mcp-method") == b"tools/call":
-            return self._begin(message, headers, session, principal)
+        if not isinstance(session, bool):
+            return self._begin_in_session(message, _session_id(head), session, principal)
+        if head.fields.get(b"mcp-method") == b"tools/call":
+            introduced = self._introduced(message, head.fields, head.introduced)
+            if introduced is None:
+                return None
+            head.introduced = introduced
+            return self._begin_modern(message, introduced, principal)
         question = plain_question(message) if self._takes is None else None
-        if question is None or not self._envelopes.agree(message, headers) or not self._envelopes.profile_of(message["params"]["_meta"]):
+        if question is None or not self._envelopes.agree(message, head.fields):
             return None
-        return Asked(self._app, self._server.plain.answer(question, principal))
+        if not self._envelopes.profile_of(message["params"]["_meta"]):
+            return None
+        return Asked(self._app, self._server.plain.answer(question, principal), principal)
 
-    def _begin(
-        self, message: JsonObject, headers: Mapping[bytes, bytes], session: LegacySession | None, principal: Principal
-    ) -> Begun | None:
-        """Begin a plain call."""
-        if session is None:
-            modern = self._modern_params(message, headers)
-            return None if modern is None else self._begin_modern(message, modern, principal)
+    def _begin_in_session(self, message: JsonObject, wire_id: str, session: LegacySession, principal: Principal) -> Begun | None:
+        """Begin a plain call of 2025."""
         server, clock = self._server, LateClock(HAND_ON_SECONDS)
-        wire_id = headers[b"mcp-session-id"].decode("latin-1")
         params = _plain_params(message)
         key = wire_id, cast("int | str", message.get("id"))
         is_plain = params is not None and key not in self.running and _is_plain_meta(params.get("_meta", {}), is_enveloped=False)
-        tool = self._tool(params) if params is not None and is_plain else None
+        tool = self._tool(params["name"]) if params is not None and is_plain else None
         if params is None or tool is None:
             return None
         late = LateCaller()
         ctx = server.clients.legacy_context(principal, session, params, late, clock)
         running = self.running[key] = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), clock, late)
-        return Begun(self, running, message["id"], key)
+        return Begun(self, running, message["id"], principal, key)
 
     def begin_line(self, message: JsonObject, principal: Principal) -> Begun | None:
         """As `take`, for a message of 2026 that came without headers. Its call is handed on by `CallHandler.handed`."""
-        params = _plain_params(message)
-        if params is None or not _is_plain_meta(params.get("_meta")) or params["_meta"].get(PROTOCOL_VERSION_META_KEY) not in _VERSIONS:
+        introduced = self._introduced(message, None, self._on_line)
+        if introduced is None:
             return None
-        return self._begin_modern(message, params, principal)
+        self._on_line = introduced
+        return self._begin_modern(message, introduced, principal)
 
-    def _begin_modern(self, message: JsonObject, params: JsonObject, principal: Principal) -> Begun | None:
-        server, tool = self._server, self._tool(params)
-        profile = None if tool is None else self._envelopes.profile_of(params["_meta"])
-        if tool is None or profile is None:
+    def _begin_modern(self, message: JsonObject, introduced: Introduced, principal: Principal) -> Begun | None:
+        server, params = self._server, message["params"]
+        tool = self._tool(params["name"])
+        if tool is None:
             return None
         clock = LateClock(HAND_ON_SECONDS)
-        ctx = server.clients.plain_context(principal, profile, params["_meta"], self._caller, clock)
+        ctx = server.clients.plain_context(principal, introduced.profile, introduced.crossing, self._caller, clock)
         running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clock)
-        return Begun(self, running, message["id"], None)
+        return Begun(self, running, message["id"], principal)
 
     async def _hand_on_cancelled(self, message: JsonObject, wire_id: str) -> None:
         """The SDK ends a request that is taken back, so it is to have it first."""
@@ -192,25 +196,16 @@ class DirectPath:
 
     # -- what is taken -------------------------------------------------------------------------------------------
 
-    def _plain_headers(self, scope: Scope, found: Mapping[bytes, bytes]) -> Mapping[bytes, bytes] | None:
-        """The headers of a request that may be plain; `None` for all others."""
-        if scope["path"] != self._path or PRINCIPAL_SCOPE_KEY not in scope:
-            return None
-        if scope["method"] != "POST":
-            if scope["method"] == "DELETE":
-                self._server.clients.part_with(found.get(b"mcp-session-id", b"").decode("latin-1"))
-            return None
-        if found.get(b"mcp-method") not in _METHODS and b"mcp-session-id" not in found:
-            return None
-        if len(found) != len(scope["headers"]):
-            return None
-        length = found.get(b"content-length", b"")
-        is_sized = length.isdigit() and len(length) < 12 and int(length) <= self._max_request_bytes
-        if not is_sized or b"transfer-encoding" in found or b"mcp-param-" in b" ".join(found):
-            return None
-        if not found.get(b"content-type", b"").lower().startswith(b"application/json"):
-            return None
-        return found if self._accepts(found.get(b"accept", b"")) else None
+    def _is_plain(self, head: Head) -> bool:
+        """Whether a request with this head may be plain, unless it is too long."""
+        fields = head.fields
+        if head.path != self._path or head.method != "POST" or not head.is_single:
+            return False
+        if fields.get(b"mcp-method") not in _METHODS and b"mcp-session-id" not in fields:
+            return False
+        if head.length < 0 or b"transfer-encoding" in fields or b"mcp-param-" in b" ".join(fields):
+            return False
+        return fields.get(b"content-type", b"").lower().startswith(b"application/json") and self._accepts(fields.get(b"accept", b""))
 
     def _accepts(self, accept: bytes) -> bool:
         """Whether a client takes both forms of an answer."""
@@ -222,42 +217,39 @@ class DirectPath:
             self._accepting.add(accept)
         return True
 
-    def _session(self, headers: Mapping[bytes, bytes], scope: Scope) -> LegacySession | None:
+    def _session(self, head: Head, principal: Principal) -> LegacySession | None:
         """The 2025 session of a request, where the SDK would find it too."""
-        wire_id = headers.get(b"mcp-session-id", b"").decode("latin-1")
-        found = self._server.clients.seen_session(wire_id, scope[PRINCIPAL_SCOPE_KEY])
-        if found is None:
-            return None
-        version = headers.get(b"mcp-protocol-version")
-        return found if version is None or version.decode("latin-1") == found.profile.protocol_version else None
+        found = self._server.clients.seen_session(_session_id(head), principal)
+        version = head.fields.get(b"mcp-protocol-version")
+        return found if found is None or version is None or version.decode("latin-1") == found.profile.protocol_version else None
 
-    def _modern_params(self, message: JsonObject, headers: Mapping[bytes, bytes]) -> JsonObject | None:
-        """The parameters of a plain call of 2026 whose headers say what it says."""
-        params = _plain_params(message) if headers.get(b"mcp-method") == b"tools/call" else None
-        if params is None or not _is_plain_meta(params.get("_meta")):
+    def _introduced(self, message: JsonObject, headers: Mapping[bytes, bytes] | None, last: Introduced | None) -> Introduced | None:
+        """What a plain call of 2026 says of its client, where its headers, if it has any, agree; `last` came with the same headers."""
+        params = _plain_params(message)
+        if params is None:
             return None
-        return params if self._envelopes.agree(message, headers) else None
+        name, meta = params["name"], params.get("_meta")
+        if last is not None and last.is_of(name, meta):
+            return last
+        if not _is_plain_meta(meta) or (headers is not None and not self._envelopes.agree(message, headers)):
+            return None
+        profile = self._envelopes.profile_of(meta) if meta.get(PROTOCOL_VERSION_META_KEY) in _VERSIONS else None
+        return None if profile is None else Introduced(name, meta, profile)
 
-    def _tool(self, params: JsonObject) -> GuardedTool | None:
+    def _tool(self, name: str) -> GuardedTool | None:
         """The tool that is called; `None` where it is not for here."""
-        name = str(params["name"])
         try:
             tool = self._server.catalog.find(name)
         except NotFound:
             return None
-        definition = tool.definition
         if self._takes is not None and not self._takes(name, tool):
             return None
-        return None if definition.may_ask or definition.task_by != "nobody" or tool.is_local or self._is_mirrored(name, tool) else tool
-
-    def _is_mirrored(self, name: str, tool: GuardedTool) -> bool:
-        """Whether headers may have to match arguments of the tool (`x-mcp-header`)."""
-        known = self._mirrored.get(name)
+        known = self._known_tools.get(name)
         if known is None or known[0] is not tool:
-            if len(self._mirrored) > MAX_KNOWN_TOOLS:
-                self._mirrored.clear()
-            known = self._mirrored[name] = (tool, "x-mcp-header" in json.dumps(tool.definition.input_schema))
-        return known[1]
+            if len(self._known_tools) > MAX_KNOWN_TOOLS:
+                self._known_tools.clear()
+            known = self._known_tools[name] = (tool, _is_for_here(tool))
+        return tool if known[1] else None
 
     # -- what is answered ----------------------------------------------------------------------------------------
 
@@ -279,22 +271,25 @@ class DirectPath:
             result = {key: value for key, value in result.items() if key != "resultType"}
         return result
 
-    async def go_on(self, running: Underway, scope: Scope, receive: Receive, send: Send) -> None:
+    async def go_on(self, running: Underway, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand a call on as it runs."""
-        scope[RUNNING_SCOPE_KEY] = running
+        scope[PRINCIPAL_SCOPE_KEY], scope[RUNNING_SCOPE_KEY] = principal, running
         await self._app(scope, receive, send)
 
 
 class Begun:
     """A plain call under way: its answer, or the longer path for it."""
 
-    __slots__ = ("_key", "_number", "_path", "running")
+    __slots__ = ("_key", "_number", "_path", "_principal", "running")
 
-    def __init__(self, path: DirectPath, running: Underway, number: JsonValue, key: tuple[str, int | str] | None) -> None:
+    def __init__(
+        self, path: DirectPath, running: Underway, number: JsonValue, principal: Principal, key: tuple[str, int | str] | None = None
+    ) -> None:
         """`key` is that of a call in a session."""
         self.running = running
         self._path = path
         self._number = number
+        self._principal = principal
         self._key = key
 
     @property
@@ -329,8 +324,9 @@ class Begun:
             body = (to_json(message),) if verbatim is None else encode_around(message, verbatim)
         except (ValueError, TypeError, RecursionError):
             return None
-        if any(has_odd_number(part, result) for part in body if isinstance(part, bytes)):
-            return None
+        for part in body:
+            if isinstance(part, bytes) and has_odd_number(part, result):
+                return None
         headers = [(b"content-length", b"%d" % sum(map(len, body))), *_JSON]
         if self._key is not None:
             headers.append((b"mcp-session-id", self._key[0].encode("latin-1")))
@@ -339,7 +335,7 @@ class Begun:
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand the call on as it runs, and see to its end."""
         try:
-            await self._path.go_on(self.running, scope, receive, send)
+            await self._path.go_on(self.running, self._principal, scope, receive, send)
         finally:
             await self.end()
 
@@ -355,18 +351,29 @@ class Begun:
             self._key = None
 
 
+def _is_for_here(tool: GuardedTool) -> bool:
+    """Whether a tool is a server's, never asks nor becomes a task, and has no arguments that headers may have to match."""
+    definition = tool.definition
+    may_be_long = definition.may_ask or definition.task_by != "nobody"
+    return not may_be_long and not tool.is_local and "x-mcp-header" not in json.dumps(definition.input_schema)
+
+
+def _session_id(head: Head) -> str:
+    return head.fields.get(b"mcp-session-id", b"").decode("latin-1")
+
+
 def _plain_params(message: JsonObject) -> JsonObject | None:
     """The parameters of a valid `tools/call` with nothing but a name and arguments, in either era; `_meta` is not looked at."""
     if message.keys() != _REQUEST or message["jsonrpc"] != "2.0" or message["method"] != "tools/call":
         return None
-    number, params = message["id"], message["params"]
+    number: JsonValue = message["id"]
+    params: JsonMapping | None = message["params"]  # at best
     if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict) or not params.keys() <= _PARAMS:
         return None
-    fields = cast("JsonObject", params)
-    return fields if isinstance(fields.get("name"), str) and isinstance(fields.get("arguments", {}), dict) else None
+    return params if isinstance(params.get("name"), str) and isinstance(params.get("arguments", {}), dict) else None
 
 
-def _is_plain_meta(meta: JsonValue, *, is_enveloped: bool = True) -> bool:
+def _is_plain_meta(meta: JsonValue, *, is_enveloped: bool = True) -> TypeGuard[JsonMapping]:
     """Whether nothing in `_meta` asks for something, beside the envelope where there is one."""
     if not isinstance(meta, dict):
         return False
@@ -409,19 +416,33 @@ class Replay:
 
 def is_plain_result(result: JsonMapping) -> bool:
     """Whether the SDK's models of every version would send the result as it is."""
-    meta = result.get("_meta", {})
-    if not result.keys() <= _RESULT or not isinstance(meta, dict) or None in cast("JsonMapping", meta).values():
+    content: list[JsonMapping] | None = result.get("content")  # at best
+    if not isinstance(content, list) or not result.keys() <= _RESULT:
         return False
-    if SERVER_INFO_META_KEY in meta or result.get("structuredContent", True) is None or not isinstance(result.get("isError", False), bool):
+    if "_meta" in result and not _is_plain_result_meta(result["_meta"]):
         return False
-    content = result.get("content")
-    return isinstance(content, list) and all(_is_plain_block(block) for block in cast("list[JsonValue]", content))
+    if "structuredContent" in result and result["structuredContent"] is None:
+        return False
+    if "isError" in result and not isinstance(result["isError"], bool):
+        return False
+    for block in content:
+        if not _is_plain_block(block):
+            return False
+    return True
 
 
-def _is_plain_block(block: JsonValue) -> bool:
+def _is_plain_result_meta(meta: JsonValue) -> bool:
+    return isinstance(meta, dict) and SERVER_INFO_META_KEY not in meta and None not in cast("JsonMapping", meta).values()
+
+
+def _is_plain_block(block: JsonMapping) -> bool:
     if not isinstance(block, dict):
         return False
-    fields = cast("JsonMapping", block)
-    kind = fields.get("type")
+    kind = block.get("type")
     known = _BLOCKS.get(kind) if isinstance(kind, str) else None
-    return known is not None and fields.keys() == known and all(isinstance(value, str) for value in fields.values())
+    if known is None or len(block) != len(known):
+        return False
+    for name in known:
+        if not isinstance(block.get(name), str):
+            return False
+    return True

@@ -22,9 +22,13 @@ from gateway.protocol import (
 )
 from gateway.server.clients import modern_profile
 from gateway.tools.context import ClientProfile
+from gateway.upstream.hop import crossing_meta
 
 MAX_KNOWN_CLIENTS = 256
 """Client declarations remembered as valid."""
+
+MAX_KEPT_CHARS = 2_048
+"""Of a `_meta` that a connection keeps, to know it again."""
 
 ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY)
 ENVELOPE = frozenset(ENVELOPE_KEYS)
@@ -39,6 +43,47 @@ def decoded(body: bytes) -> JsonObject | None:
     except ValueError:
         return None
     return cast("JsonObject", message) if isinstance(message, dict) else None
+
+
+class Introduced:
+    """What the body of a `tools/call` said of its client and of its tool, which was found to be in order, and what follows from that."""
+
+    __slots__ = ("_is_exact", "_meta", "_name", "crossing", "profile")
+
+    def __init__(self, name: str, meta: JsonMapping, profile: ClientProfile) -> None:
+        """`profile` is what `meta` says."""
+        self.profile = profile
+        self.crossing = crossing_meta(meta)
+        """What of `meta` goes on to the next hop."""
+        self._name = name
+        is_small, self._is_exact = _measured(meta)
+        self._meta = meta if is_small else None
+
+    def is_of(self, name: str, meta: JsonValue) -> bool:
+        """Whether a body that says this says the same."""
+        if name != self._name or meta != self._meta or self._meta is None:
+            return False
+        return self._is_exact or repr(meta) == repr(self._meta)
+
+
+def _measured(meta: JsonMapping) -> tuple[bool, bool]:
+    """Whether a `_meta` is small enough to be kept; whether only what says the same equals it: 1, 1.0 and true are equal."""
+    left: list[JsonValue] = [meta]
+    room, is_exact = MAX_KEPT_CHARS, True
+    while left and room > 0:
+        value = left.pop()
+        if isinstance(value, dict):
+            fields = cast("JsonMapping", value)
+            left += fields.values()
+            room -= sum(map(len, fields)) + 1
+        elif isinstance(value, list):
+            left += cast("list[JsonValue]", value)
+            room -= 1
+        elif isinstance(value, str):
+            room -= len(value)
+        elif value is not None:
+            room, is_exact = room - 1, False
+    return room > 0, is_exact
 
 
 class Envelopes:

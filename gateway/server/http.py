@@ -25,6 +25,7 @@ from gateway.server.asked import Asked
 from gateway.server.build import AGUI_PATH, GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.direct import Begun, DirectPath, Takes
+from gateway.server.head import Head
 from gateway.server.late_site import HEALTH_PATH, READY_PATH, LateSite
 from gateway.server.lean import LeanSessions
 from gateway.server.origins import Places, is_loopback, places_of
@@ -137,21 +138,26 @@ class KeyGate:
         scope[PRINCIPAL_SCOPE_KEY] = principal
         await self._app(scope, receive, send)
 
-    def take(self, scope: Scope, headers: Mapping[bytes, bytes], body: bytes) -> Begun | Asked | None:
+    def take(self, head: Head, body: bytes) -> Begun | Asked | None:
         """As `DirectPath.take`, for what this gate lets through; all else is left to the application, which says why."""
-        if self._direct is None or scope["path"] in OPEN_PATHS:
-            return None
-        place = headers.get(b"host"), headers.get(b"origin")
-        if place not in self._known or len(headers) != len(scope["headers"]) or b"transfer-encoding" in headers:
+        direct = self._direct
+        if direct is None or not (head.has_place or self._finds_place(head)):
             return None
         try:
-            principal = self._principal(scope)
+            principal = self._principal(head.facts)
         except StorageError:
             return None
-        if principal is None or (principal.scopes is not None and not self._is_judged(scope["path"])):
+        if principal is None or (principal.scopes is not None and not self._is_judged(head.path)):
             return None
-        scope[PRINCIPAL_SCOPE_KEY] = principal
-        return self._direct.take(scope, headers, body)
+        return direct.take(head, body, principal)
+
+    def _finds_place(self, head: Head) -> bool:
+        """Whether a request is for behind the gate, and comes from where one was taken before."""
+        fields = head.fields
+        if head.path in OPEN_PATHS or not head.is_single or b"transfer-encoding" in fields:
+            return False
+        head.has_place = (fields.get(b"host"), fields.get(b"origin")) in self._known
+        return head.has_place
 
     def _is_judged(self, path: str) -> bool:
         return any(path == judged or (judged != "/" and judged.endswith("/") and path.startswith(judged)) for judged in self._judged)

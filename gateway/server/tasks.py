@@ -42,7 +42,7 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 def declares_tasks(ctx: CallContext) -> bool:
     """Whether this very request declares the modern extension."""
     extensions = ctx.client.capabilities.get("extensions")
-    return ctx.era == "modern" and isinstance(extensions, dict) and TASKS_EXTENSION in extensions
+    return isinstance(extensions, dict) and TASKS_EXTENSION in extensions and ctx.era == "modern"
 
 
 class TaskHandler:

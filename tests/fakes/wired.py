@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import anyio
 import uvicorn
+from anyio.abc import SocketStream
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.app.exchange import Take
@@ -73,24 +74,72 @@ class Wired:
         self.port = port
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        parts: list[bytes] = []
-        while True:
-            message = await receive()
-            parts.append(message["body"])
-            if not message["more_body"]:
-                break
-        lines = [b"%s %s HTTP/1.1" % (scope["method"].encode(), scope["raw_path"])]
-        lines += [b"%s: %s" % line for line in scope["headers"]]
+        sent = await _request(scope, receive, (b"connection: close",))
         async with await anyio.connect_tcp("127.0.0.1", self.port) as stream:
-            await stream.send(b"\r\n".join([*lines, b"connection: close", b"", b""]) + b"".join(parts))
+            await stream.send(sent)
             told = b"".join([part async for part in stream])
-        head, _, body = told.partition(b"\r\n\r\n")
-        first, *rest = head.split(b"\r\n")
-        headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in rest)]
-        if (b"transfer-encoding", b"chunked") in headers:
-            body = _joined(body)
-        await send({"type": "http.response.start", "status": int(first.split()[1]), "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await _tell(told, send)
+
+
+class Kept:
+    """As `Wired`, one request after the other on one connection for as long as the server keeps it."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._stream: SocketStream | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sent = await _request(scope, receive, ())
+        stream, self._stream = self._stream, None
+        if stream is None:
+            stream = await anyio.connect_tcp("127.0.0.1", self.port)
+        await stream.send(sent)
+        told = b""
+        while not (is_whole := _is_whole(told)):
+            try:
+                told += await stream.receive()
+            except anyio.EndOfStream:
+                break
+        if is_whole and b"\r\nconnection: close\r\n" not in told.partition(b"\r\n\r\n")[0] + b"\r\n":
+            self._stream = stream
+        else:
+            await stream.aclose()
+        await _tell(told, send)
+
+    async def aclose(self) -> None:
+        """Part with the connection."""
+        if self._stream is not None:
+            await self._stream.aclose()
+
+
+async def _request(scope: Scope, receive: Receive, more: Sequence[bytes]) -> bytes:
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        parts.append(message["body"])
+        if not message["more_body"]:
+            break
+    lines = [b"%s %s HTTP/1.1" % (scope["method"].encode(), scope["raw_path"])]
+    lines += [b"%s: %s" % line for line in scope["headers"]]
+    return b"\r\n".join([*lines, *more, b"", b""]) + b"".join(parts)
+
+
+def _is_whole(told: bytes) -> bool:
+    head, found, body = told.lower().partition(b"\r\n\r\n")
+    if b"\r\ntransfer-encoding: chunked" in head:
+        return body.endswith(b"0\r\n\r\n")
+    length = head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0].strip()
+    return bool(found) and len(body) == int(length or 0)
+
+
+async def _tell(told: bytes, send: Send) -> None:
+    head, _, body = told.partition(b"\r\n\r\n")
+    first, *rest = head.split(b"\r\n")
+    headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in rest)]
+    if (b"transfer-encoding", b"chunked") in headers:
+        body = _joined(body)
+    await send({"type": "http.response.start", "status": int(first.split()[1]), "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _joined(chunked: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """The direct path against the SDK's: the same messages go to both, and nobody can tell which one answered.
 
-The direct path has two doors: as an application, and as the short cut of the connection that reads the request.
+The direct path has two doors: as an application, and as the short cut of the connection that reads the request, be it its first or not.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import gc
 import json
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
 import pytest
-from starlette.types import ASGIApp, Receive, Scope
+from starlette.types import ASGIApp, Receive
 
 from gateway.app.exchange import Exchange
 from gateway.app.http1 import Http1
@@ -28,13 +28,14 @@ from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable, NotFound, PolicyDenied, ToolFailed, UpstreamLost, UpstreamRefused
 from gateway.server.build import GatewayServer
 from gateway.server.direct import DirectPath
+from gateway.server.head import Head
 from gateway.server.http import KeyGate, build_http_app
 from gateway.server.origins import places_of
 from gateway.server.underway import HAND_ON_SECONDS
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, OnChange, TaskStarted, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext, LogLevel
-from tests.fakes.wired import Counting, Wired, lifespan, served
+from tests.fakes.wired import Counting, Kept, Wired, lifespan, served
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 20}, "n": {}, "héé": {}}}
 MIRRORED: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string", "x-mcp-header": "Text"}}}
@@ -89,8 +90,7 @@ class Echo:
         self.told: Any = OUTCOMES[0]
         self.seconds = 0.0
         self.says: tuple[LogLevel, ...] = ()
-        self.calls: list[Any] = []
-        self.cancelled = anyio.Event()
+        self.calls, self.cancelled = list[Any](), anyio.Event()
 
     async def call(self, arguments: Any, ctx: CallContext) -> ToolOutcome:
         answers = (ctx.input_responses, ctx.request_state, ctx.takes_tasks, ctx.ask_timeout_seconds)
@@ -125,14 +125,15 @@ class Remote:
 
 
 class House:
-    """One gateway with three doors."""
+    """One gateway with four doors."""
 
     wired: Wired
+    kept: Kept
     taken = turn = 0
 
     def __init__(self, folder: Path) -> None:
-        self.echo, self.mirrored, self.asking = Echo("echo", SCHEMA), Echo("mirrored", MIRRORED), Echo("asking", SCHEMA, may_ask=True)
-        self.own = Echo("own", SCHEMA)
+        self.echo, self.mirrored, self.own = Echo("echo", SCHEMA), Echo("mirrored", MIRRORED), Echo("own", SCHEMA)
+        self.asking = Echo("asking", SCHEMA, may_ask=True)
         self.events = EventStream()
         policy = SourcePolicy.model_validate({"arguments": {"echo": {"text": {"not": {"const": "evil"}}}}, "maxResultBytes": 4096})
         entries = [
@@ -151,10 +152,9 @@ class House:
         places = places_of(**where, more_hosts=[], more_origins=[])
         self.direct = KeyGate(direct, keys, places, requires_key=False, judged=(settings.path,), direct=direct)
 
-
-    def take(self, scope: Scope, fields: Mapping[bytes, bytes], body: bytes) -> Any:
+    def take(self, head: Head, body: bytes) -> Any:
         """The short cut, counted where it leads to something."""
-        begun = self.direct.take(scope, fields, body)
+        begun = self.direct.take(head, body)
         self.taken += begun is not None
         return begun
 
@@ -172,8 +172,9 @@ async def standing(folder: Path) -> AsyncGenerator[House]:
     await house.catalog.refresh()
     with anyio.fail_after(80):
         async with house.server, lifespan(house.longer), served(house.direct, house.take) as port:
-            house.wired = Wired(port)
+            house.wired, house.kept = Wired(port), Kept(port)
             yield house
+            await house.kept.aclose()
 
 
 @dataclass
@@ -204,9 +205,7 @@ async def post(
     scope: dict[str, Any] = {"type": "http", "method": method, "path": "/mcp", "raw_path": b"/mcp", "query_string": b"", "root_path": ""}
     scope |= {"http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1)}
     scope["headers"] = [(n.lower().encode("latin-1"), v.encode("latin-1")) for n, v in named]
-    half = len(body) // 2
-    parts = [body[half:], body[:half]]
-    reply = Reply()
+    parts, reply = [body[len(body) // 2 :], body[: len(body) // 2]], Reply()
 
     async def receive() -> Any:
         if not parts:
@@ -265,18 +264,15 @@ def messages(reply: Reply) -> list[Any]:
 
 def is_json(body: bytes) -> bool:
     """Whether it can be written again."""
-    try:
-        json.dumps(json.loads(body), allow_nan=False)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    with suppress(ValueError, RecursionError):
+        return bool(json.dumps(json.loads(body), allow_nan=False))
+    return False
 
 
 def happened(events: EventStream, since: int) -> list[Any]:
     """What was recorded, without times."""
-    return [
-        (e.kind, e.source, e.name, e.principal, {k: v for k, v in e.fields.items() if k != "milliseconds"}) for e in events.recent()[since:]
-    ]
+    recorded = events.recent()[since:]
+    return [(e.kind, e.source, e.name, e.principal, {k: v for k, v in e.fields.items() if k != "milliseconds"}) for e in recorded]
 
 
 async def same(house: House, headers: Mapping[str, str] | Sequence[tuple[str, str]], body: bytes, *, direct: bool | None = None) -> Any:
@@ -287,9 +283,9 @@ async def same(house: House, headers: Mapping[str, str] | Sequence[tuple[str, st
     lines = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
     seen: list[Any] = []
     tools = (house.echo, house.mirrored, house.asking, house.own)
-    doors = (house.direct, house.wired)
+    doors = (house.direct, house.wired, house.kept, house.kept)
     house.turn += 1
-    for app in (*(doors[house.turn % 2 :][:1] if direct is None else doors), house.longer):
+    for app in (*(doors[house.turn % 4 :][:1] if direct is None else doors[:3]), house.longer):
         before, begun = house.behind.count, len(house.events.recent())
         for tool in tools:
             tool.calls.clear()
@@ -340,14 +336,10 @@ def bodies(chance: random.Random) -> list[bytes]:
     whole = json.dumps(request()).encode()
     made += [whole[:cut] for cut in (0, 1, 30, len(whole) - 1)]
     made += [whole + b" ", whole + b"x", b"[" + whole + b"]", b"null", b"\xff", b"\xef\xbb\xbf" + whole, whole.decode().encode("utf-16")]
-    made.append(whole.replace(b'"a"', b'"\xed\xa0\x80"'))
-    made.append(whole.replace(b'"a"', b'"\\ud83d\\ude00"'))
-    made.append(whole.replace(b'"a"', b'"\\ud83d"'))
     made.append(whole.replace(b'"text"', b'"\\ud83d"'))
     numbers = (b"NaN", b"-Infinity", b"1e400", b"-0", b"1E+2", b"0.30000000000000004", b"9007199254740993.0", b"01", b"1.", b"+1")
-    made += [whole.replace(b'"a"', number) for number in numbers]
-    made.append(whole.replace(b'"a"', b"1" * 5_000))
-    made.append(whole.replace(b'"a"', b"[" * 3_000 + b"]" * 3_000))
+    texts = (b'"\xed\xa0\x80"', b'"\\ud83d\\ude00"', b'"\\ud83d"')
+    made += [whole.replace(b'"a"', value) for value in (*texts, *numbers, b"1" * 5_000, b"[" * 3_000 + b"]" * 3_000)]
     made.append(whole.replace(b'"name": "echo"', b'"name": "none", "name": "echo"'))
     made.append(whole.replace(b'"name": "echo"', b'"name": "echo", "name": "own"'))
     made.append(whole.replace(b'"id": 1', b'"id": 1, "id": 2, "ID": 3'))
@@ -383,11 +375,19 @@ async def test_whatever_is_sent_is_told_done_and_recorded_the_same_by_both_paths
 async def test_a_plain_call_never_reaches_the_sdk_and_is_judged_by_the_gate(tmp_path: Path) -> None:
     async with standing(tmp_path) as house:
         status, _, message = await same(house, heads(), json.dumps(request(number="seven")).encode(), direct=True)
-        assert (status, message["id"], message["result"]["content"], house.taken) == (200, "seven", [TEXT], 1)
+        assert (status, message["id"], message["result"]["content"], house.taken) == (200, "seven", [TEXT], 2)
         _, _, refused = await same(house, heads(), json.dumps(request({"text": "evil"})).encode(), direct=True)
         assert refused["result"]["_meta"]["dev.moongate/rule"] == "arguments.echo.text"
         _, _, wrong = await same(house, heads(), json.dumps(request({"text": 1})).encode(), direct=True)
         assert wrong["result"]["isError"] is True
+
+
+async def test_what_a_client_said_of_itself_is_not_taken_for_what_equals_it(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        claims: list[Any] = [True, 1, 1.0, True, False, 0, None, "1", [], {}, [1], [True]]
+        for said in (claim for claim in claims for _ in range(2)):
+            meta = {f"{META}clientCapabilities": {"roots": {"listChanged": said}}, "x/y": said}
+            await same(house, heads(), json.dumps(request(None, meta)).encode(), direct=True)
 
 
 async def test_a_body_in_parts_or_over_the_limit_is_read_as_the_sdk_reads_it(tmp_path: Path) -> None:
@@ -425,9 +425,10 @@ async def test_a_client_that_closes_its_connection_ends_its_call(tmp_path: Path)
         body = json.dumps(request()).encode()
         await same(house, heads(), body, direct=True)
         house.echo.seconds = 60
+        before = house.taken
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(post, house.wired, list(heads().items()), body)
-            while house.taken < 2:
+            while house.taken == before:
                 await anyio.sleep(0.001)
             tasks.cancel_scope.cancel()
         await house.echo.cancelled.wait()
@@ -531,7 +532,7 @@ async def test_a_plain_call_in_a_session_never_reaches_the_sdk_and_is_judged_by_
     async with standing(tmp_path) as house:
         session = await open_session(house)
         status, _, message = await same(house, old_heads(session), json.dumps(old_request(number="x")).encode(), direct=True)
-        assert (status, message, house.taken) == (200, {"jsonrpc": "2.0", "id": "x", "result": {"content": [TEXT]}}, 1)
+        assert (status, message, house.taken) == (200, {"jsonrpc": "2.0", "id": "x", "result": {"content": [TEXT]}}, 2)
         body = json.dumps(old_request({"text": "evil"})).encode()
         _, _, refused = await same(house, old_heads(session), body, direct=True)
         assert refused["result"]["_meta"]["dev.moongate/rule"] == "arguments.echo.text"

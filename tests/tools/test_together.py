@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 import anyio.lowlevel
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from gateway.server.head import Head
 from gateway.tools.together import Together
 from tests.fakes.wired import served
 
@@ -73,8 +74,8 @@ LONG = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
     ],
 )
 async def test_answers_come_in_the_order_of_their_requests_and_before_the_end(sent: Sequence[bytes], wanted: list[bytes]) -> None:
-    def take(scope: Scope, fields: Mapping[bytes, bytes], body: bytes) -> AtOnce | None:
-        return AtOnce() if scope["method"] == "POST" else None
+    def take(head: Head, body: bytes) -> AtOnce | None:
+        return AtOnce() if head.method == "POST" else None
 
     async with served(plain, take) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
         await stream.send(b"".join(sent))
