@@ -46,6 +46,9 @@ Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 MAX_KNOWN_HEADS = 1024
 """Heads of requests remembered: one for each tool, and one for each argument that is mirrored into a header."""
 
+_N, _I = b"NI"
+"""The letters that begin the numbers which JSON does not have."""
+
 _FRAMING = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade", "expect", "keep-alive", "proxy-connection"}
 )
@@ -260,8 +263,8 @@ async def report(params: JsonMapping, progress: Progress) -> None:
 
 def has_odd_number(encoded: bytes, value: JsonMapping) -> bool:
     """Whether what `to_json` made of `value` holds a number that JSON does not have; a text may hold the same letters."""
-    # One letter is found twenty times faster than a word.
-    if not (b"N" in encoded and b"NaN" in encoded) and not (b"I" in encoded and b"Infinity" in encoded):
+    # One letter, given as a number, is found twenty times faster than a word.
+    if not (_N in encoded and encoded.find(b"NaN") >= 0) and not (_I in encoded and encoded.find(b"Infinity") >= 0):
         return False
     try:
         json.dumps(value, allow_nan=False)
