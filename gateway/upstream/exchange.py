@@ -29,7 +29,7 @@ from gateway.tools.base import Received
 from gateway.tools.verbatim import LONG_BYTES, verbatim_of
 from gateway.tools.waits import own_task
 from gateway.upstream.events import Events
-from gateway.upstream.standins import LOST, NOT_SENT, TOO_LARGE, too_large, turned_away
+from gateway.upstream.standins import LOST, NOT_SENT, TOO_LARGE, TooLarge, too_large, turned_away
 
 if TYPE_CHECKING:
     from gateway.upstream.credentials import Credentials
@@ -129,8 +129,6 @@ class Exchange:
             params["_meta"] = {**params.get("_meta", {}), "progressToken": number}
             hear = _hearing(number, progress, hear)
         body = encode_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-        from gateway.upstream.pool import TooLarge
-
         try:
             answer = await self._pool.send(b"%s\r\ncontent-length: %d\r\n\r\n%s" % (fields, len(body), body))
             if 300 <= answer.status < 400:
@@ -164,9 +162,10 @@ class Exchange:
     def _settle(self, answer: Answer, number: int) -> JsonObject:
         status = answer.status
         headers = answer.headers
-        refused = turned_away(self._server, status, headers.get(b"retry-after", b"").decode("latin-1"))
-        if refused is not None:
-            raise refused
+        if status >= 400:
+            refused = turned_away(self._server, status, headers.get(b"retry-after", b"").decode("latin-1"))
+            if refused is not None:
+                raise refused
         if status == 202:
             raise RpcError(INVALID_REQUEST, "server answered a request with 202 Accepted")
         kind = headers.get(b"content-type", b"").lower()
@@ -191,7 +190,10 @@ class Exchange:
 
     def _read(self, answer: Answer) -> bytes:
         """The body without the coding that the server put on although none was asked for."""
-        coding = answer.headers.get(b"content-encoding", b"identity").strip().lower()
+        said = answer.headers.get(b"content-encoding")
+        if said is None:
+            return answer.body
+        coding = said.strip().lower()
         if coding in (b"identity", b""):
             return answer.body
         if coding not in (b"gzip", b"x-gzip", b"deflate"):
@@ -302,9 +304,10 @@ def _result_of(message: JsonValue, number: int) -> JsonObject | None:
     if not isinstance(message, dict):
         return None
     fields = cast("JsonMapping", message)
-    result = fields.get("result")
-    is_answer = fields.get("jsonrpc") == "2.0" and fields.get("id") in (number, str(number)) and fields.get("id") is not True
-    return cast("JsonObject", result) if is_answer and isinstance(result, dict) else None
+    result, said = fields.get("result"), fields.get("id")
+    if fields.get("jsonrpc") != "2.0" or said is True or not (said == number or said == str(number)) or not isinstance(result, dict):
+        return None
+    return cast("JsonObject", result)
 
 
 def error_of(message: JsonValue) -> RpcError | None:

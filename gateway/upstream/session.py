@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
@@ -80,6 +81,9 @@ PROBE_TIMEOUT_SECONDS = 10.0
 MAX_UNTOLD = 64
 """Reports of one call's progress that wait for a slow caller; further ones are dropped."""
 
+MAX_KNOWN_NAMES = 1024
+"""Names remembered as headers carry them: tools, and the resources lately read."""
+
 _NO_ANSWERS = frozenset(
     {
         (PARSE_ERROR, "Failed to parse JSON response"),
@@ -131,9 +135,9 @@ class Negotiated:
         return cast("JsonMapping", found) if isinstance(found, dict) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen, which would make it three times dearer: there is one for every call
 class Envelope:
-    """Per-request facts that are not parameters."""
+    """Per-request facts that are not parameters; not changed once it is made."""
 
     ctx: CallContext | None = None
     """Whose call this is; gets progress, logs and asks."""
@@ -201,6 +205,8 @@ class Session:
         self._is_plain = True
         self._dispatcher: Dispatcher | None = None
         """The long way, once it was wanted."""
+        self._header_values: dict[str, str] = {}
+        """Names that requests bear, as headers carry them."""
         self._wanted = anyio.Event()
         self._widened = anyio.Event()
 
@@ -248,9 +254,6 @@ class Session:
         if (ctx is None or ctx.late_clock is None) and is_traced():
             return None
 
-        async def hear(method: str, params: JsonMapping) -> None:
-            await self.hear(method, params, ctx)
-
         if self.closed.is_set():
             raise self._gone()
         key = id(wire)
@@ -260,7 +263,7 @@ class Session:
             if isinstance(exchange, PipeExchange):
                 self._running[key] = ctx  # what the server says meanwhile does not name the call it is for
         try:
-            result = await exchange.request(method, wire, headers, hear, progress)
+            result = await exchange.request(method, wire, headers, partial(self._hear_for, ctx), progress)
             if progress is not None:
                 await progress.told()
         except RpcError as error:
@@ -271,6 +274,9 @@ class Session:
             logger.info("%s: asks for more than plain requests; they go by the longer way", self.server)
             self._is_plain = False
         return result
+
+    async def _hear_for(self, ctx: CallContext | None, method: str, params: JsonMapping) -> None:
+        await self.hear(method, params, ctx)
 
     async def want_level(self, level: LogLevel | None) -> None:
         """Have a legacy server send log messages of `level`; its most talkative caller decides, `server.caller` filters."""
@@ -314,10 +320,16 @@ class Session:
             headers[MCP_METHOD_HEADER] = method
             name_key = "taskId" if method.startswith("tasks/") else NAME_BEARING_METHODS.get(method)
             if name_key is not None and isinstance(name := wire.get(name_key), str):
-                headers[MCP_NAME_HEADER] = encode_header_value(name)
+                headers[MCP_NAME_HEADER] = self._header_values.get(name) or self._header_value(name)
         if meta:
             wire["_meta"] = meta
         return wire, headers
+
+    def _header_value(self, name: str) -> str:
+        if len(self._header_values) >= MAX_KNOWN_NAMES:
+            self._header_values.clear()
+        value = self._header_values[name] = encode_header_value(name)
+        return value
 
     async def _dispatch(
         self, method: str, wire: JsonObject, headers: Mapping[str, str], ctx: CallContext | None, name: str | None = None
