@@ -19,7 +19,6 @@ from gateway.auth.principal import LOCAL, Principal
 from gateway.errors import AskExpired, AskUnavailable, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.answers import answer_problem
-from gateway.tools.waits import own_task
 
 if TYPE_CHECKING:
     from gateway.tools.base import Tool
@@ -240,29 +239,25 @@ class LateClock:
     Whoever made it enters the scope when the call gets a task, within `seconds`; a shorter deadline is not for it.
     """
 
-    __slots__ = ("_is_late", "_seconds", "clock")
+    __slots__ = ("_seconds", "clock", "is_entered")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._is_late = False
+        self.is_entered = False
+        """The call has a task, and with it the scope of the clock that was taken."""
         self.clock: CallClock | None = None
         """The one that was taken."""
 
     def takes(self, clock: CallClock, seconds: float) -> bool:
         """Whether the scope of `clock`, which has `seconds`, is entered elsewhere; there is one for each."""
-        if self._is_late or self.clock is not None or seconds <= self._seconds:
+        if self.is_entered or self.clock is not None or seconds <= self._seconds:
             return False
         self.clock = clock
         return True
 
-    async def leave(self) -> None:
-        """The taken clock is done with: where its scope was entered, give the turn in which that is left, before another is entered."""
-        if self._is_late:
-            await own_task()
-
     def close(self) -> None:
         """The call has a task: later clocks are as all others."""
-        self._is_late = True
+        self.is_entered = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,14 +54,21 @@ class Slot:
         self._borrower: object | None = None
         self._waiting = 0
 
-    async def take(self) -> None:
-        """Hold a place, waiting for one if need be. A limiter refuses a second place to one borrower, so each take is its own."""
+    def takes(self) -> bool:
+        """Hold a place if one is free, for the first time; whether it was."""
         borrower = object()
         try:
             self.limiter.acquire_on_behalf_of_nowait(borrower)
         except anyio.WouldBlock:
-            await own_task()
-            await self.limiter.acquire_on_behalf_of(borrower)
+            return False
+        self._borrower = borrower
+        return True
+
+    async def take(self) -> None:
+        """Hold a place, waiting for one if need be. A limiter refuses a second place to one borrower, so each take is its own."""
+        await own_task()
+        borrower = object()
+        await self.limiter.acquire_on_behalf_of(borrower)
         if self._borrower is None and not self._waiting:
             self._borrower = borrower
         else:  # somebody else took it back first, or is asking again by now
@@ -110,7 +117,7 @@ async def run_within(
         AskExpired: A question of it was not answered, which ended it.
     """
     slot = slot_for(limiter, ctx)
-    if slot is not None:
+    if slot is not None and not slot.takes():
         await slot.take()
     clock, late = CallClock(seconds), ctx.late_clock
     try:
@@ -122,11 +129,13 @@ async def run_within(
                     raise
             except GatewayError:
                 clock.is_left = True
-                await late.leave()
+                if late.is_entered:
+                    await own_task()  # the turn in which the scope is left, before another is entered
                 raise
             else:
                 clock.is_left = True
-                await late.leave()
+                if late.is_entered:
+                    await own_task()  # the turn in which the scope is left, before another is entered
                 return outcome
             finally:
                 clock.is_left = True
