@@ -79,6 +79,8 @@ class Delivery:
         self._connection = connection
         self._owner = owner
         self._own_id = own_id
+        self._plain_meta = extend_via({}, own_id)
+        """Of requests that come without any; the same object each time, which tells a session that it knows it."""
         self._annotations_of = annotations_of
         self._callers: CallerSessions | None = None
         self._is_http = isinstance(remote.entry, HttpServer)
@@ -107,7 +109,7 @@ class Delivery:
             ctx = hearing_readably(ctx, self._policy)
         envelope = Envelope(
             ctx=ctx,
-            meta=extend_via(ctx.meta, self._own_id),
+            meta=extend_via(ctx.meta, self._own_id) if ctx.meta else self._plain_meta,
             capabilities=self._owner.capabilities_for(ctx.client),
             log_level=ctx.log_level,
             headers=headers or {},

@@ -107,15 +107,24 @@ class Exchange:
         self._head = head
         self._known: dict[tuple[tuple[str, str], ...], bytes] = {}
         self._last = 0
+        self._writer = RequestWriter()
 
     def close(self) -> None:
         """End every connection."""
         self._pool.close()
 
     async def request(
-        self, method: str, params: JsonObject, headers: Mapping[str, str], hear: Hear, progress: Progress | None = None
+        self,
+        method: str,
+        params: JsonMapping,
+        headers: Mapping[str, str],
+        hear: Hear,
+        progress: Progress | None = None,
+        meta: JsonMapping | None = None,
     ) -> JsonObject | None:
         """The result of one request, or `None` where the SDK's transport must do it; then the server has not taken it.
+
+        `meta` is what is to stand in the parameters as `_meta`, encoded once for all requests in a row that have the same object.
 
         Raises:
             RpcError: An error came back, or stands in for an answer (`http`).
@@ -126,11 +135,12 @@ class Exchange:
             return None
         self._last = number = self._last + 1
         if progress is not None:
-            params["_meta"] = {**params.get("_meta", {}), "progressToken": number}
+            meta = {**(meta or {}), "progressToken": number}
             hear = _hearing(number, progress, hear)
-        body = encode_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        parts = self._writer.parts(number, method, params, meta)
+        head = b"%s\r\ncontent-length: %d\r\n\r\n" % (fields, sum(map(len, parts)))
         try:
-            answer = await self._pool.send(b"%s\r\ncontent-length: %d\r\n\r\n%s" % (fields, len(body), body))
+            answer = await self._pool.send(b"".join((head, *parts)))
             if 300 <= answer.status < 400:
                 return None
             if answer.stream is not None:
@@ -275,8 +285,8 @@ def has_odd_number(encoded: bytes, value: JsonMapping) -> bool:
     return False
 
 
-def encode_message(message: JsonObject) -> bytes:
-    """A message as it is sent. Raises `ToolFailed` where it cannot be."""
+def encode_message(message: JsonMapping) -> bytes:
+    """A message, or a part of one, as it is sent. Raises `ToolFailed` where it cannot be."""
     try:
         body = to_json(message)
     except ValueError:  # half a character, which only an escape can write
@@ -284,6 +294,26 @@ def encode_message(message: JsonObject) -> bytes:
     if not has_odd_number(body, message):
         return body if body != b"NaN" else json.dumps(message, separators=(",", ":")).encode()
     raise ToolFailed("The arguments hold a number that JSON does not have (NaN or infinity).")
+
+
+class RequestWriter:
+    """Requests over one connection as they are sent. What all of them say alike is encoded once, and what they are for is not copied."""
+
+    def __init__(self) -> None:
+        self._meta: JsonMapping | None = None
+        self._encoded = b""
+        """The last `_meta`, and the end of a request with it."""
+
+    def parts(self, number: int, method: str, params: JsonMapping, meta: JsonMapping | None) -> tuple[bytes, bytes | memoryview, bytes]:
+        """A request in parts that follow each other. Raises as `encode_message`."""
+        start = b'{"jsonrpc":"2.0","id":%d,"method":%s,"params":' % (number, to_json(method))
+        body = encode_message(params)
+        if not meta:
+            return start, body, b"}"
+        if meta is not self._meta:
+            self._encoded = b'"_meta":%s}}' % encode_message(meta)
+            self._meta = meta
+        return start, memoryview(body)[:-1], b"," + self._encoded if params else self._encoded
 
 
 def _decoded(data: bytes, what: str = "JSON response") -> JsonValue:

@@ -108,7 +108,10 @@ class InputGuard:
         return declared
 
     def capabilities_for(self, client: ClientProfile) -> JsonObject:
-        """Client capabilities to declare on behalf of one caller, not to be changed: what it declared and policy relays, and what is answered here."""
+        """Client capabilities to declare on behalf of one caller: what it declared and policy relays, and what is answered here.
+
+        Not to be changed: many calls have the same object.
+        """
         last = self._last
         if last is None or last[0] is not client:  # many calls in a row are of one client
             last = self._last = client, self._declared(client)
