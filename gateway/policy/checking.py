@@ -53,7 +53,7 @@ _BACKTRACKS = 10_000
 """Steps a pattern with look-around or back-references may take."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would make it three times dearer: there is one for every call
 class ValueSize:
     """What is known of a value before it is checked."""
 

@@ -46,6 +46,8 @@ _CONTROLS = bytes([*range(9), 0x0B, *range(0x0E, 0x20), 0x7F])
 _FREE_OF = _CONTROLS + b"\xc2\xe1\xe2\xef\xf0\xf3"
 """Bytes of which a text in UTF-8 with something hidden in it has one: taking them out tells fifteen times faster than a search."""
 
+_DELETE, _BACKSLASH = b"\x7f\\"
+
 _LONG = 16_384
 """Bytes beyond which the search for single ones is faster than any walk."""
 
@@ -95,11 +97,12 @@ def is_hidden_free(text: str) -> bool:
 
 def may_hide(encoded: bytes) -> bool:
     """Whether a value read from this JSON may hold anything hidden; told from the bytes, and so only of plain ones that it does not."""
-    if not encoded.isascii() or b"\x7f" in encoded:
+    # A number is found at once, while `bytes in bytes` raises and takes back an error each time.
+    if not encoded.isascii() or _DELETE in encoded:
         return True
-    if b"\\" not in encoded:  # a control character is written as an escape
+    if _BACKSLASH not in encoded:  # a control character is written as an escape
         return False
-    return len(encoded) > _LONG or b"\\u" in encoded or b"\\b" in encoded
+    return len(encoded) > _LONG or encoded.find(b"\\u") >= 0 or encoded.find(b"\\b") >= 0
 
 
 def strip_value(value: JsonValue, *, keys: bool = False, depth: int = 0) -> JsonValue:

@@ -53,6 +53,8 @@ class EventStream:
         """Keep at most `capacity` events."""
         self._ring: deque[_Row] = deque(maxlen=capacity)
         self._listeners: tuple[tuple[Listener, Collection[str] | None], ...] = ()
+        self._wanted: frozenset[str] | None = frozenset()
+        """The kinds that anybody listens to; `None` for all."""
 
     def emit(
         self, kind: str, *, source: str = "", name: str = "", principal: str = "", fields: JsonObject | None = None
@@ -60,7 +62,7 @@ class EventStream:
         """Record one event and tell the listeners. `fields` is handed over: do not change it afterwards."""
         row = (kind, time.time(), source, name, principal, fields)
         self._ring.append(row)
-        if self._listeners:
+        if self._wanted is None or kind in self._wanted:
             self._tell(row)
 
     def recent(self, limit: int = DEFAULT_CAPACITY) -> list[Event]:
@@ -70,12 +72,17 @@ class EventStream:
 
     def subscribe(self, listener: Listener, kinds: Collection[str] | None = None) -> Callable[[], None]:
         """Call `listener` for every event (of these `kinds`) from now on; returns what undoes it (calling that twice is fine)."""
-        self._listeners = (*self._listeners, (listener, kinds))
+        self._listen((*self._listeners, (listener, kinds)))
 
         def unsubscribe() -> None:
-            self._listeners = tuple(other for other in self._listeners if other[0] is not listener)
+            self._listen(tuple(other for other in self._listeners if other[0] is not listener))
 
         return unsubscribe
+
+    def _listen(self, listeners: tuple[tuple[Listener, Collection[str] | None], ...]) -> None:
+        self._listeners = listeners
+        wanted = [kinds for _, kinds in listeners]
+        self._wanted = None if None in wanted else frozenset(kind for kinds in wanted if kinds is not None for kind in kinds)
 
     def _tell(self, row: _Row) -> None:
         event: Event | None = None

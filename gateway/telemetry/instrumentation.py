@@ -42,7 +42,16 @@ _TRUE = frozenset({"true", "1", "yes", "on"})
 class ObservabilitySettings:
     """The switch. Read `enable_instrumentation` on the path; turn it with the functions below."""
 
-    __slots__ = ("_histograms", "_idle", "_is_refused", "_kept", "_provider", "enable_instrumentation", "enable_sensitive_data")
+    __slots__ = (
+        "_histograms",
+        "_idle",
+        "_is_named",
+        "_is_refused",
+        "_kept",
+        "_provider",
+        "enable_instrumentation",
+        "enable_sensitive_data",
+    )
 
     def __init__(self) -> None:
         """Off, and not refused."""
@@ -53,6 +62,8 @@ class ObservabilitySettings:
         self._histograms: dict[str, tuple[object, Histogram]] = {}
         self._provider: Callable[[], object] | None = None
         self._idle: tuple[type, ...] = ()
+        self._is_named: bool | None = None
+        """Whether the environment named a provider when that was first asked: a look there for each call would be dear."""
         self._kept: Mapping[str, object] = {}
 
     @property
@@ -83,12 +94,14 @@ class ObservabilitySettings:
     def has_provider(self) -> bool:
         """Whether the process has a provider that keeps spans."""
         if self._provider is None:
-            if "opentelemetry.trace" not in sys.modules and _PROVIDER_VARIABLE not in os.environ:
+            if self._is_named is None:
+                self._is_named = _PROVIDER_VARIABLE in os.environ
+            if not self._is_named and "opentelemetry.trace" not in sys.modules:
                 return False  # nobody can have set one
             from opentelemetry import trace
 
             # The API looks into the environment each time for as long as nobody set a provider.
-            self._kept = {} if "OTEL_PYTHON_TRACER_PROVIDER" in os.environ else vars(trace)
+            self._kept = {} if _PROVIDER_VARIABLE in os.environ else vars(trace)
             self._idle = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
             self._provider = trace.get_tracer_provider
         if self._kept.get("_TRACER_PROVIDER", self) is None:

@@ -75,7 +75,7 @@ class Received(dict[str, JsonValue]):
         self.verbatim = verbatim
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would make it three times dearer: there is one for every call
 class Complete:
     """A finished call: an MCP `CallToolResult` in wire form, owned by the receiver."""
 

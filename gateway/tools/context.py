@@ -19,7 +19,6 @@ from gateway.auth.principal import LOCAL, Principal
 from gateway.errors import AskExpired, AskUnavailable, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.answers import answer_problem
-from gateway.tools.waits import own_task
 
 if TYPE_CHECKING:
     from gateway.tools.base import Tool
@@ -240,29 +239,25 @@ class LateClock:
     Whoever made it enters the scope when the call gets a task, within `seconds`; a shorter deadline is not for it.
     """
 
-    __slots__ = ("_is_late", "_seconds", "clock")
+    __slots__ = ("_seconds", "clock", "is_entered")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._is_late = False
+        self.is_entered = False
+        """The call has a task, and with it the scope of the clock that was taken."""
         self.clock: CallClock | None = None
         """The one that was taken."""
 
     def takes(self, clock: CallClock, seconds: float) -> bool:
         """Whether the scope of `clock`, which has `seconds`, is entered elsewhere; there is one for each."""
-        if self._is_late or self.clock is not None or seconds <= self._seconds:
+        if self.is_entered or self.clock is not None or seconds <= self._seconds:
             return False
         self.clock = clock
         return True
 
-    async def leave(self) -> None:
-        """The taken clock is done with: where its scope was entered, give the turn in which that is left, before another is entered."""
-        if self._is_late:
-            await own_task()
-
     def close(self) -> None:
         """The call has a task: later clocks are as all others."""
-        self._is_late = True
+        self.is_entered = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,21 +320,17 @@ class CallContext:
 
     def of_request(self, meta: JsonMapping, late_clock: LateClock) -> CallContext:
         """The context of another request of the same caller, which differs in nothing else."""
-        other = object.__new__(CallContext)
-        facts = other.__dict__
-        facts.update(self.__dict__)
+        facts = self.__dict__.copy()
         facts["meta"], facts["late_clock"] = meta, late_clock
-        return other
+        return _with_facts(facts)
 
     def limited(self, clock: CallClock, wait: Callable[[], contextlib.AbstractAsyncContextManager[None]] | None) -> CallContext:
         """The same facts within one more deadline, and one more place to give back: `replace`, at a tenth of what it takes."""
-        inner = object.__new__(CallContext)
-        facts = inner.__dict__
-        facts.update(self.__dict__)
+        facts = self.__dict__.copy()
         facts["clocks"] = (*self.clocks, clock)
         if wait is not None:
             facts["waits"] = (*self.waits, wait)
-        return inner
+        return _with_facts(facts)
 
     def let_in(self) -> CallContext:
         """This call behind the gate: what it leads to is not measured by the scopes of the caller's key again."""
@@ -383,3 +374,10 @@ class CallContext:
         if problem := answer_problem(method, answer):
             raise ToolFailed(f"The client's answer to {method} is not valid: {problem}.")
         return answer
+
+
+def _with_facts(facts: dict[str, object]) -> CallContext:
+    """A context of these facts, which are all there are: the copy of a dict, changed, is dearer to fill in than to put in place."""
+    made = object.__new__(CallContext)
+    object.__setattr__(made, "__dict__", facts)
+    return made

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import cast
 
 import anyio
@@ -313,7 +314,8 @@ class GuardedTool:
         if ctx.in_task:
             seconds, key = policy.max_task_seconds, "tasks.maxWaitSeconds"
         try:
-            outcome = await run_within(self._limiter, seconds, ctx, lambda inner: self._recorded(arguments, inner, record))
+            settle = self._settle if ctx.durable is None else self._recorded
+            outcome = await run_within(self._limiter, seconds, ctx, partial(settle, arguments, record))
         except AskExpired as error:
             record.outcome = "timeout"
             return Complete.text(str(error), is_error=True)
@@ -326,14 +328,10 @@ class GuardedTool:
             is_error=True,
         )
 
-    async def _recorded(self, arguments: JsonObject, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
-        """The inner outcome; inside a durable task it is a step of it."""
-        if ctx.durable is None:
-            return await self._settle(arguments, ctx, record)
-
-        async def settle(inner: CallContext) -> ToolOutcome:
-            return await self._settle(arguments, inner, record)
-
+    async def _recorded(self, arguments: JsonObject, record: _CallRecord, ctx: CallContext) -> ToolOutcome:
+        """The inner outcome as a step of a durable task."""
+        assert ctx.durable is not None
+        settle = partial(self._settle, arguments, record)
         try:
             outcome = await record_call(
                 ctx.durable, self._tool, self.exposed_name, arguments, ctx, settle, is_repeatable=self._policy.is_repeatable
@@ -344,7 +342,7 @@ class GuardedTool:
         record.settle(outcome)
         return outcome
 
-    async def _settle(self, arguments: JsonObject, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
+    async def _settle(self, arguments: JsonObject, record: _CallRecord, ctx: CallContext) -> ToolOutcome:
         """The inner outcome, with failures turned into results. One of the four boundaries that catch everything."""
         try:
             outcome = await self._tool.call(arguments, ctx)
@@ -458,7 +456,7 @@ class _CallRecord:
             self.outcome = "task"
 
     def fields(self) -> JsonObject:
-        fields: JsonObject = {"outcome": self.outcome, "milliseconds": round((time.perf_counter() - self._started) * 1000, 3)}
+        fields: JsonObject = {"outcome": self.outcome, "milliseconds": int((time.perf_counter() - self._started) * 1e6) / 1000}
         if self.rule:
             fields["rule"] = self.rule
         if self.error:

@@ -180,7 +180,8 @@ async def run_within(
                     raise
             finally:
                 clock.is_left = True
-                await late.leave()
+                if late.is_entered:
+                    await own_task()  # the turn in which the scope is left, before another is entered
         else:
             if late is not None:
                 await own_task()

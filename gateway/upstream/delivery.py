@@ -7,7 +7,7 @@ child process that asks back, callers take turns (`turns`). Results pass through
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -80,6 +80,8 @@ class Delivery:
         self._connection = connection
         self._owner = owner
         self._own_id = own_id
+        self._plain_meta = extend_via({}, own_id)
+        """Of requests that come without any; the same object each time, which tells a session that it knows it."""
         self._annotations_of = annotations_of
         self._callers: CallerSessions | None = None
         self._is_http = isinstance(remote.entry, HttpServer)
@@ -104,12 +106,12 @@ class Delivery:
         """
         if ctx.meta and isinstance(verdict := judge_meta(ctx.meta), Reject):
             raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=self._server)
-        ctx = hearing_readably(ctx, self._policy)
-        declared = self._owner.capabilities_for(ctx.client)
+        if ctx.wants_progress:
+            ctx = hearing_readably(ctx, self._policy)
         envelope = Envelope(
             ctx=ctx,
-            meta=extend_via(ctx.meta, self._own_id),
-            capabilities=declared,
+            meta=extend_via(ctx.meta, self._own_id) if ctx.meta else self._plain_meta,
+            capabilities=self._owner.capabilities_for(ctx.client),
             log_level=ctx.log_level,
             headers=headers or {},
         )
@@ -118,15 +120,18 @@ class Delivery:
         try:
             session = connection.ready or await connection.session(probe=True)
             try:
-                result = await self._send_on(session, method, params, envelope)
+                result = await self._on(session, method, params, envelope)
             except (SessionGone, UpstreamLost) as error:
                 if not self._may_repeat(error, method, params):
                     raise
                 logger.info("%s: %s is sent again: %s", self._server, method, error)
+                session = await connection.session(patient=True)
                 try:
-                    result = await self._send_on(await connection.session(patient=True), method, params, envelope)
-                except SessionGone as again:
+                    result = await self._on(session, method, params, envelope)
+                except UpstreamUnavailable as again:
                     raise self._noted(again) from None
+            except UpstreamUnavailable as error:
+                raise self._noted(error) from None
         finally:
             connection.end_use()
         if connection.state != "ready":
@@ -151,42 +156,41 @@ class Delivery:
         self._connection.note_failure(error)
         return error if isinstance(error, AuthNeeded) else UpstreamUnavailable(self._connection.explain(), server=self._server)
 
-    async def _send_on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
-        try:
-            return await self._route(session, method, params, envelope)
-        except SessionGone:
-            raise
-        except UpstreamUnavailable as error:
-            raise self._noted(error) from None
-
-    async def _route(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
+    def _on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> Awaitable[JsonObject]:
+        """One sending on a session, or on its caller's own in place of it. Not a coroutine itself: each costs every call its steps."""
+        if not session.is_modern:
+            return self._in_turn(session, method, params, envelope)
         ctx = envelope.ctx
-        if session.is_modern:
-            if session.negotiated.has_tasks and self._declares_tasks(method, ctx):
-                envelope = with_extension(envelope, TASKS_EXTENSION)
-            if ctx is not None and ctx.input_responses is not None:
-                params["inputResponses"] = ctx.input_responses
-            if ctx is not None and ctx.request_state is not None:
-                params["requestState"] = ctx.request_state
-        elif self._callers is not None and ctx is not None:
-            await own_task()
+        if session.negotiated.has_tasks and self._declares_tasks(method, ctx):
+            envelope = with_extension(envelope, TASKS_EXTENSION)
+        if ctx is not None and ctx.input_responses is not None:
+            params["inputResponses"] = ctx.input_responses
+        if ctx is not None and ctx.request_state is not None:
+            params["requestState"] = ctx.request_state
+        return self._admitted(session, method, params, envelope) if self._owner.guards else session.request(method, params, envelope)
+
+    async def _admitted(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
+        await self._owner.admit(session, method, params)
+        return await session.request(method, params, envelope)
+
+    async def _in_turn(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
+        """On a session of 2025, whose callers may have to be told apart."""
+        ctx = envelope.ctx
+        await own_task()
+        if self._callers is not None and ctx is not None:
             askable = {k: v for k, v in envelope.capabilities.items() if k in ("sampling", "elicitation", "roots")}
             if self._needs_own_session(askable):
 
                 async def work(own: Session) -> JsonObject:
                     await own.want_level(envelope.log_level)
-                    await self._owner.admit(own, method, params)
-                    return await own.request(method, params, envelope)
+                    return await self._admitted(own, method, params, envelope)
 
                 return await self._callers.run(ctx, askable, work)
             await session.want_level(envelope.log_level)
             if self._turns is not None:
                 async with self._turns.turn(ctx):
-                    await self._owner.admit(session, method, params)
-                    return await session.request(method, params, envelope)
-        if self._owner.guards:
-            await self._owner.admit(session, method, params)
-        return await session.request(method, params, envelope)
+                    return await self._admitted(session, method, params, envelope)
+        return await self._admitted(session, method, params, envelope)
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:
         """Whether somebody sees to a task that this request may become or concerns."""

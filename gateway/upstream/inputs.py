@@ -84,7 +84,8 @@ class InputGuard:
         self._services = services
         self._model = policy.sampling.model or "auto"
         models = services.models if policy.sampling.mode in ("ask", "answer") else None
-        self._answers = models is not None and models.can_answer(self._model)
+        self.answers_itself = models is not None and models.can_answer(self._model)
+        """Whether an ask of this server may be answered here."""
         self._last: tuple[ClientProfile, JsonObject] | None = None
 
     # -- what is declared --------------------------------------------------------------------------------------
@@ -99,8 +100,8 @@ class InputGuard:
     def shared_capabilities(self) -> JsonObject:
         """Client capabilities for a connection that several callers share: what policy would relay or answer at all."""
         declared: JsonObject = {}
-        if self._policy.sampling.mode in ("relay", "ask") or self._answers:
-            declared["sampling"] = {"tools": {}} if self._answers else {}
+        if self._policy.sampling.mode in ("relay", "ask") or self.answers_itself:
+            declared["sampling"] = {"tools": {}} if self.answers_itself else {}
         if self._policy.elicitation.mode == "relay":
             declared["elicitation"] = {"form": {}, "url": {}}
         if self._policy.roots.mode == "relay":
@@ -108,11 +109,14 @@ class InputGuard:
         return declared
 
     def capabilities_for(self, client: ClientProfile) -> JsonObject:
-        """Client capabilities to declare on behalf of one caller: what it declared and policy relays, and what is answered here."""
+        """Client capabilities to declare on behalf of one caller: what it declared and policy relays, and what is answered here.
+
+        Not to be changed: many calls have the same object.
+        """
         last = self._last
         if last is None or last[0] is not client:  # many calls in a row are of one client
             last = self._last = client, self._declared(client)
-        return last[1].copy()
+        return last[1]
 
     def _declared(self, client: ClientProfile) -> JsonObject:
         declared: JsonObject = {}
@@ -128,18 +132,13 @@ class InputGuard:
                 continue
             if name != "tasks":
                 declared[name] = settings
-        if self._answers:
+        if self.answers_itself:
             declared["sampling"] = {"tools": {}}
         elif client.can("sampling") and self._policy.sampling.mode in ("relay", "ask"):
             # Not `context`: the client would add what other servers behind this gateway said.
             wanted = cast("JsonMapping", client.capabilities["sampling"] or {})
             declared["sampling"] = {key: value for key, value in wanted.items() if key != "context"}
         return declared
-
-    @property
-    def answers_itself(self) -> bool:
-        """Whether an ask of this server may be answered here."""
-        return self._answers
 
     # -- judging -----------------------------------------------------------------------------------------------
 
@@ -171,7 +170,7 @@ class InputGuard:
         mode = self._policy.sampling.mode
         if mode == "relay":
             self._require("sampling", ctx)
-        elif not self._answers and not (mode == "ask" and ctx.client.can("sampling")):
+        elif not self.answers_itself and not (mode == "ask" and ctx.client.can("sampling")):
             self._tell(request, ctx, "refused", rule="sampling.model")
             raise ModelError(f"No model is configured to answer for server {self._server!r}; nothing was counted.")
         params = cast("JsonMapping", request.get("params") or {})
@@ -189,9 +188,9 @@ class InputGuard:
             self._tell(request, ctx, "refused", rule=rule, asked=params.get("maxTokens"))
             raise
         cap = cast("JsonMapping", allowed["params"]).get("maxTokens")
-        self._tell(request, ctx, "answered" if self._answers else "relayed", asked=params.get("maxTokens"), allowed=cap)
+        self._tell(request, ctx, "answered" if self.answers_itself else "relayed", asked=params.get("maxTokens"), allowed=cap)
         await self._services.records.flush()  # what a server gets of a model is on record first
-        return Answered(await self._ask_model(allowed, ctx)) if self._answers else Relayed(allowed)
+        return Answered(await self._ask_model(allowed, ctx)) if self.answers_itself else Relayed(allowed)
 
     async def _ask_model(self, request: JsonObject, ctx: CallContext) -> JsonObject:
         """The answer of the configured model, which gets the request and nothing of ours (requirements 3.B/49)."""

@@ -29,7 +29,7 @@ from gateway.protocol import CONNECTION_CLOSED, RpcError
 from gateway.tools.base import Received
 from gateway.tools.verbatim import decode
 from gateway.tools.waits import PlainWait, own_task
-from gateway.upstream.exchange import Hear, Progress, encode_message, error_of
+from gateway.upstream.exchange import Hear, Progress, RequestWriter, encode_message, error_of
 from gateway.upstream.standins import TOO_LARGE, too_large
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Pipe(asyncio.SubprocessProtocol):
         """While the child does not read."""
         self._unread = 0
         """Answers that wait for that."""
-        self._lines: list[bytes] = []
+        self._lines: list[bytes | memoryview] = []
         """Written at the end of this turn of the loop, together."""
         self._is_readable = True
         self.is_open = True
@@ -157,15 +157,15 @@ class Pipe(asyncio.SubprocessProtocol):
 
     # -- writing -----------------------------------------------------------------------------------------------
 
-    async def write(self, line: bytes) -> None:
-        """Give the child one line, as soon as it reads.
+    async def write(self, *line: bytes | memoryview) -> None:
+        """Give the child one line (in parts that follow each other), as soon as it reads.
 
         Raises:
             BrokenResourceError: It takes none.
         """
         while self._writable is not None:
             await asyncio.shield(self._writable)
-        self.write_now(line)
+        self.write_now(*line)
 
     async def answer(self, line: bytes) -> None:
         """As `write`, for the answer to a request of the child's own: one that asks on and on and does not read gets none."""
@@ -183,7 +183,7 @@ class Pipe(asyncio.SubprocessProtocol):
         """Whether it reads what it is given."""
         return self._writable is None
 
-    def write_now(self, line: bytes) -> None:
+    def write_now(self, *line: bytes | memoryview) -> None:
         """As `write`, but for a line that is short and follows one that it was given; it may have to wait in the buffer.
 
         Raises:
@@ -193,7 +193,8 @@ class Pipe(asyncio.SubprocessProtocol):
             raise anyio.BrokenResourceError
         if not self._lines:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._lines += (line, b"\n")
+        self._lines += line
+        self._lines.append(b"\n")
 
     def _flush(self) -> None:
         data = b"".join(self._lines)
@@ -400,13 +401,20 @@ class PipeExchange:
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
         self._last = FIRST_NUMBER - 1
+        self._writer = RequestWriter()
 
     def close(self) -> None:
         """End what runs; the pipe is closed by who opened it."""
         self._pipe.end_calls()
 
     async def request(
-        self, method: str, params: JsonObject, headers: JsonMapping, hear: Hear, progress: Progress | None = None
+        self,
+        method: str,
+        params: JsonMapping,
+        headers: JsonMapping,
+        hear: Hear,
+        progress: Progress | None = None,
+        meta: JsonMapping | None = None,
     ) -> JsonObject:
         """The result of one request. What the server says meanwhile goes to who takes it. Cancelling it cancels it at the server.
 
@@ -416,15 +424,17 @@ class PipeExchange:
         """
         self._last = number = self._last + 1
         if progress is not None:
-            params["_meta"] = {**params.get("_meta", {}), "progressToken": number}
-        line = encode_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+            meta = {**(meta or {}), "progressToken": number}
+        line = self._writer.parts(number, method, params, meta)
         pipe = self._pipe
         call = pipe.expect(number, progress)
         is_written = False
         try:
-            if not pipe.is_writable:
+            if pipe.is_writable:
+                pipe.write_now(*line)
+            else:
                 await own_task()
-            await pipe.write(line)
+                await pipe.write(*line)
             is_written = True
             result = await call
             if result.get("resultType", "complete") != "complete":

@@ -26,6 +26,7 @@ import httptools
 from gateway.errors import UpstreamLost, UpstreamUnavailable
 from gateway.tools.together import Together
 from gateway.tools.waits import PlainWait, own_task
+from gateway.upstream.standins import TooLarge
 
 MAX_HEAD_BYTES = 65_536
 """Of an answer before its body, and of anything else that is no body."""
@@ -121,10 +122,6 @@ class Answer:
     body: bytes
     stream: Stream | None = None
     """Of an event stream; its owner takes it to the end, leaves it or closes it."""
-
-
-class TooLarge(UpstreamLost):
-    """The body is larger than is taken."""
 
 
 class Pool:

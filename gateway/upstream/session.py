@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
@@ -82,6 +83,9 @@ PROBE_TIMEOUT_SECONDS = 10.0
 MAX_UNTOLD = 64
 """Reports of one call's progress that wait for a slow caller; further ones are dropped."""
 
+MAX_KNOWN_NAMES = 1024
+"""Names remembered as headers carry them: tools, and the resources lately read."""
+
 _NO_ANSWERS = frozenset(
     {
         (PARSE_ERROR, "Failed to parse JSON response"),
@@ -133,9 +137,9 @@ class Negotiated:
         return cast("JsonMapping", found) if isinstance(found, dict) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen, which would make it three times dearer: there is one for every call
 class Envelope:
-    """Per-request facts that are not parameters."""
+    """Per-request facts that are not parameters; not changed once it is made."""
 
     ctx: CallContext | None = None
     """Whose call this is; gets progress, logs and asks."""
@@ -205,6 +209,10 @@ class Session:
         self._is_plain = True
         self._dispatcher: Dispatcher | None = None
         """The long way, once it was wanted."""
+        self._last_meta: tuple[Negotiated, JsonMapping, JsonMapping, JsonObject] | None = None
+        """`_meta` as it was last sent, after what it was made of. Its identity tells the exchange that it knows its JSON."""
+        self._header_values: dict[str, str] = {}
+        """Names that requests bear, as headers carry them."""
         self._wanted = anyio.Event()
         self._widened = anyio.Event()
 
@@ -230,21 +238,23 @@ class Session:
             UpstreamLost: The connection broke while it ran.
             UpstreamRefused: A JSON-RPC error came back.
         """
-        wire, headers = self._stamp(method, params, envelope)
+        meta, headers = self._meta(envelope), self._headers(method, params, envelope)
         ctx = envelope.ctx
-        result = await self._exchange(method, wire, headers, ctx)
+        result = await self._exchange(method, params, meta, headers, ctx)
         if result is not None:
             return result
         await own_task()
-        key = id(wire)
+        key = id(headers)
         if ctx is not None:
             self._running[key] = ctx
         try:
-            return await self._dispatch(method, wire, headers, ctx)
+            return await self._dispatch(method, _with_meta(params, meta), headers, ctx)
         finally:
             self._running.pop(key, None)
 
-    async def _exchange(self, method: str, wire: JsonObject, headers: dict[str, str], ctx: CallContext | None) -> JsonObject | None:
+    async def _exchange(
+        self, method: str, params: JsonMapping, meta: JsonObject | None, headers: dict[str, str], ctx: CallContext | None
+    ) -> JsonObject | None:
         """The result by the short way, or `None` where it does not lead there; then it is not tried again on this connection."""
         exchange = self.exchange
         if exchange is None or not self._is_plain or not (self.is_modern or exchange.speaks_both_eras):
@@ -252,19 +262,16 @@ class Session:
         if (ctx is None or ctx.late_clock is None) and is_traced():
             return None
 
-        async def hear(method: str, params: JsonMapping) -> None:
-            await self.hear(method, params, ctx)
-
         if self.closed.is_set():
             raise self._gone()
-        key = id(wire)
+        key = id(headers)
         progress = None
         if ctx is not None:
             progress = _Telling(self.server, ctx) if ctx.wants_progress else None
             if isinstance(exchange, PipeExchange):
                 self._running[key] = ctx  # what the server says meanwhile does not name the call it is for
         try:
-            result = await exchange.request(method, wire, headers, hear, progress)
+            result = await exchange.request(method, params, headers, partial(self._hear_for, ctx), progress, meta)
             if progress is not None:
                 await progress.told()
         except RpcError as error:
@@ -275,6 +282,9 @@ class Session:
             logger.info("%s: asks for more than plain requests; they go by the longer way", self.server)
             self._is_plain = False
         return result
+
+    async def _hear_for(self, ctx: CallContext | None, method: str, params: JsonMapping) -> None:
+        await self.hear(method, params, ctx)
 
     async def want_level(self, level: LogLevel | None) -> None:
         """Have a legacy server send log messages of `level`; its most talkative caller decides, `server.caller` filters."""
@@ -300,28 +310,45 @@ class Session:
         """Hold one `subscriptions/listen` stream open; returns or raises when it ends. Events go to the hooks."""
         method = "subscriptions/listen"
         self._listens += 1
-        wire, headers = self._stamp(method, {"notifications": notifications}, PLAIN)
-        if await self._exchange(method, wire, headers, None) is None:
-            await self._dispatch(method, wire, headers, None, f"listen-{self._listens}")
+        params: JsonObject = {"notifications": notifications}
+        meta, headers = self._meta(PLAIN), self._headers(method, params, PLAIN)
+        if await self._exchange(method, params, meta, headers, None) is None:
+            await self._dispatch(method, _with_meta(params, meta), headers, None, f"listen-{self._listens}")
 
-    def _stamp(self, method: str, params: JsonMapping, envelope: Envelope) -> tuple[JsonObject, dict[str, str]]:
-        wire = dict(params)
+    def _meta(self, envelope: Envelope) -> JsonObject | None:
+        """`_meta` of a request, not to be changed; `None` where it has none."""
+        agreed, given, capabilities = self.negotiated, envelope.meta, envelope.capabilities
+        if agreed.era != "modern":
+            return dict(given) if given else None
+        last = self._last_meta
+        if last is not None and envelope.log_level is None and last[0] is agreed and last[1] is given and last[2] is capabilities:
+            return last[3]
+        meta = dict(given)
+        meta[PROTOCOL_VERSION_META_KEY] = agreed.protocol_version
+        meta[CLIENT_INFO_META_KEY] = self._client
+        meta[CLIENT_CAPABILITIES_META_KEY] = capabilities
+        if envelope.log_level is not None:
+            meta[LOG_LEVEL_META_KEY] = envelope.log_level
+        else:
+            self._last_meta = agreed, given, capabilities, meta
+        return meta
+
+    def _headers(self, method: str, params: JsonMapping, envelope: Envelope) -> dict[str, str]:
+        """What a request over HTTP says beside its body; an object of its own for each."""
         agreed = self.negotiated
         headers = {MCP_PROTOCOL_VERSION_HEADER: agreed.protocol_version, **envelope.headers}
-        meta = dict(envelope.meta)
         if agreed.era == "modern":
-            meta[PROTOCOL_VERSION_META_KEY] = agreed.protocol_version
-            meta[CLIENT_INFO_META_KEY] = self._client
-            meta[CLIENT_CAPABILITIES_META_KEY] = envelope.capabilities
-            if envelope.log_level is not None:
-                meta[LOG_LEVEL_META_KEY] = envelope.log_level
             headers[MCP_METHOD_HEADER] = method
             name_key = "taskId" if method.startswith("tasks/") else NAME_BEARING_METHODS.get(method)
-            if name_key is not None and isinstance(name := wire.get(name_key), str):
-                headers[MCP_NAME_HEADER] = encode_header_value(name)
-        if meta:
-            wire["_meta"] = meta
-        return wire, headers
+            if name_key is not None and isinstance(name := params.get(name_key), str):
+                headers[MCP_NAME_HEADER] = self._header_values.get(name) or self._header_value(name)
+        return headers
+
+    def _header_value(self, name: str) -> str:
+        if len(self._header_values) >= MAX_KNOWN_NAMES:
+            self._header_values.clear()
+        value = self._header_values[name] = encode_header_value(name)
+        return value
 
     async def _dispatch(
         self, method: str, wire: JsonObject, headers: Mapping[str, str], ctx: CallContext | None, name: str | None = None
@@ -432,7 +459,7 @@ class Session:
     async def _initialize(self, capabilities: JsonMapping) -> Negotiated:
         self.negotiated = Negotiated("legacy", LATEST_HANDSHAKE_VERSION, {})
         params = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": capabilities, "clientInfo": self._client}
-        result = await self._exchange("initialize", params, {}, None) or await self._dispatch("initialize", params, {}, None)
+        result = await self._exchange("initialize", params, None, {}, None) or await self._dispatch("initialize", params, {}, None)
         version = result.get("protocolVersion")
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise UpstreamError(f"Server {self.server!r} answered with protocol version {version!r}, which is unknown.", server=self.server)
@@ -526,6 +553,10 @@ class Session:
         self._widened.set()
         if self.exchange is not None:
             self.exchange.close()
+
+
+def _with_meta(params: JsonMapping, meta: JsonObject | None) -> JsonObject:
+    return {**params, "_meta": meta} if meta else dict(params)
 
 
 def _shares(versions: JsonValue, known: tuple[str, ...] | list[str]) -> list[str]:

@@ -447,8 +447,9 @@ class UpstreamSource:
         if self._is_over:
             text = f"Server {self._server!r} was taken out of the configuration, or changed in it; list what there is now."
             raise UpstreamUnavailable(text, server=self._server)
-        await self._await_sign_in(ctx)
-        ctx = begin_again(ctx)
+        if ctx.request_state is not None:  # else it is no retry
+            await self._await_sign_in(ctx)
+            ctx = begin_again(ctx)
         try:
             first = None
             if not self._guard.answers_itself:

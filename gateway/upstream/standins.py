@@ -9,6 +9,7 @@ import math
 import time
 from email.utils import parsedate_to_datetime
 
+from gateway.errors import UpstreamLost
 from gateway.protocol import RpcError
 
 NOT_SENT = -31001
@@ -37,6 +38,10 @@ DEFAULT_RETRY_SECONDS = 1.0
 
 MAX_RETRY_SECONDS = 300.0
 """Longest wait a server may ask for; after it one call tries again."""
+
+
+class TooLarge(UpstreamLost):
+    """The body of an answer is larger than is taken."""
 
 
 def turned_away(server: str, status: int, retry_after: str) -> RpcError | None:
