@@ -6,7 +6,6 @@ The direct path has two doors: as an application, and as the short cut of the co
 from __future__ import annotations
 
 import copy
-import gc
 import json
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -19,8 +18,6 @@ import anyio
 import pytest
 from starlette.types import ASGIApp, Receive
 
-from gateway.app.exchange import Exchange
-from gateway.app.http1 import Http1
 from gateway.auth.keys import KeyStore
 from gateway.catalog import Catalog, CatalogEntry
 from gateway.config.models import HttpSettings
@@ -432,28 +429,6 @@ async def test_a_client_that_closes_its_connection_ends_its_call(tmp_path: Path)
                 await anyio.sleep(0.001)
             tasks.cancel_scope.cancel()
         await house.echo.cancelled.wait()
-
-
-def connections() -> set[int]:
-    """Connections and requests that are in memory."""
-    return {id(one) for one in gc.get_objects() if isinstance(one, Http1 | Exchange)}
-
-
-async def test_a_connection_that_ended_leaves_nothing_for_the_garbage_collector(tmp_path: Path) -> None:
-    async with standing(tmp_path) as house:
-        lines, body = list(heads().items()), json.dumps(request()).encode()
-        await post(house.wired, lines, body)
-        gc.collect()
-        gc.disable()
-        known = connections()
-        try:
-            for headers in (lines, [*lines, ("x-odd", "1"), ("x-odd", "2")]):  # by the short cut, and past it
-                await post(house.wired, headers, body)
-            with anyio.fail_after(20):
-                while connections() - known:
-                    await anyio.sleep(0.05)
-        finally:
-            gc.enable()
 
 
 async def test_a_server_that_stops_ends_the_calls_it_began(tmp_path: Path) -> None:
