@@ -22,7 +22,10 @@ from gateway.tools.context import Caller, LateClock, LogLevel, capability_of
 from gateway.tools.waits import PlainWait
 
 HAND_ON_SECONDS = 1.0
-"""A call that takes longer is handed on: there a silent connection is kept alive, and whoever leaves is noticed on every way."""
+"""A call that takes as long is handed on: there a silent connection is kept alive, and whoever leaves is noticed on every way."""
+
+LOOKS = 4
+"""How often in that time it is looked for such calls."""
 
 
 class ClosingCaller(Caller, Protocol):
@@ -105,27 +108,31 @@ class LateCaller:
 
 
 class Patience:
-    """Has calls handed on that take longer than `HAND_ON_SECONDS`; one timer for all of them."""
+    """Has calls handed on that take `HAND_ON_SECONDS`, or up to a look less; one timer for all. Nothing is kept of one that is over."""
 
     def __init__(self) -> None:
-        self._begun: deque[tuple[float, list[Underway]]] = deque()
+        self._begun: deque[set[Underway]] = deque()
+        """Calls under way by the time they began, a look apart, the latest last; as many as there are looks in the time."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, call: Underway) -> list[Underway]:
-        """From now on; the caller empties what it gets when the call is over."""
-        loop = asyncio.get_running_loop()
-        kept = [call]
-        self._begun.append((loop.time() + HAND_ON_SECONDS, kept))
+    def watch(self, call: Underway) -> set[Underway]:
+        """From now on; the call takes itself out of what this gives when it is over."""
         if self._timer is None:
-            self._timer = loop.call_later(HAND_ON_SECONDS, self._look)
-        return kept
+            self._begun.extend(set[Underway]() for _ in range(LOOKS))
+            self._timer = asyncio.get_running_loop().call_later(HAND_ON_SECONDS / LOOKS, self._look)
+        latest = self._begun[-1]
+        latest.add(call)
+        return latest
 
     def _look(self) -> None:
-        loop, begun = asyncio.get_running_loop(), self._begun
-        while begun and (not begun[0][1] or begun[0][0] <= loop.time()):
-            for call in begun.popleft()[1]:
-                call.hand_on()
-        self._timer = loop.call_at(begun[0][0], self._look) if begun else None
+        for call in list(self._begun.popleft()):
+            call.hand_on()
+        if any(self._begun):
+            self._begun.append(set())
+            self._timer = asyncio.get_running_loop().call_later(HAND_ON_SECONDS / LOOKS, self._look)
+        else:
+            self._begun.clear()
+            self._timer = None
 
 
 class Underway:
@@ -164,7 +171,7 @@ class Underway:
         """What the work waits for."""
         self._task: asyncio.Task[ToolOutcome] | None = None
         self._then: Callable[[], None] | None = None
-        self._watched: list[Underway] | None = None
+        self._watched: set[Underway] | None = None
         self._taken: asyncio.Future[None] | None = None
         self._is_in_step = self._is_taken = self._wants_task = self._has_begun = False
         self.is_over = self.is_cancelled = False
@@ -345,7 +352,7 @@ class Underway:
 
     def _settle(self) -> None:
         if self._watched is not None:
-            self._watched.clear()
+            self._watched.discard(self)
         then, self._then = self._then, None
         if then is not None:
             then()

@@ -27,7 +27,6 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
 from gateway.tools.base import Received
 from gateway.tools.verbatim import decode
-from gateway.tools.waits import own_task
 from gateway.upstream.events import Events
 from gateway.upstream.standins import LOST, NOT_SENT, TOO_LARGE, TooLarge, too_large, turned_away
 
@@ -145,13 +144,7 @@ class Exchange:
                 return None
             if answer.stream is not None:
                 return await self._streamed(answer.stream, number, hear)
-            result = self._settle(answer, number)
-            if result.get("resultType", "complete") != "complete":
-                await own_task()  # what comes of a question or a task may take more than a plain result does
-            return result
-        except RpcError:
-            await own_task()
-            raise
+            return self._settle(answer, number)
         except TooLarge:
             raise RpcError(TOO_LARGE, too_large(self._pool.max_body_bytes)) from None
         except UpstreamUnavailable as error:

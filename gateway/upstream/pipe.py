@@ -436,13 +436,7 @@ class PipeExchange:
                 await own_task()
                 await pipe.write(*line)
             is_written = True
-            result = await call
-            if result.get("resultType", "complete") != "complete":
-                await own_task()  # what comes of a question or a task may take more than a plain result does
-            return result
-        except RpcError:
-            await own_task()
-            raise
+            return await call
         except anyio.BrokenResourceError:
             raise _closed() from None
         except asyncio.CancelledError:

@@ -275,12 +275,15 @@ class Session:
             if progress is not None:
                 await progress.told()
         except RpcError as error:
+            await own_task()
             raise self._translate(method, error) from None
         finally:
             self._running.pop(key, None)
         if result is None:
             logger.info("%s: asks for more than plain requests; they go by the longer way", self.server)
             self._is_plain = False
+        elif result.get("resultType", "complete") != "complete":
+            await own_task()  # what comes of a question or a task, as of an error, may take more than a plain result does
         return result
 
     async def _hear_for(self, ctx: CallContext | None, method: str, params: JsonMapping) -> None:
