@@ -29,6 +29,11 @@ class Target:
     aim: float | None = None
     """What was aimed at, where the limit is what counts with a reason on the page."""
 
+    @property
+    def wanted(self) -> str:
+        """The limit as text."""
+        return f"{self.sign} {self.limit:g}{self.unit}" + (f" (aim {self.aim:g})" if self.aim is not None else "")
+
     def holds(self, value: float) -> bool:
         """Whether a figure is within it."""
         match self.sign:
@@ -279,8 +284,7 @@ def target_table(runs: Sequence[Sheet]) -> str:
     rows: list[list[str]] = []
     for target in TARGETS:
         values = [target.value(sheet) for sheet in runs]
-        limit = f"{target.sign} {target.limit:g}{target.unit}" + (f" (aim {target.aim:g})" if target.aim is not None else "")
-        rows.append([target.number, target.text, *(number(value) for value in values), limit, verdict(target, values)])
+        rows.append([target.number, target.text, *(number(value) for value in values), target.wanted, verdict(target, values)])
     return table(["", "figure", *(f"run {n}" for n in range(1, len(runs) + 1)), "target", ""], rows)
 
 
