@@ -104,7 +104,7 @@ def main() -> None:
         values = [target.value(sheet) for sheet in sheets]
         if any(value is not None for value in values):
             figures = "  ".join(f"{number(value):>8}" for value in values)
-            sys.stdout.write(f"{target.number:<4}{target.text:<78}{figures}   {target.sign} {target.limit:g}  {verdict(target, values)}\n")
+            sys.stdout.write(f"{target.number:<4}{target.text:<78}{figures}   {target.wanted}  {verdict(target, values)}\n")
     for sheet in sheets:
         for what, why in sheet.failed.items():
             say(f"left out: {what}: {why}")
