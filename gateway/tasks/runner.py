@@ -473,6 +473,8 @@ class TaskRunner:
         self._wake.set()
         if not await until_stored(lambda: self._write(task.row)):
             self._lose(task)
+        elif task.row.is_cancelled:  # through another process, while this was on its way: the tick will not see it any more
+            task.scope.cancel()
         task.touch()
 
     def _lose(self, task: Task) -> None:

@@ -239,6 +239,24 @@ async def test_a_task_is_polled_answered_and_cancelled_through_another_process(u
     assert sorted(done) == ["first", "second"]
 
 
+async def test_a_cancel_through_another_process_is_heard_by_an_owner_that_writes_at_that_moment(url: str | None, tmp_path: Path) -> None:
+    begun, cancelled = anyio.Event(), anyio.Event()
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
+        begun.set()
+        await cancelled.wait()
+        return await waiting([])(tool, arguments, ctx)  # which writes what it asks, with a time of its own
+
+    async with steady(tmp_path, call, url=url) as one:
+        task = await one.start("first", {}, CTX)
+        await begun.wait()
+        other = Records(StateFolder(tmp_path), audit_days=1, url=url)
+        await (await other.tasks()).cancel(task.id)
+        cancelled.set()
+        assert (await ended(one, task)).status == "cancelled"
+        await other.aclose()
+
+
 @pytest.mark.requirement(97)
 @pytest.mark.fault(7)
 async def test_one_of_two_peers_takes_over_what_a_killed_process_ran(url: str | None, tmp_path: Path) -> None:
