@@ -96,6 +96,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _end)
     found = json.loads(options.kept.read_text()) if options.kept else run(options)
     sheets, about = [Sheet(**sheet) for sheet in found["runs"]], About(**found["about"])
+    if options.kept:
+        about = dataclasses.replace(about, notes=[*about.notes, *options.note])
     if (out := options.out or (None if options.part else PAGE)) is not None:
         out.write_text(page(sheets, about), encoding="utf-8")
     else:
