@@ -37,6 +37,9 @@ START_SECONDS = 30.0
 PATIENCE_SECONDS = 8.0
 """A contender that has taken so long for one load is spared its later rounds, and all others the wait."""
 
+START_ROUNDS = 3
+"""Times the rounds of a load: one start is one figure, and half a second."""
+
 CALM_SECONDS = 10.0
 """For memory to come back after a load."""
 
@@ -252,7 +255,7 @@ async def starts(plan: Plan, sheet: Sheet) -> None:
                 await begin(plan, Sheet(), name, Start(given, len(given), folder))
             kinds[name] = Start(given, 1, folder)
         stack.enter_context(socket.create_server(("127.0.0.1", mute)))
-        for turn in range(plan.rounds):
+        for turn in range(plan.rounds * START_ROUNDS):
             plan.say(f"starts, round {turn + 1}")
             for name in (list(kinds), list(kinds)[::-1])[turn % 2]:
                 await begin(plan, sheet, name, kinds[name])

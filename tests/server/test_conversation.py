@@ -200,15 +200,18 @@ async def test_a_plain_call_is_answered_without_the_sdk_and_a_slow_one_once_by_i
     assert (said["id"], said["result"]["content"], house.server.has_sdk, len(house.echo.calls)) == ("x", [TEXT], True, 1)
 
 
-@pytest.mark.parametrize("way", ["taken back", "the client leaves", "the gateway stops"])
-async def test_a_call_whose_answer_nobody_waits_for_is_ended(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "room"), [("taken back", 1), ("the client leaves", 1), ("the gateway stops", 1), ("the gateway stops while it waits for room", 0)]
+)
+async def test_a_call_whose_answer_nobody_waits_for_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, room: int) -> None:
+    monkeypatch.setattr("gateway.server.conversation.MAX_PLAIN", room)
     house, paper = House(tmp_path), Paper()
     house.echo.seconds = 60
     await house.catalog.refresh()
     with anyio.fail_after(10):
         async with house.server, anyio.create_task_group() as tasks:
             talk = Conversation(house.server, paper.write, tasks)
-            await talk.take(json.dumps(call("x")).encode())
+            tasks.start_soon(talk.take, json.dumps(call("x")).encode())
             while not house.echo.calls:  # what has not begun has nobody to tell
                 await anyio.lowlevel.checkpoint()
             if way == "taken back":
@@ -223,23 +226,6 @@ async def test_a_call_whose_answer_nobody_waits_for_is_ended(tmp_path: Path, way
             tasks.cancel_scope.cancel()
     assert len(house.echo.calls) == 1
     assert all("error" in message for message in paper.said)
-
-
-async def test_a_call_that_waits_for_room_when_the_gateway_stops_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.server.conversation.MAX_PLAIN", 0)
-    house, paper = House(tmp_path), Paper()
-    house.echo.seconds = 60
-    await house.catalog.refresh()
-    with anyio.fail_after(10):
-        async with house.server, anyio.create_task_group() as tasks:
-            talk = Conversation(house.server, paper.write, tasks)
-            tasks.start_soon(talk.take, json.dumps(call("x")).encode())
-            while not house.echo.calls:
-                await anyio.lowlevel.checkpoint()
-            tasks.cancel_scope.cancel()
-            with anyio.CancelScope(shield=True), anyio.fail_after(5):
-                await house.echo.cancelled.wait()
-    assert paper.said == []
 
 
 async def test_a_question_taken_back_is_not_answered(tmp_path: Path) -> None:
