@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 # One test process more than there are processors: tests wait for the gateways and servers they start.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: setup run test long-way check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept faults faults-report soak postgres clean
+.PHONY: setup run test long-way check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept fuzz-parts faults faults-report soak postgres clean
 
 setup: $(STAMP)
 
@@ -44,10 +44,14 @@ check: lint types layers test
 schemas: $(STAMP)
 	@$(BIN)/moongate schema --write config
 
-faults: $(STAMP)
+fuzz-parts: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary atheris --group fuzz || \
+	  echo "faults: atheris cannot be installed here; its tests are skipped by name"
+
+faults: fuzz-parts
 	@$(BIN)/python -m pytest -q -p tests.faults.report -m faults $(ARGS)
 
-faults-report: $(STAMP)
+faults-report: fuzz-parts
 	@$(BIN)/python -m pytest -q -p tests.faults.report --faults-page -m "not interop and not conformance and not browser and not soak" $(ARGS)
 
 soak: $(STAMP)

@@ -4,7 +4,7 @@
 
 feeds one target with atheris, guided by coverage; it ends with the first failure and leaves what did it in the folder.
 
-`test_fuzz` does it for each where atheris is installed, and feeds all of them by hypothesis in every run.
+`test_fuzz` does it for each in `make faults`, which installs atheris where it can, and feeds all of them by hypothesis in every run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Everything that reads what peers and files say survives anything: hypothesis in every run, atheris where it is installed."""
+"""What reads the words of peers and files survives anything: hypothesis in every run, atheris in `make faults` where it can be had."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ async def test_a_plain_call_is_answered_without_the_sdk_and_a_slow_one_once_by_i
 
 
 @pytest.mark.parametrize(
-    ("way", "room"), [("taken back", 1), ("the client leaves", 1), ("the gateway stops", 1), ("the gateway stops while it waits for room", 0)]
+    ("way", "room"), [("taken back", 1), ("the client leaves", 1), ("the gateway stops", 1), ("the gateway stops while it waits", 0)]
 )
 async def test_a_call_whose_answer_nobody_waits_for_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, room: int) -> None:
     monkeypatch.setattr("gateway.server.conversation.MAX_PLAIN", room)
