@@ -2,30 +2,42 @@
 
     python -m tests.faults.fuzz NAME SECONDS FOLDER
 
-feeds one target with atheris, guided by coverage; it ends with the first failure and leaves what did it in the folder.
+feeds one target with atheris, which begins with its seeds and is guided by coverage; it ends with the first failure and leaves what
+did it in the folder.
 
-`test_fuzz` does it for each in `make faults`, which installs atheris where it can, and feeds all of them by hypothesis in every run.
+`test_fuzz` does it for each in `make faults`, which installs atheris where it can, and feeds them all by hypothesis in every run.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
+from pydantic_core import from_json
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from tests.fakes.told import Told
 
 IS_MAIN = __name__ == "__main__"
 atheris: Any = import_module("atheris") if IS_MAIN else None
 with atheris.instrument_imports(include=["gateway"]) if IS_MAIN else nullcontext():
+    from gateway.app.http1 import patient_protocol
     from gateway.config import jsonc
+    from gateway.config.models import HttpSettings
     from gateway.errors import GatewayError, UpstreamLost
     from gateway.json_types import JsonObject
     from gateway.policy.hidden_text import strip_text
     from gateway.policy.scopes import judge_scope, scope_problem
+    from gateway.server.head import Head
     from gateway.skills.parser import parse_skill
+    from gateway.tools.verbatim import LONG_BYTES, decode, encode_around
     from gateway.upstream.events import Events
     from gateway.upstream.pipe import ChildLog, Pipe
     from gateway.upstream.pool import Line, Pool
@@ -84,6 +96,7 @@ class Far:
 
     def __init__(self) -> None:
         self.is_closed = False
+        self.written: list[bytes] = []
 
     def is_closing(self) -> bool:
         return self.is_closed
@@ -91,8 +104,14 @@ class Far:
     def abort(self) -> None:
         self.is_closed = True
 
+    def close(self) -> None:
+        self.is_closed = True
+
     def write(self, data: bytes) -> None:
-        """Gone."""
+        self.written.append(data)
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self.written.extend(parts)
 
     def pause_reading(self) -> None:
         """Nothing is read."""
@@ -153,8 +172,65 @@ def lines(data: bytes) -> None:
     anyio.run(main)
 
 
+KNOWN = b"POST /mcp HTTP/1.1\r\nHost: x\r\nMCP-Name: a\r\nContent-Length: 4\r\nX-After: 17\r\n\r\n[17]"
+"""What a connection was asked before; it knows the head of that again."""
+
+
+async def _echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with what it was asked, if that came whole."""
+    body, is_more = b"", True
+    while is_more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body, is_more = body + message["body"], message["more_body"]
+    headers, [said] = Told(Head(scope), body).answer()
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": said})
+
+
+async def _said(before: bytes, data: bytes) -> bytes:
+    """What a connection says to bytes after others, until both its ends are closed."""
+    settings: Any = SimpleNamespace(loaded=True, loaded_app=_echo, root_path="", limit_concurrency=None, timeout_keep_alive=5)
+    connection, far = patient_protocol(HttpSettings(), Told)(settings, ServerState(), {}), Far()
+    connection.connection_made(cast("Any", far))
+    for part in (before, data):
+        far.written.clear()
+        connection.data_received(part)
+        await anyio.wait_all_tasks_blocked()
+    connection.connection_lost(None)
+    await anyio.wait_all_tasks_blocked()
+    return b"".join(far.written)
+
+
+def requests(data: bytes) -> None:
+    """A request after one that began alike is read as the first of its connection."""
+
+    async def main() -> None:
+        assert await _said(KNOWN, data) == await _said(b"", data)
+
+    anyio.run(main)
+
+
+def results(data: bytes) -> None:
+    """What is read of an answer with a long text set apart is what it says, and is written again as it came."""
+    data = data.replace(b"~", rb"\\\"a" * (LONG_BYTES // 5 + 1))
+    try:
+        whole = from_json(data)
+    except ValueError:
+        whole = None
+    try:
+        message, parts, verbatim = decode(data)
+    except ValueError:
+        assert whole is None
+        return
+    assert repr(message) == repr(whole) and b"".join(parts) == data
+    if verbatim is not None:
+        assert from_json(b"".join(encode_around(message, verbatim))) == message
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    target.__name__: target for target in (events, skill, workflow, configuration, hidden, scopes, answer, lines)
+    target.__name__: target for target in (events, skill, workflow, configuration, hidden, scopes, answer, lines, requests, results)
 }
 
 SEEDS: dict[str, list[bytes]] = {
@@ -168,6 +244,13 @@ SEEDS: dict[str, list[bytes]] = {
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
     ],
+    "requests": [
+        KNOWN,
+        KNOWN.replace(b"4", b"6").replace(b"17]", b"1717]") + KNOWN,
+        KNOWN.replace(b"4", b"44"),
+        KNOWN.replace(b"X-", b" "),
+    ],
+    "results": [b'{"id":1,"result":{"content":[{"type":"text","text":"a\\n~"}],"isError":false}}', b'{"~":"~","a":["\\u00e9~"]}'],
     "lines": [b'{"jsonrpc":"2.0","id":1,"result":{}}\n', b'{"jsonrpc":"2.0","id":1,"result":"' + b"x" * 5000 + b'"}\nnoise\n'],
 }
 
@@ -175,8 +258,12 @@ SEEDS: dict[str, list[bytes]] = {
 def main() -> None:
     """Fuzz one target until its time is over."""
     name, seconds, folder = sys.argv[1:]
+    corpus = Path(folder) / "corpus"
+    corpus.mkdir()
+    for number, seed in enumerate(SEEDS[name]):
+        (corpus / str(number)).write_bytes(seed)
     options = [f"-artifact_prefix={folder}/", f"-max_total_time={seconds}", "-rss_limit_mb=1024", "-timeout=10", "-max_len=20000"]
-    atheris.Setup([sys.argv[0], *options], TARGETS[name])
+    atheris.Setup([sys.argv[0], *options, str(corpus)], TARGETS[name])
     atheris.Fuzz()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import anyio
 import anyio.lowlevel
@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.server.head import Head
 from gateway.tools.together import Together
+from tests.fakes.told import Told
 from tests.fakes.wired import served
 
 
@@ -34,27 +35,6 @@ async def test_all_that_is_held_in_a_turn_is_sent_after_it_in_order_and_once() -
     assert told == ["a", "b", "c", "d"]
 
 
-class AtOnce:
-    """A request that the short cut answers in the turn in which it came."""
-
-    is_cancelled = False
-
-    def cancel(self, msg: object = None) -> None:
-        """Too late."""
-
-    def when_settled(self, then: Callable[[], None]) -> None:
-        then()
-
-    def answer(self) -> tuple[list[tuple[bytes, bytes]], Sequence[bytes | memoryview]]:
-        return [(b"content-length", b"5")], (b"short",)
-
-    def forget(self) -> None:
-        """Nothing is kept."""
-
-    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raise AssertionError("it is answered")
-
-
 async def plain(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
     await send({"type": "http.response.body", "body": b"long"})
@@ -67,15 +47,15 @@ LONG = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 @pytest.mark.parametrize(
     ("sent", "wanted"),
     [
-        ((SHORT % b"", SHORT % b"", LONG, SHORT % b"", b"nonsense\r\n\r\n"), [b"short", b"short", b"long", b"short"]),
-        ((SHORT % b"", b"nonsense\r\n\r\n"), [b"short", b"400 Bad Request"]),
-        ((SHORT % b"connection: close\r\n",), [b"short"]),
-        ((SHORT % b"", LONG.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")), [b"short", b"long"]),
+        ((SHORT % b"", SHORT % b"", LONG, SHORT % b"", b"nonsense\r\n\r\n"), [b"POST", b"POST", b"long", b"POST"]),
+        ((SHORT % b"", b"nonsense\r\n\r\n"), [b"POST", b"400 Bad Request"]),
+        ((SHORT % b"connection: close\r\n",), [b"POST"]),
+        ((SHORT % b"", LONG.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")), [b"POST", b"long"]),
     ],
 )
 async def test_answers_come_in_the_order_of_their_requests_and_before_the_end(sent: Sequence[bytes], wanted: list[bytes]) -> None:
-    def take(head: Head, body: bytes) -> AtOnce | None:
-        return AtOnce() if head.method == "POST" else None
+    def take(head: Head, body: bytes) -> Told | None:
+        return Told(head, body) if head.method == "POST" else None
 
     async with served(plain, take) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
         await stream.send(b"".join(sent))

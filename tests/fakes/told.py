@@ -1,0 +1,35 @@
+"""`Told`: a short cut that answers a request at once, with what it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.server.head import Head
+
+
+class Told:
+    """The short cut's answer to a request, and the short cut itself (`gateway.app.exchange.Take`)."""
+
+    is_cancelled = False
+
+    def __init__(self, head: Head, body: bytes) -> None:
+        facts = head.method, head.path, repr(head.facts["headers"]), repr(sorted(head.fields.items())), repr(body)
+        self.text = json.dumps(facts).encode()
+
+    def cancel(self, msg: object = None) -> None:
+        """Too late: it is over at once."""
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        then()
+
+    def answer(self) -> tuple[list[tuple[bytes, bytes]], Sequence[bytes | memoryview]]:
+        return [(b"content-length", b"%d" % len(self.text))], (self.text,)
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("it is answered")
