@@ -11,9 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-LARGE_BYTES = 65_536
-"""Of a message."""
-
 KEPT_BYTES = 33_554_432
 """Free memory up to this is kept meanwhile."""
 

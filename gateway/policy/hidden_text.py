@@ -46,6 +46,8 @@ _CONTROLS = bytes([*range(9), 0x0B, *range(0x0E, 0x20), 0x7F])
 _FREE_OF = _CONTROLS + b"\xc2\xe1\xe2\xef\xf0\xf3"
 """Bytes of which a text in UTF-8 with something hidden in it has one: taking them out tells fifteen times faster than a search."""
 
+_CONTROL_CHARACTERS = _CONTROLS.decode()
+
 _DELETE, _BACKSLASH = b"\x7f\\"
 
 _LONG = 16_384
@@ -75,7 +77,8 @@ _BINARY_KINDS = ("image", "audio")
 def strip_text(text: str) -> str:
     """`text` without what is hidden in it; the very same object where nothing is."""
     if text.isascii():
-        return text if _is_free_of(_CONTROLS, text.encode()) else _ASCII.sub("", text)
+        is_free = _is_free_of(_CONTROLS, text.encode()) if len(text) <= _LONG else not any(map(text.__contains__, _CONTROL_CHARACTERS))
+        return text if is_free else _ASCII.sub("", text)
     data = text.encode("utf-8", "surrogatepass")
     if _is_free_of(_FREE_OF, data) or _SUSPECT.search(text) is None:
         return text
@@ -98,11 +101,11 @@ def is_hidden_free(text: str) -> bool:
 def may_hide(encoded: bytes) -> bool:
     """Whether a value read from this JSON may hold anything hidden; told from the bytes, and so only of plain ones that it does not."""
     # A number is found at once, while `bytes in bytes` raises and takes back an error each time.
-    if not encoded.isascii() or _DELETE in encoded:
+    is_escaping = _BACKSLASH in encoded
+    if (is_escaping and len(encoded) > _LONG) or not encoded.isascii() or _DELETE in encoded:
         return True
-    if _BACKSLASH not in encoded:  # a control character is written as an escape
-        return False
-    return len(encoded) > _LONG or encoded.find(b"\\u") >= 0 or encoded.find(b"\\b") >= 0
+    # A control character is written as an escape.
+    return is_escaping and (encoded.find(b"\\u") >= 0 or encoded.find(b"\\b") >= 0)
 
 
 def strip_value(value: JsonValue, *, keys: bool = False, depth: int = 0) -> JsonValue:

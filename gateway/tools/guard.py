@@ -374,6 +374,8 @@ class GuardedTool:
 
     def _cleaned(self, outcome: ToolOutcome, record: _CallRecord) -> ToolOutcome:
         """The outcome without hidden text, or a refusal. Asks of an `InputRequired` were cleaned where they were judged."""
+        if self._policy.hidden_text == "allow":
+            return outcome
         if isinstance(outcome, TaskStarted):
             self._readable(outcome.task)
             return outcome

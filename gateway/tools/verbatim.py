@@ -8,7 +8,6 @@ JSON of the very text that was judged, however it was spelled.
 from __future__ import annotations
 
 import contextlib
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,9 +27,6 @@ _MARK = secrets.token_hex(16)
 """Known to nobody, so that nobody's answer holds it."""
 
 _MARKED = to_json(_MARK)
-_STRING_END = rb'[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_STRING = re.compile(b'"' + _STRING_END, re.DOTALL)
-_REST_OF_STRING = re.compile(_STRING_END, re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +38,67 @@ class Verbatim:
 
 
 def decode(data: bytes) -> tuple[JsonValue, tuple[bytes, ...], Verbatim | None]:
+    """As `decode_parts`, of a message in one piece."""
+    return (from_json(data), (data,), None) if len(data) < LONG_BYTES else decode_parts([data])
+
+
+def decode_parts(parts: list[bytes]) -> tuple[JsonValue, tuple[bytes, ...], Verbatim | None]:
     """A message, the JSON that it was read from in parts that follow each other, and the long text of its result if it was set apart.
+
+    Takes over `parts`, the JSON in pieces as it came: a long text is put together once, by itself.
 
     Raises:
         ValueError: It is no JSON.
     """
-    place = _place(data) if len(data) >= LONG_BYTES else None
-    if place is None:
-        return from_json(data), (data,), None
-    before, encoded, after = parts = data[: place.start], data[place], data[place.stop :]
-    del data  # it is there twice else, and a third time when it is read
-    with contextlib.suppress(ValueError):
-        message: JsonValue = from_json(b"".join((before, _MARKED, after)))
-        block = _marked_block(message)
-        if block is not None:
-            text = block["text"] = cast("str", from_json(encoded))
-            return message, parts, Verbatim(text, memoryview(encoded))
+    size = sum(map(len, parts))
+    place = _place(parts, size) if size >= LONG_BYTES else None
+    if place is not None:
+        start, stop = place
+        before, after = _cut(parts, 0, start), _cut(parts, stop, size)
+        with contextlib.suppress(ValueError):
+            message: JsonValue = from_json(b"".join((before, _MARKED, after)))
+            block = _marked_block(message)
+            if block is not None:
+                encoded = _cut(parts, start, stop)
+                parts[:] = before, encoded, after  # it is there twice else, and a third time when it is read
+                text = block["text"] = cast("str", from_json(encoded))
+                return message, (before, encoded, after), Verbatim(text, memoryview(encoded))
     data = b"".join(parts)
     return from_json(data), (data,), None
 
 
-def _place(data: bytes) -> slice | None:
+def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
     """Where a long text may stand, quotes included: from the first string that goes beyond the beginning to where one ends near the end."""
-    start = data.find(b'"', 0, ENDS_BYTES)
-    while start >= 0 and (short := _STRING.match(data, start, start + ENDS_BYTES)) is not None:
-        start = data.find(b'"', short.end(), ENDS_BYTES)
-    edge = len(data) - ENDS_BYTES
-    edge -= ENDS_BYTES - len(data[edge - ENDS_BYTES : edge].rstrip(b"\\"))  # not in the middle of an escape
-    end = _REST_OF_STRING.match(data, edge)
-    return slice(start, end.end()) if start >= 0 and end is not None and end.end() - start >= LONG_BYTES else None
+    head = _unescaped(_cut(parts, 0, 2 * ENDS_BYTES))
+    start = head.find(b'"', 0, ENDS_BYTES)
+    while start >= 0 and (end := head.find(b'"', start + 1, start + ENDS_BYTES)) >= 0:
+        start = head.find(b'"', end + 1, ENDS_BYTES)
+    if start < 0:
+        return None
+    tail = _cut(parts, size - 2 * ENDS_BYTES, size)
+    edge = len(tail[:ENDS_BYTES].rstrip(b"\\"))  # not in the middle of an escape
+    end = _unescaped(tail[edge:]).find(b'"')
+    stop = size - 2 * ENDS_BYTES + edge + end + 1
+    return (start, stop) if end >= 0 and stop - start >= LONG_BYTES else None
+
+
+def _unescaped(data: bytes) -> bytes:
+    """As long as `data`, without the quotes that end no string. A search for the others takes a tenth of one that knows escapes."""
+    return data.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+
+
+def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
+    """What stands there in what the parts are together."""
+    found: list[bytes | memoryview] = []
+    at = 0
+    for part in parts:
+        end = at + len(part)
+        if start <= at and end <= stop:
+            found.append(part)
+        elif at < stop and start < end:
+            found.append(memoryview(part)[max(start - at, 0) : stop - at])
+        at = end
+    return b"".join(found)
 
 
 def _marked_block(message: JsonValue) -> JsonObject | None:

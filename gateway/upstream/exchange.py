@@ -26,7 +26,7 @@ from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
 from gateway.tools.base import Received
-from gateway.tools.verbatim import decode
+from gateway.tools.verbatim import decode_parts
 from gateway.upstream.events import Events
 from gateway.upstream.standins import LOST, NOT_SENT, TOO_LARGE, TooLarge, too_large, turned_away
 
@@ -176,7 +176,7 @@ class Exchange:
         if status >= 400:
             said = None
             with contextlib.suppress(RpcError):
-                said = error_of(_decoded(self._read(answer))) if is_json else None
+                said = error_of(_decoded(b"".join(self._read(answer)))) if is_json else None
             if said is not None:
                 raise said
             if status == 404:
@@ -185,7 +185,7 @@ class Exchange:
         if not is_json:
             raise RpcError(INVALID_REQUEST, f"Unexpected content type: {kind.decode('latin-1')}")
         try:
-            message, encoded, verbatim = decode(self._read(answer))
+            message, encoded, verbatim = decode_parts(self._read(answer))
         except ValueError:
             raise _no_json() from None
         result = _result_of(message, number)
@@ -193,9 +193,9 @@ class Exchange:
             raise error_of(message) or RpcError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
         return Received(result, encoded, verbatim)
 
-    def _read(self, answer: Answer) -> bytes:
+    def _read(self, answer: Answer) -> list[bytes]:
         """The body, which is taken out of the answer, without the coding that the server put on although none was asked for."""
-        said, answer.body = answer.body, b""
+        said, answer.parts = answer.parts, []
         told = answer.headers.get(b"content-encoding")
         if told is None:
             return said
@@ -207,12 +207,12 @@ class Exchange:
         limit = self._pool.max_body_bytes
         inflater = zlib.decompressobj(wbits=47 if coding != b"deflate" else 15)
         try:
-            body = inflater.decompress(said, limit)
+            body = inflater.decompress(b"".join(said), limit)
         except zlib.error:
             raise RpcError(PARSE_ERROR, "Failed to parse JSON response: its coding is broken") from None
         if inflater.unconsumed_tail:
             raise RpcError(TOO_LARGE, too_large(limit))
-        return body
+        return [body]
 
     async def _streamed(self, stream: Stream, number: int, hear: Hear) -> JsonObject:
         """The answer at the end of an event stream."""

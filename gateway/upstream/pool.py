@@ -43,6 +43,9 @@ CONNECT_SECONDS = 10.0
 HAPPY_EYEBALLS_SECONDS = 0.25
 """Head start of one address over the next, where a name has several (RFC 8305)."""
 
+LONG_BYTES = 65_536
+"""Missing of a body whose length is known: they are taken without the parser, which would copy them."""
+
 HIGH_WATER_BYTES = 1_048_576
 """Of a streamed body nobody has taken yet; reading pauses here."""
 
@@ -119,9 +122,15 @@ class Answer:
     status: int
     headers: Mapping[bytes, bytes]
     """Names in lower case; of a repeated one the values joined by commas."""
-    body: bytes
+    parts: list[bytes]
+    """Of the body, as they came."""
     stream: Stream | None = None
     """Of an event stream; its owner takes it to the end, leaves it or closes it."""
+
+    @property
+    def body(self) -> bytes:
+        """All of it."""
+        return b"".join(self.parts)
 
 
 class Pool:
@@ -233,7 +242,8 @@ class Line(asyncio.Protocol):
         """Complete, and not given yet."""
         self._headers: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
-        self._size = 0
+        self._size = self._length = self._missing = 0
+        """Of the body: bytes that the parser found, all of them where that is known, and those that it is not asked for."""
         self._quiet = 0
         """Bytes since the last of a body."""
         self._is_open = waiter is not None
@@ -295,6 +305,9 @@ class Line(asyncio.Protocol):
         if not self._is_open:
             self.abort()
             return
+        if self._missing:
+            self._take(data)
+            return
         self._quiet += len(data)
         try:
             self._parser.feed_data(data)
@@ -307,6 +320,22 @@ class Line(asyncio.Protocol):
         if not self._is_open:
             self._settle()
             self._give()
+        elif self._length - self._size >= LONG_BYTES:
+            self._missing = self._length - self._size
+
+    def _take(self, data: bytes) -> None:
+        """More of a long body came. The parser stays where the body began; after its end there is a new one."""
+        self._missing -= len(data)
+        if self._missing < 0:  # nobody asked for what follows
+            data = data[: self._missing]
+            self._missing, self._stays_open = 0, False
+        self._parts.append(data)
+        if self._missing:
+            return
+        self.on_message_complete()
+        self._parser = httptools.HttpResponseParser(self)
+        self._settle()
+        self._give()
 
     def eof_received(self) -> bool:
         """No more comes, which is the end of a body that has no other."""
@@ -382,9 +411,11 @@ class Line(asyncio.Protocol):
             self._fail("it frames its answer in a way that is not taken")
         elif status == 200 and headers.get(b"content-type", b"").lower().startswith(b"text/event-stream"):
             self._stream = Stream(self)
-            self._resolve(Answer(status, headers, b"", self._stream))
-        elif length is not None and int(length) > self._pool.max_body_bytes:
-            self._end(TooLarge("", server=self._pool.server))
+            self._resolve(Answer(status, headers, [], self._stream))
+        elif length is not None:
+            self._length = int(length)
+            if self._length > self._pool.max_body_bytes:
+                self._end(TooLarge("", server=self._pool.server))
 
     def on_body(self, data: bytes) -> None:
         """A part of the body."""
@@ -406,7 +437,7 @@ class Line(asyncio.Protocol):
         elif self._is_open:
             self._close_answer(None)
             if self._waiter is not None:
-                self._answer = Answer(self._parser.get_status_code(), self._headers, b"".join(self._parts))
+                self._answer = Answer(self._parser.get_status_code(), self._headers, self._parts)
                 self._parts = []
 
     def _give(self) -> None:

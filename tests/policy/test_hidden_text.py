@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -9,7 +10,7 @@ import jsonschema_rs
 import pytest
 
 from gateway.policy.decision import Reject
-from gateway.policy.hidden_text import judge_hidden_text, name_hidden, strip_schema, strip_text, strip_value
+from gateway.policy.hidden_text import judge_hidden_text, may_hide, name_hidden, strip_schema, strip_text, strip_value
 
 
 def tagged(text: str) -> str:
@@ -69,6 +70,25 @@ def test_what_people_do_not_see_goes_and_nothing_else(text: str, left: str) -> N
     assert strip_text(text) == left
     assert strip_text(left) is left
     assert "nothing" not in name_hidden(text)
+
+
+@pytest.mark.parametrize("length", [1, 16_384, 16_385])
+@pytest.mark.parametrize("beside", ["plain words\n", "größer\t"])
+def test_each_control_character_goes_from_a_text_of_any_length(length: int, beside: str) -> None:
+    text = (beside * length)[:length]
+    assert strip_text(text) is text
+    for point in [*range(9), 0x0B, *range(0x0E, 0x20), *range(0x7F, 0xA0), 0x202E]:
+        at = length // 2 if point not in (0x1B, 0x9B) else length  # which begin a sequence
+        assert strip_text(text[:at] + chr(point) + text[at:]) == text, hex(point)
+
+
+@pytest.mark.parametrize("length", [1, 16_384, 40_000])
+def test_json_that_may_hide_something_is_told_from_its_bytes(length: int) -> None:
+    plain = "x" * length
+    assert not may_hide(json.dumps(plain).encode())
+    for hidden in (*STRIPPED.values(), ("\x08", "")):
+        assert may_hide(json.dumps(plain + hidden[0]).encode()) and may_hide(json.dumps(plain + hidden[0], ensure_ascii=False).encode())
+    assert may_hide(json.dumps(plain + "\n").encode()) is (length >= 16_384)  # then it is looked at as a text
 
 
 def test_a_clean_value_is_not_copied() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import pytest
 from pydantic_core import from_json, to_json
 
-from gateway.tools.verbatim import Verbatim, decode, encode_around
+from gateway.tools.verbatim import ENDS_BYTES, LONG_BYTES, Verbatim, decode, decode_parts, encode_around
 
 LINE = 'The fox said "hello" in C:\\temp, and went on its way.\n\t'
 TEXT = LINE * 2000
@@ -59,6 +60,33 @@ WHOLE = {
 }
 
 
+STRING_END = rb'[^"\\]*+(?:\\.[^"\\]*+)*+"'
+STRING, REST_OF_STRING = re.compile(b'"' + STRING_END, re.DOTALL), re.compile(STRING_END, re.DOTALL)
+
+
+def place_of(data: bytes) -> bytes | None:
+    """What a long text may be the JSON of, found as a grammar says and in one piece."""
+    start = data.find(b'"', 0, ENDS_BYTES)
+    while start >= 0 and (short := STRING.match(data, start, start + ENDS_BYTES)) is not None:
+        start = data.find(b'"', short.end(), ENDS_BYTES)
+    edge = len(data) - ENDS_BYTES
+    edge -= ENDS_BYTES - len(data[edge - ENDS_BYTES : edge].rstrip(b"\\"))
+    end = REST_OF_STRING.match(data, edge)
+    return data[start : end.end()] if start >= 0 and end is not None and end.end() - start >= LONG_BYTES else None
+
+
+def cut(data: bytes, chance: random.Random) -> list[bytes]:
+    """Pieces of it, some tiny, as they come over a network."""
+    sizes = chance.choice([[1, 5, 100], [1_448], [4_095, 4_096, 8_192, 8_191], [16_384, 1, 65_536], [256_000], [40_000, 0, 3]])
+    parts: list[bytes] = []
+    at = 0
+    while at < len(data):
+        size = chance.choice(sizes)
+        parts.append(data[at : at + size])
+        at += size
+    return parts
+
+
 def sent(message: Any, verbatim: Verbatim | None) -> bytes:
     return b"".join(encode_around(message, verbatim)) if verbatim is not None else to_json(message)
 
@@ -78,6 +106,16 @@ def test_a_long_text_is_set_apart_and_written_as_it_came_whichever_way_that_was(
 def test_what_is_not_one_long_text_for_certain_is_read_and_written_as_a_whole(way: str) -> None:
     message, encoded, verbatim = decode(WHOLE[way])
     assert (message, encoded, verbatim) == (from_json(WHOLE[way]), (WHOLE[way],), None)
+
+
+@pytest.mark.parametrize("way", [*APART, *WHOLE])
+def test_what_comes_in_pieces_is_read_as_in_one(way: str) -> None:
+    data, chance = (APART | WHOLE)[way], random.Random(way)
+    whole = decode(data)
+    for _ in range(12):
+        parts = cut(data, chance)
+        assert decode_parts(parts) == whole
+        assert way not in APART or (b"".join(parts) == data and len(parts) == 3), "the pieces are let go while the text is read"
 
 
 def test_a_text_that_was_changed_since_is_written_as_it_is_now() -> None:
@@ -103,13 +141,34 @@ def test_whatever_is_read_is_what_the_parser_reads_of_the_whole() -> None:
             near = chance.choice([0, len(data) - 200, len(data) - 4300, chance.randrange(len(data) - 200)])
             at = near + chance.randrange(200)
             data[at : at + chance.randint(0, 2)] = chance.choice(pieces)
+        parts = cut(bytes(data), chance)
         try:
             expected = from_json(bytes(data))
         except ValueError:
             with pytest.raises(ValueError):
                 decode(bytes(data))
+            with pytest.raises(ValueError):
+                decode_parts(parts)
             continue
-        message, _, verbatim = decode(bytes(data))
+        message, encoded, verbatim = decode(bytes(data))
         assert message == expected
+        assert decode_parts(parts) == (message, encoded, verbatim)
+        assert verbatim is None or bytes(verbatim.encoded) == encoded[1] == place_of(bytes(data))
         if isinstance(message, dict) and verbatim is not None:
             assert json.loads(sent(message, verbatim)) == message
+
+
+def test_a_long_text_is_found_where_the_grammar_finds_it() -> None:
+    chance = random.Random(2)
+    pieces = ["a", "\\", '"', "\\\\\\", "\n", "ä", "plain words and more of them ", '\\"', "x" * 500]
+    found = 0
+    for _ in range(400):
+        texts = ["".join(chance.choices(pieces, k=chance.choice([1, 30, 3_000, 6_000]))) for _ in range(chance.randint(1, 3))]
+        data = to_json(answer(*texts, structuredContent={"a" * chance.choice([1, 3_000]): "b" * chance.choice([1, 5_000])}))
+        message, encoded, verbatim = decode_parts(cut(data, chance))
+        assert message == from_json(data) and b"".join(encoded) == data
+        text = place_of(data) if len(data) >= LONG_BYTES else None
+        is_one = text is not None and text in map(to_json, texts) and texts.count(from_json(text)) == 1
+        assert (verbatim is not None) is is_one
+        found += is_one
+    assert found > 50

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import pytest
 
 from gateway.config.models import HttpServer
@@ -179,6 +180,66 @@ async def test_bytes_between_two_requests_are_never_the_answer_of_the_next() -> 
         assert (await pool.send(ASK)).body == b"second"
 
 
+LONG = bytes(range(256)) * 3_000
+
+
+async def test_a_long_body_is_what_was_sent_however_it_comes_and_its_connection_is_used_again() -> None:
+    async with pooled() as (site, pool):
+
+        async def by_pieces(stream: anyio.abc.SocketStream) -> None:
+            for size in (len(LONG) + 500, 200_000, 70_000, 65_537, 9_999):
+                await _request(stream)
+                data = plain(LONG)
+                for at in range(0, len(data), size):
+                    await stream.send(data[at : at + size])
+                    await anyio.lowlevel.checkpoint()
+                await _request(stream)
+                await stream.send(plain(b"short"))
+
+        site.handle = by_pieces
+        for _ in range(5):
+            answer = await pool.send(ASK)
+            assert (answer.status, answer.headers[b"content-length"], answer.body) == (200, b"%d" % len(LONG), LONG)
+            assert (await pool.send(ASK)).body == b"short"
+        assert site.connections == 1
+
+
+@pytest.mark.parametrize("more", [plain(b"forged"), b"x", plain(LONG)])
+async def test_bytes_after_a_long_body_are_never_the_answer_of_the_next_request(more: bytes) -> None:
+    async with pooled(plain(LONG) + more, plain(b"second")) as (site, pool):
+        assert (await pool.send(ASK)).body == LONG
+        assert (await pool.send(ASK)).body == b"second"
+        assert site.connections == 2
+
+
+async def test_a_long_body_that_breaks_off_is_lost_and_one_that_says_so_ends_its_connection() -> None:
+    async with pooled() as (site, pool):
+
+        async def half(stream: anyio.abc.SocketStream) -> None:
+            await _request(stream)
+            await stream.send(plain(LONG)[:-1] if site.connections == 1 else plain(LONG, "Connection: close"))
+
+        site.handle = half
+        with pytest.raises(UpstreamLost):
+            await pool.send(ASK)
+        for count in (2, 3):
+            assert (await pool.send(ASK)).body == LONG
+            assert site.connections == count
+
+
+async def test_a_request_that_is_cancelled_while_its_long_answer_comes_closes_its_connection() -> None:
+    async with pooled(plain(LONG)[:-1]) as (site, pool):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pool.send, ASK)
+            while not site.requests:
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.05)
+            tasks.cancel_scope.cancel()
+        await site.left.wait()
+        site.answers[:] = [plain(b"here")]
+        assert (await pool.send(ASK)).body == b"here"
+
+
 async def test_a_connection_that_the_server_closed_meanwhile_is_not_used() -> None:
     async with pooled() as (site, pool):
 
@@ -301,6 +362,19 @@ async def test_what_is_no_result_is_told_as_the_longer_way_tells_it(answer: byte
 async def test_a_compressed_answer_that_nobody_asked_for_is_read() -> None:
     async with exchanging(plain(gzip.compress(result(1)), "Content-Encoding: gzip")) as (_, exchange):
         assert await ask(exchange) == {"ok": True}
+
+
+async def test_a_long_answer_is_read_in_every_coding_and_a_long_refusal_too() -> None:
+    value = {"content": [{"type": "text", "text": 'Some "long" text.\n' * 20_000}]}
+    error = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -5, "message": "no" * 100_000}}).encode()
+    answers = [plain(result(1, value)), plain(gzip.compress(result(2, value), 0), "Content-Encoding: gzip"), plain(error, status="400 No")]
+    async with exchanging(*answers) as (site, exchange):
+        for _ in range(2):
+            answer = await ask(exchange)
+            assert answer == value and answer.verbatim.text == value["content"][0]["text"]
+        with pytest.raises(RpcError, match="nonono"):
+            await ask(exchange)
+        assert site.connections == 1
 
 
 async def test_a_redirect_is_left_to_the_longer_way() -> None:
