@@ -242,7 +242,7 @@ class Exchange:
                 continue  # is ours to say
             lines.append(b"%s: %s\r\n" % (name, value))
         has_body = self.head.method != "HEAD" and status not in (204, 304)
-        self._chunked = has_body and length is None and self.head.facts["http_version"] == "1.1"
+        self._chunked = has_body and length is None and self.head.version == "1.1"
         self._is_open_ended = has_body and length is None and not self._chunked
         self._left = (length or 0) if has_body else 0
         if self._chunked:

@@ -26,7 +26,7 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from gateway.app.exchange import HIGH_WATER_BYTES, STATUS_LINES, Begun, Exchange, Take
 from gateway.app.heap import Heap
-from gateway.app.repeat import Repeat
+from gateway.app.repeat import Repeats
 from gateway.server.head import Head
 from gateway.tools.together import Together
 
@@ -107,8 +107,8 @@ class Http1(asyncio.Protocol):
         self._arriving: Exchange | None = None
         """Its body is coming."""
         self._serving: Exchange | None = None
-        self._repeat: Repeat | None = None
-        """The last request that the short cut took."""
+        self._repeats: Repeats | None = None
+        """Of requests that the short cut took."""
         self._waiting: deque[Exchange] = deque()
         self._arrival: asyncio.TimerHandle | None = None
         self._awaits_body = False
@@ -157,10 +157,10 @@ class Http1(asyncio.Protocol):
         """Bytes came; after the last request of a connection they are dropped."""
         if self._is_last or self.transport.is_closing():
             return
-        serving, repeat = self._serving, self._repeat
+        serving, repeats = self._serving, self._repeats
         is_start = self._arriving is None and not (self._quiet or self._in_head) and (serving is None or serving.is_answered)
-        if repeat is not None and is_start and (body := repeat.body(data)) is not None:
-            self._come_again(repeat.head, body)
+        if repeats is not None and is_start and (found := repeats.find(data)) is not None:
+            self._come_again(*found)
             return
         if len(data) <= SLICE_BYTES:
             self._feed(data)
@@ -173,7 +173,9 @@ class Http1(asyncio.Protocol):
         self._watch_arrival()
         taken = self._serving
         if is_start and taken is not serving and taken is not None and taken.is_taken and taken.keep_alive:
-            self._repeat = Repeat.of(data, taken.head)
+            if repeats is None:
+                repeats = self._repeats = Repeats()
+            repeats.keep(data, taken.head)
 
     def pause_writing(self) -> None:
         """The peer does not read."""
