@@ -17,14 +17,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
-from gateway.app.exchange import HIGH_WATER_BYTES, STATUS_LINES, Begun, Exchange, Take
+from gateway.app.exchange import HIGH_WATER_BYTES, STATUS_LINES, Exchange, Take
 from gateway.app.heap import Heap
 from gateway.app.repeat import Repeats
 from gateway.server.head import Head
@@ -263,6 +262,27 @@ class Http1(asyncio.Protocol):
             if self._idle is None:
                 self._idle = self.loop.call_later(self._idle_seconds, self._watch_idle)
 
+    def settled(self, exchange: Exchange) -> None:
+        """The short cut led to an answer, or it is the application's to go on."""
+        begun, exchange.begun = exchange.begun, None
+        assert begun is not None, "it settles once"
+        self._state.tasks.discard(cast("Any", begun))
+        try:
+            answer = begun.answer()
+            if answer is not None:
+                exchange.answer(*answer)
+        except Exception as error:
+            begun.forget()
+            self._over(exchange, error)
+            return
+        if answer is not None:
+            begun.forget()
+        elif begun.is_cancelled:
+            begun.forget()
+            self._over(exchange, None)
+        else:
+            self._run(exchange, begun.go_on)
+
     # -- for the parser ------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
@@ -369,9 +389,7 @@ class Http1(asyncio.Protocol):
 
     def _come_again(self, head: Head, body: bytes) -> None:
         """A request came whole whose head is known, while none was under way."""
-        exchange = Exchange(self, head, keep_alive=True)
-        exchange.fill(body)
-        self._start(exchange)
+        self._start(Exchange(self, head, keep_alive=True, body=body))
 
     def _aimed(self) -> dict[str, Any]:
         """What a scope says of the target; those of one connection are mostly the same."""
@@ -403,27 +421,9 @@ class Http1(asyncio.Protocol):
             if begun is not None:
                 exchange.begun, exchange.is_taken = begun, True
                 tasks.add(cast("Any", begun))
-                begun.when_settled(partial(self._settled, exchange, begun))
+                begun.when_settled(exchange.settled)
                 return
         self._run(exchange, self._app)
-
-    def _settled(self, exchange: Exchange, begun: Begun) -> None:
-        """The short cut led to an answer, or it is the application's to go on."""
-        self._state.tasks.discard(cast("Any", begun))
-        exchange.begun = None
-        try:
-            answer = begun.answer()
-            if answer is not None:
-                exchange.answer(*answer)
-        except Exception as error:
-            begun.forget()
-            self._over(exchange, error)
-            return
-        if answer is not None or begun.is_cancelled:
-            begun.forget()
-            self._over(exchange, None)
-        else:
-            self._run(exchange, begun.go_on)
 
     def _run(self, exchange: Exchange, app: ASGIApp) -> None:
         tasks = self._state.tasks

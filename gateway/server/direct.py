@@ -58,7 +58,7 @@ _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _METHODS = frozenset({b"tools/call", *(method.encode() for method in METHODS)})
 _JSON: Headers = [(b"content-type", b"application/json")]
 _WANTED = frozenset({b"application/json", b"text/event-stream"})
-_REQUEST = frozenset({"jsonrpc", "id", "method", "params"})
+_NOTHING: JsonMapping = {}
 _PARAMS = frozenset({"name", "arguments", "_meta"})
 _BLOCKS: Mapping[str, Sequence[str]] = {
     "text": ("type", "text"),
@@ -383,13 +383,16 @@ def _session_id(head: Head) -> str:
 
 def _plain_params(message: JsonObject) -> JsonObject | None:
     """The parameters of a valid `tools/call` with nothing but a name and arguments, in either era; `_meta` is not looked at."""
-    if message.keys() != _REQUEST or message["jsonrpc"] != "2.0" or message["method"] != "tools/call":
+    if len(message) != 4 or message.get("jsonrpc") != "2.0" or message.get("method") != "tools/call":
         return None
-    number: JsonValue = message["id"]
-    params: JsonMapping | None = message["params"]  # at best
-    if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict) or not params.keys() <= _PARAMS:
+    number: JsonValue = message.get("id")
+    params: JsonMapping | None = message.get("params")  # at best
+    if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict):
         return None
-    return params if isinstance(params.get("name"), str) and isinstance(params.get("arguments", {}), dict) else None
+    for key in params:  # at best three, compared one by one for less than as sets
+        if key not in _PARAMS:
+            return None
+    return params if isinstance(params.get("name"), str) and isinstance(params.get("arguments", _NOTHING), dict) else None
 
 
 def _is_plain_meta(meta: JsonValue, *, is_enveloped: bool = True) -> TypeGuard[JsonMapping]:
@@ -436,8 +439,11 @@ class Replay:
 def is_plain_result(result: JsonMapping) -> bool:
     """Whether the SDK's models of every version would send the result as it is."""
     content: list[JsonMapping] | None = result.get("content")  # at best
-    if not isinstance(content, list) or not result.keys() <= _RESULT:
+    if not isinstance(content, list):
         return False
+    for key in result:
+        if key not in _RESULT:
+            return False
     if "_meta" in result and not _is_plain_result_meta(result["_meta"]):
         return False
     if "structuredContent" in result and result["structuredContent"] is None:
