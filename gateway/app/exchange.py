@@ -61,6 +61,10 @@ class Line(Protocol):
         """Its answer is complete."""
         ...
 
+    def settled(self, exchange: Exchange) -> None:
+        """What the short cut began for it has led to something."""
+        ...
+
 
 class Begun(Protocol):
     """A request that the short cut took."""
@@ -124,19 +128,20 @@ class Exchange:
         "keep_alive",
     )
 
-    def __init__(self, line: Line, head: Head, *, keep_alive: bool, wants_continue: bool = False) -> None:
-        """Of a request whose head has come."""
+    def __init__(self, line: Line, head: Head, *, keep_alive: bool, wants_continue: bool = False, body: bytes | None = None) -> None:
+        """Of a request whose head has come, and may be all of its `body`."""
         self.head = head
         self.keep_alive = keep_alive
-        self.is_begun = self.is_taken = self.is_whole = self.is_started = self.is_answered = self.is_gone = False
+        self.is_whole = body is not None
+        self.is_begun = self.is_taken = self.is_started = self.is_answered = self.is_gone = False
         """It was given to the application, or to the short cut; its body has come; its answer has begun; is complete; the peer is gone."""
         self.begun: Begun | None = None
         """The short cut's, while it answers; it ends with the peer."""
         self._line = line
         self._scope: Scope | None = None
         self._wants_continue = wants_continue
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._parts: list[bytes] = [] if body is None else [body]
+        self._size = 0 if body is None else len(body)
         self._is_given = False
         self._waiter: asyncio.Event | None = None
         self._head: bytes | None = None
@@ -152,10 +157,6 @@ class Exchange:
 
     # -- for the connection --------------------------------------------------------------------------------------
 
-    def fill(self, body: bytes) -> None:
-        """All of the body came with the head."""
-        self._parts, self._size, self.is_whole = [body], len(body), True
-
     def feed(self, data: bytes) -> bool:
         """More of the body came; whether more may be read."""
         if self.is_answered:
@@ -164,6 +165,10 @@ class Exchange:
         self._size += len(data)
         self.wake()
         return self._size <= HIGH_WATER_BYTES
+
+    def settled(self) -> None:
+        """What the short cut began has led to something."""
+        self._line.settled(self)
 
     def wake(self) -> None:
         """What `receive` waits for may have come."""
@@ -181,16 +186,18 @@ class Exchange:
         if self.is_gone:
             return
         line = self._line
-        lines = [STATUS_LINES[200], line.common_fields()]
-        for field in headers:
-            lines.append(b"%s: %s\r\n" % field)  # noqa: PERF401  # a comprehension is a call
-        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        parts: list[bytes | memoryview] = [STATUS_LINES[200], line.common_fields()]
+        for name, value in headers:
+            parts += (name, b": ", value, b"\r\n")
+        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
         self.is_started = True
         if len(body) == 1 and len(body[0]) <= _JOINED_BYTES:
-            line.write_soon(b"".join((*lines, body[0])))
+            parts.append(body[0])
+            line.write_soon(b"".join(parts))
         else:
-            line.write_parts((b"".join(lines), *body))
+            line.write_parts((b"".join(parts), *body))
         self.is_answered = True
+        self._parts = []  # or a connection keeps its last body until the next
         self.wake()
         line.answered(self)
 
@@ -242,7 +249,7 @@ class Exchange:
                 continue  # is ours to say
             lines.append(b"%s: %s\r\n" % (name, value))
         has_body = self.head.method != "HEAD" and status not in (204, 304)
-        self._chunked = has_body and length is None and self.head.facts["http_version"] == "1.1"
+        self._chunked = has_body and length is None and self.head.version == "1.1"
         self._is_open_ended = has_body and length is None and not self._chunked
         self._left = (length or 0) if has_body else 0
         if self._chunked:

@@ -17,16 +17,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
-from gateway.app.exchange import HIGH_WATER_BYTES, STATUS_LINES, Begun, Exchange, Take
+from gateway.app.exchange import HIGH_WATER_BYTES, STATUS_LINES, Exchange, Take
 from gateway.app.heap import Heap
-from gateway.app.repeat import Repeat
+from gateway.app.repeat import Repeats
 from gateway.server.head import Head
 from gateway.tools.together import Together
 
@@ -107,8 +106,8 @@ class Http1(asyncio.Protocol):
         self._arriving: Exchange | None = None
         """Its body is coming."""
         self._serving: Exchange | None = None
-        self._repeat: Repeat | None = None
-        """The last request that the short cut took."""
+        self._repeats: Repeats | None = None
+        """Of requests that the short cut took."""
         self._waiting: deque[Exchange] = deque()
         self._arrival: asyncio.TimerHandle | None = None
         self._awaits_body = False
@@ -157,10 +156,10 @@ class Http1(asyncio.Protocol):
         """Bytes came; after the last request of a connection they are dropped."""
         if self._is_last or self.transport.is_closing():
             return
-        serving, repeat = self._serving, self._repeat
+        serving, repeats = self._serving, self._repeats
         is_start = self._arriving is None and not (self._quiet or self._in_head) and (serving is None or serving.is_answered)
-        if repeat is not None and is_start and (body := repeat.body(data)) is not None:
-            self._come_again(repeat.head, body)
+        if repeats is not None and is_start and (found := repeats.find(data)) is not None:
+            self._come_again(*found)
             return
         if len(data) <= SLICE_BYTES:
             self._feed(data)
@@ -173,7 +172,9 @@ class Http1(asyncio.Protocol):
         self._watch_arrival()
         taken = self._serving
         if is_start and taken is not serving and taken is not None and taken.is_taken and taken.keep_alive:
-            self._repeat = Repeat.of(data, taken.head)
+            if repeats is None:
+                repeats = self._repeats = Repeats()
+            repeats.keep(data, taken.head)
 
     def pause_writing(self) -> None:
         """The peer does not read."""
@@ -260,6 +261,27 @@ class Http1(asyncio.Protocol):
             self._idle_since = self.loop.time()
             if self._idle is None:
                 self._idle = self.loop.call_later(self._idle_seconds, self._watch_idle)
+
+    def settled(self, exchange: Exchange) -> None:
+        """The short cut led to an answer, or it is the application's to go on."""
+        begun, exchange.begun = exchange.begun, None
+        assert begun is not None, "it settles once"
+        self._state.tasks.discard(cast("Any", begun))
+        try:
+            answer = begun.answer()
+            if answer is not None:
+                exchange.answer(*answer)
+        except Exception as error:
+            begun.forget()
+            self._over(exchange, error)
+            return
+        if answer is not None:
+            begun.forget()
+        elif begun.is_cancelled:
+            begun.forget()
+            self._over(exchange, None)
+        else:
+            self._run(exchange, begun.go_on)
 
     # -- for the parser ------------------------------------------------------------------------------------------
 
@@ -367,9 +389,7 @@ class Http1(asyncio.Protocol):
 
     def _come_again(self, head: Head, body: bytes) -> None:
         """A request came whole whose head is known, while none was under way."""
-        exchange = Exchange(self, head, keep_alive=True)
-        exchange.fill(body)
-        self._start(exchange)
+        self._start(Exchange(self, head, keep_alive=True, body=body))
 
     def _aimed(self) -> dict[str, Any]:
         """What a scope says of the target; those of one connection are mostly the same."""
@@ -401,27 +421,9 @@ class Http1(asyncio.Protocol):
             if begun is not None:
                 exchange.begun, exchange.is_taken = begun, True
                 tasks.add(cast("Any", begun))
-                begun.when_settled(partial(self._settled, exchange, begun))
+                begun.when_settled(exchange.settled)
                 return
         self._run(exchange, self._app)
-
-    def _settled(self, exchange: Exchange, begun: Begun) -> None:
-        """The short cut led to an answer, or it is the application's to go on."""
-        self._state.tasks.discard(cast("Any", begun))
-        exchange.begun = None
-        try:
-            answer = begun.answer()
-            if answer is not None:
-                exchange.answer(*answer)
-        except Exception as error:
-            begun.forget()
-            self._over(exchange, error)
-            return
-        if answer is not None or begun.is_cancelled:
-            begun.forget()
-            self._over(exchange, None)
-        else:
-            self._run(exchange, begun.go_on)
 
     def _run(self, exchange: Exchange, app: ASGIApp) -> None:
         tasks = self._state.tasks

@@ -16,7 +16,7 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -48,15 +48,15 @@ class KeyInfo:
     """Seconds since the epoch; `None` means never."""
     scopes: tuple[str, ...] | None = None
     """What it is for (`policy.scopes`); `None` means everything."""
+    principal: Principal = field(init=False, repr=False, compare=False)
+    """Who calls with this key; the same object every time."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "principal", Principal(f"key:{self.id}", self.name, self.scopes))
 
     def is_expired(self, now: float) -> bool:
         """Whether the key no longer opens anything at `now`."""
         return self.expires_at is not None and now >= self.expires_at
-
-    @property
-    def principal(self) -> Principal:
-        """Who calls with this key."""
-        return Principal(f"key:{self.id}", self.name, self.scopes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,12 @@ class KeyStore:
         return stored.info
 
     def verify(self, token: str) -> Principal | None:
-        """Who this token is, or `None` for a wrong, revoked or expired one. The comparison takes the same time for all.
+        """Who this token is, or `None` for a wrong, revoked or expired one. Raises as `find`."""
+        key = self.find(token)
+        return None if key is None else key.principal
+
+    def find(self, token: str) -> KeyInfo | None:
+        """The key with this token, or `None` for a wrong, revoked or expired one. The comparison takes the same time for all.
 
         Raises:
             StorageError: The file is there but cannot be used; nobody gets in then.
@@ -158,7 +163,13 @@ class KeyStore:
         matches = hmac.compare_digest(_digest(token[:_MAX_TOKEN_LENGTH]), expected)
         if stored is None or not matches or stored.info.is_expired(time.time()):
             return None
-        return stored.info.principal
+        return stored.info
+
+    def holds(self, key: KeyInfo) -> bool:
+        """Whether the token that `find` gave this very `key` for would find it now, without its digest. Raises as `find`."""
+        self._reload()
+        stored = self._stored.get(key.id)
+        return stored is not None and stored.info is key and not key.is_expired(time.time())
 
     def may_call(self, principal: str) -> bool:
         """Whether the caller with this `Principal.id` still may: of a key, that it is neither revoked nor expired.

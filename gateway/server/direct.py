@@ -28,16 +28,17 @@ from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY
 from gateway.server.asked import Asked
 from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
-from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes, Introduced, decoded
+from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes, Introduced, decoded, is_named, is_plain_meta
 from gateway.server.head import Head
-from gateway.server.plain import METHODS, is_plain_meta, plain_question
+from gateway.server.plain import METHODS, plain_question
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import LateClock
+from gateway.tools.context import ClientProfile, LateClock
 from gateway.tools.guard import GuardedTool
 from gateway.tools.verbatim import encode_around
 from gateway.upstream.exchange import has_odd_number
+from gateway.upstream.hop import crossing_meta
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -57,7 +58,7 @@ _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _METHODS = frozenset({b"tools/call", *(method.encode() for method in METHODS)})
 _JSON: Headers = [(b"content-type", b"application/json")]
 _WANTED = frozenset({b"application/json", b"text/event-stream"})
-_REQUEST = frozenset({"jsonrpc", "id", "method", "params"})
+_NOTHING: JsonMapping = {}
 _PARAMS = frozenset({"name", "arguments", "_meta"})
 _BLOCKS: Mapping[str, Sequence[str]] = {
     "text": ("type", "text"),
@@ -142,11 +143,7 @@ class DirectPath:
         if not isinstance(session, bool):
             return self._begin_in_session(message, _session_id(head), session, principal)
         if head.fields.get(b"mcp-method") == b"tools/call":
-            introduced = self._introduced(message, head.fields, head.introduced)
-            if introduced is None:
-                return None
-            head.introduced = introduced
-            return self._begin_modern(message, introduced, principal)
+            return self._begin_for(message, head, principal)
         question = plain_question(message) if self._takes is None else None
         if question is None or not self._envelopes.agree(message, head.fields):
             return None
@@ -168,21 +165,48 @@ class DirectPath:
         running = self.running[key] = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), clock, late)
         return Begun(self, running, message["id"], principal, key)
 
+    def _begin_for(self, message: JsonObject, head: Head, principal: Principal) -> Begun | None:
+        """Begin a plain call of 2026 that came with this head."""
+        params = _plain_params(message)
+        if params is None:
+            return None
+        name, fields = params["name"], head.fields
+        last = head.introduced if name == head.named or is_named(name, fields) else None
+        crossing = None if last is None else last.crossing(params.get("_meta"))
+        if last is None or crossing is None:
+            last = self._introduced(message, params, fields)
+            if last is None:
+                return None
+            crossing = crossing_meta(params["_meta"])
+            head.introduced = last
+        head.named = name
+        return self._begin_modern(message, params, last.profile, crossing, principal)
+
     def begin_line(self, message: JsonObject, principal: Principal) -> Begun | None:
         """As `take`, for a message of 2026 that came without headers. Its call is handed on by `CallHandler.handed`."""
-        introduced = self._introduced(message, None, self._on_line)
-        if introduced is None:
+        params = _plain_params(message)
+        if params is None:
             return None
-        self._on_line = introduced
-        return self._begin_modern(message, introduced, principal)
+        last = self._on_line
+        crossing = None if last is None else last.crossing(params.get("_meta"))
+        if last is None or crossing is None:
+            last = self._introduced(message, params, None)
+            if last is None:
+                return None
+            crossing = crossing_meta(params["_meta"])
+            self._on_line = last
+        return self._begin_modern(message, params, last.profile, crossing, principal)
 
-    def _begin_modern(self, message: JsonObject, introduced: Introduced, principal: Principal) -> Begun | None:
-        server, params = self._server, message["params"]
+    def _begin_modern(
+        self, message: JsonObject, params: JsonObject, profile: ClientProfile, crossing: JsonMapping, principal: Principal
+    ) -> Begun | None:
+        """Begin a call whose client is introduced; `crossing` of its `_meta` goes on."""
+        server = self._server
         tool = self._tool(params["name"])
         if tool is None:
             return None
         clock = LateClock(HAND_ON_SECONDS)
-        ctx = server.clients.plain_context(principal, introduced.profile, introduced.crossing, self._caller, clock)
+        ctx = server.clients.plain_context(principal, profile, crossing, self._caller, clock)
         running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clock)
         return Begun(self, running, message["id"], principal)
 
@@ -223,18 +247,13 @@ class DirectPath:
         version = head.fields.get(b"mcp-protocol-version")
         return found if found is None or version is None or version.decode("latin-1") == found.profile.protocol_version else None
 
-    def _introduced(self, message: JsonObject, headers: Mapping[bytes, bytes] | None, last: Introduced | None) -> Introduced | None:
-        """What a plain call of 2026 says of its client, where its headers, if it has any, agree; `last` came with the same headers."""
-        params = _plain_params(message)
-        if params is None:
-            return None
-        name, meta = params["name"], params.get("_meta")
-        if last is not None and last.is_of(name, meta):
-            return last
+    def _introduced(self, message: JsonObject, params: JsonObject, headers: Mapping[bytes, bytes] | None) -> Introduced | None:
+        """What a plain call of 2026 says of its client, where its headers, if it has any, agree."""
+        meta = params.get("_meta")
         if not _is_plain_meta(meta) or (headers is not None and not self._envelopes.agree(message, headers)):
             return None
         profile = self._envelopes.profile_of(meta) if meta.get(PROTOCOL_VERSION_META_KEY) in _VERSIONS else None
-        return None if profile is None else Introduced(name, meta, profile)
+        return None if profile is None else Introduced(meta, profile)
 
     def _tool(self, name: str) -> GuardedTool | None:
         """The tool that is called; `None` where it is not for here."""
@@ -364,13 +383,16 @@ def _session_id(head: Head) -> str:
 
 def _plain_params(message: JsonObject) -> JsonObject | None:
     """The parameters of a valid `tools/call` with nothing but a name and arguments, in either era; `_meta` is not looked at."""
-    if message.keys() != _REQUEST or message["jsonrpc"] != "2.0" or message["method"] != "tools/call":
+    if len(message) != 4 or message.get("jsonrpc") != "2.0" or message.get("method") != "tools/call":
         return None
-    number: JsonValue = message["id"]
-    params: JsonMapping | None = message["params"]  # at best
-    if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict) or not params.keys() <= _PARAMS:
+    number: JsonValue = message.get("id")
+    params: JsonMapping | None = message.get("params")  # at best
+    if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict):
         return None
-    return params if isinstance(params.get("name"), str) and isinstance(params.get("arguments", {}), dict) else None
+    for key in params:  # at best three, compared one by one for less than as sets
+        if key not in _PARAMS:
+            return None
+    return params if isinstance(params.get("name"), str) and isinstance(params.get("arguments", _NOTHING), dict) else None
 
 
 def _is_plain_meta(meta: JsonValue, *, is_enveloped: bool = True) -> TypeGuard[JsonMapping]:
@@ -417,8 +439,11 @@ class Replay:
 def is_plain_result(result: JsonMapping) -> bool:
     """Whether the SDK's models of every version would send the result as it is."""
     content: list[JsonMapping] | None = result.get("content")  # at best
-    if not isinstance(content, list) or not result.keys() <= _RESULT:
+    if not isinstance(content, list):
         return False
+    for key in result:
+        if key not in _RESULT:
+            return False
     if "_meta" in result and not _is_plain_result_meta(result["_meta"]):
         return False
     if "structuredContent" in result and result["structuredContent"] is None:

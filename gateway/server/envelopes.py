@@ -22,17 +22,17 @@ from gateway.protocol import (
 )
 from gateway.server.clients import modern_profile
 from gateway.tools.context import ClientProfile
-from gateway.upstream.hop import crossing_meta
 
 MAX_KNOWN_CLIENTS = 256
 """Client declarations remembered as valid."""
 
 MAX_KEPT_CHARS = 2_048
-"""Of a `_meta` that a connection keeps, to know it again."""
+"""Of an envelope that a connection keeps, to know it again."""
 
 ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY)
 ENVELOPE = frozenset(ENVELOPE_KEYS)
 
+_NOTHING: JsonMapping = {}
 _INFO = {"name", "version", "title", "description"}
 
 
@@ -46,29 +46,51 @@ def decoded(body: bytes) -> JsonObject | None:
 
 
 class Introduced:
-    """What the body of a `tools/call` said of its client and of its tool, which was found to be in order, and what follows from that."""
+    """What the `_meta` of a `tools/call` said of its client, which was found to be in order."""
 
-    __slots__ = ("_is_exact", "_meta", "_name", "crossing", "profile")
+    __slots__ = ("_envelope", "_spelled", "profile")
 
-    def __init__(self, name: str, meta: JsonMapping, profile: ClientProfile) -> None:
+    def __init__(self, meta: JsonMapping, profile: ClientProfile) -> None:
         """`profile` is what `meta` says."""
         self.profile = profile
-        self.crossing = crossing_meta(meta)
-        """What of `meta` goes on to the next hop."""
-        self._name = name
-        is_small, self._is_exact = _measured(meta)
-        self._meta = meta if is_small else None
+        envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
+        is_small, is_exact = _measured(envelope)
+        self._envelope = envelope if is_small else None
+        self._spelled = "" if is_exact else repr(envelope)
 
-    def is_of(self, name: str, meta: JsonValue) -> bool:
-        """Whether a body that says this says the same."""
-        if name != self._name or meta != self._meta or self._meta is None:
+    def crossing(self, meta: JsonValue) -> JsonMapping | None:
+        """What of another `_meta` goes on to the next hop, if that says the same of its client and asks for nothing."""
+        known = self._envelope
+        if known is None or not isinstance(meta, dict):
+            return None
+        own = _NOTHING
+        envelope = cast("JsonMapping", meta)
+        if len(envelope) != len(known):
+            if not is_plain_meta(envelope):
+                return None
+            own = {key: value for key, value in envelope.items() if key not in ENVELOPE}
+            envelope = {key: value for key, value in envelope.items() if key in ENVELOPE}
+        if envelope != known or (self._spelled and repr(envelope) != self._spelled):
+            return None
+        return own
+
+
+def is_plain_meta(meta: JsonMapping) -> bool:
+    """Whether nothing in a `_meta` asks for something, beside the envelope."""
+    for key in meta:
+        if key not in ENVELOPE and (key == "progressToken" or key.startswith("io.modelcontextprotocol/")):
             return False
-        return self._is_exact or repr(meta) == repr(self._meta)
+    return True
 
 
-def _measured(meta: JsonMapping) -> tuple[bool, bool]:
-    """Whether a `_meta` is small enough to be kept; whether only what says the same equals it: 1, 1.0 and true are equal."""
-    left: list[JsonValue] = [meta]
+def is_named(name: str, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether headers say this name, in the plainest way."""
+    return name.isascii() and "=?" not in name and headers.get(b"mcp-name") == name.encode()
+
+
+def _measured(envelope: JsonMapping) -> tuple[bool, bool]:
+    """Whether an envelope is small enough to be kept; whether only what says the same equals it: 1, 1.0 and true are equal."""
+    left: list[JsonValue] = [envelope]
     room, is_exact = MAX_KEPT_CHARS, True
     while left and room > 0:
         value = left.pop()
@@ -156,8 +178,7 @@ def _says_the_same(message: JsonMapping, headers: Mapping[bytes, bytes]) -> bool
         return False
     if method not in NAME_BEARING_METHODS:
         return True
-    name = cast("str", params[NAME_BEARING_METHODS[method]])
-    return name.isascii() and "=?" not in name and headers.get(b"mcp-name") == name.encode()
+    return is_named(cast("str", params[NAME_BEARING_METHODS[method]]), headers)
 
 
 def _routes(message: JsonObject, headers: Mapping[bytes, bytes]) -> bool:

@@ -120,7 +120,7 @@ class KeyGate:
             await refusal(scope, receive, send)
             return
         try:
-            principal = self._principal(scope)
+            principal = self._principal(next((value for name, value in scope["headers"] if name == b"authorization"), b""))
         except StorageError:
             logger.exception("API keys cannot be read; refusing every request")
             await json_answer({"error": "the gateway cannot read its API keys"}, 503)(scope, receive, send)
@@ -144,7 +144,7 @@ class KeyGate:
         if direct is None or not (head.has_place or self._finds_place(head)):
             return None
         try:
-            principal = self._principal(head.facts)
+            principal = self._principal(head.fields.get(b"authorization", b""), head)
         except StorageError:
             return None
         if principal is None or (principal.scopes is not None and not self._is_judged(head.path)):
@@ -175,12 +175,17 @@ class KeyGate:
             self._known.add(place)
         return None
 
-    def _principal(self, scope: Scope) -> Principal | None:
-        if not self._requires_key and not self._keys.list():
-            return LOCAL
-        given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
-        scheme, _, token = given.partition(" ")
-        return self._keys.verify(token.strip()) if scheme.lower() == "bearer" and token else None
+    def _principal(self, authorization: bytes, head: Head | None = None) -> Principal | None:
+        """Who calls; the key that a request with the same `head` was let in with is looked for in the store, but not read again."""
+        key = None if head is None else head.key
+        if key is None or not self._keys.holds(key):
+            if not self._requires_key and not self._keys.list():
+                return LOCAL
+            scheme, _, token = authorization.decode("latin-1").partition(" ")
+            key = self._keys.find(token.strip()) if scheme.lower() == "bearer" and token else None
+            if head is not None:
+                head.key = key
+        return None if key is None else key.principal
 
 
 def build_http_app(

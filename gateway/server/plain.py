@@ -18,7 +18,7 @@ from gateway.auth.principal import Principal
 from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, SERVER_INFO_META_KEY, RpcError
-from gateway.server.envelopes import ENVELOPE
+from gateway.server.envelopes import ENVELOPE, is_plain_meta
 from gateway.server.lists import LISTINGS, WIRE_KEY, Asking, Listed
 from gateway.server.plain_entries import is_plain_of_2025, plain_entry
 from gateway.upstream.exchange import has_odd_number
@@ -89,12 +89,6 @@ def _question(message: JsonMapping, methods: Set[str], *, is_modern: bool) -> Qu
     if not is_plain_meta(cast("JsonMapping", meta)) or not (is_modern or meta.keys().isdisjoint(ENVELOPE)):
         return None
     return Question(number, method, VIA_KEY in meta, cursor)
-
-
-def is_plain_meta(meta: JsonMapping) -> bool:
-    """Whether nothing in a `_meta` asks for something, beside the envelope."""
-    own = meta.keys() - ENVELOPE
-    return not own or not any(key == "progressToken" or key.startswith("io.modelcontextprotocol/") for key in own)
 
 
 class PlainAnswers:

@@ -45,6 +45,7 @@ ENVELOPE: dict[str, Any] = {
 }
 TEXT: dict[str, Any] = {"type": "text", "text": "hi"}
 FORM: dict[str, Any] = {"type": "object", "properties": {}}
+Lines = Mapping[str, str] | Sequence[tuple[str, str]]
 ASK: dict[str, Any] = {"method": "elicitation/create", "params": {"mode": "form", "message": "?", "requestedSchema": FORM}}
 
 OUTCOMES: list[Any] = [
@@ -130,11 +131,11 @@ class House:
 
     def __init__(self, folder: Path) -> None:
         self.echo, self.mirrored, self.own = Echo("echo", SCHEMA), Echo("mirrored", MIRRORED), Echo("own", SCHEMA)
-        self.asking = Echo("asking", SCHEMA, may_ask=True)
+        self.asking, self.more = Echo("asking", SCHEMA, may_ask=True), Echo("more", SCHEMA)
         self.events = EventStream()
         policy = SourcePolicy.model_validate({"arguments": {"echo": {"text": {"not": {"const": "evil"}}}}, "maxResultBytes": 4096})
         entries = [
-            CatalogEntry(Remote("up", [self.echo, self.mirrored, self.asking]), policy, ""),
+            CatalogEntry(Remote("up", [self.echo, self.mirrored, self.asking, self.more]), policy, ""),
             CatalogEntry(Remote("function", [self.own]), SourcePolicy(), "", is_local=True),
         ]
         self.catalog = Catalog(entries, self.events, name_budget=64, settled=anyio.lowlevel.checkpoint)
@@ -272,17 +273,17 @@ def happened(events: EventStream, since: int) -> list[Any]:
     return [(e.kind, e.source, e.name, e.principal, {k: v for k, v in e.fields.items() if k != "milliseconds"}) for e in recorded]
 
 
-async def same(house: House, headers: Mapping[str, str] | Sequence[tuple[str, str]], body: bytes, *, direct: bool | None = None) -> Any:
+async def same(house: House, headers: Lines, body: bytes, *, direct: bool | None = None, door: ASGIApp | None = None) -> Any:
     """Send a message by both paths and compare all that shows; `direct` says whether the SDK may see the first.
 
-    The doors of the direct path take turns, unless `direct` is given.
+    The doors of the direct path take turns, unless `direct` or a `door` is given.
     """
     lines = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
     seen: list[Any] = []
-    tools = (house.echo, house.mirrored, house.asking, house.own)
+    tools = (house.echo, house.mirrored, house.asking, house.own, house.more)
     doors = (house.direct, house.wired, house.kept, house.kept)
     house.turn += 1
-    for app in (*(doors[house.turn % 4 :][:1] if direct is None else doors[:3]), house.longer):
+    for app in (*(doors[:3] if direct is not None else (door or doors[house.turn % 4],)), house.longer):
         before, begun = house.behind.count, len(house.events.recent())
         for tool in tools:
             tool.calls.clear()

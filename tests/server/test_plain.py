@@ -115,7 +115,7 @@ async def test_pages_follow_each_other_and_a_change_is_seen_at_once(tmp_path: Pa
 async def test_a_caller_is_told_of_what_its_key_is_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, scopes: tuple[str, ...] | None
 ) -> None:
-    def caller(gate: object, scope: object) -> Principal:
+    def caller(*_: object) -> Principal:
         return Principal("key:a", "a", scopes)
 
     monkeypatch.setattr("gateway.server.http.KeyGate._principal", caller)
