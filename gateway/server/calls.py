@@ -25,7 +25,7 @@ from gateway.server.tasks import TaskHandler, declares_tasks
 from gateway.server.underway import ClosingCaller, Underway
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext, Caller
-from gateway.tools.drive import drive
+from gateway.tools.drive import drive, drive_on
 from gateway.tools.guard import GuardedTool
 
 if TYPE_CHECKING:
@@ -138,8 +138,11 @@ class CallHandler:
             if self._tasks.may_take_long(tool, arguments, ctx):
                 outcome = await self._tasks.attend(tool, arguments, ctx, lambda inner: drive(tool, arguments, inner))
             else:
-                outcome = await drive(tool, arguments, ctx)
-            await caller.close()
+                outcome = await tool.call(arguments, ctx)
+                if isinstance(outcome, InputRequired):
+                    outcome = await drive_on(outcome, partial(tool.call, arguments), ctx, tool.definition.name)
+            if caller.has_more:
+                await caller.close()
             return outcome
         except (ToolFailed, TaskError) as error:
             return Complete.text(str(error), is_error=True)

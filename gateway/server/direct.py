@@ -64,6 +64,7 @@ _BLOCKS: Mapping[str, Sequence[str]] = {
     "image": ("type", "data", "mimeType"),
     "audio": ("type", "data", "mimeType"),
 }
+_NO_META: JsonMapping = {}
 _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 """Blocks and keys that every version has as they are, so that no model needs to look at them."""
 
@@ -156,17 +157,20 @@ class DirectPath:
 
     def _begin_in_session(self, message: JsonObject, wire_id: str, session: LegacySession, principal: Principal) -> Begun | None:
         """Begin a plain call of 2025."""
-        server, clock = self._server, LateClock(HAND_ON_SECONDS)
         params = _plain_params(message)
-        key = wire_id, cast("int | str", message.get("id"))
-        is_plain = params is not None and key not in self.running and _is_plain_meta(params.get("_meta", {}), is_enveloped=False)
-        tool = self._tool(params["name"]) if params is not None and is_plain else None
-        if params is None or tool is None:
+        if params is None:
             return None
-        late = LateCaller()
-        ctx = server.clients.legacy_context(principal, session, params, late, clock)
+        key: tuple[str, int | str] = wire_id, message["id"]
+        meta: JsonValue = params.get("_meta", _NO_META)
+        if key in self.running or (meta is not _NO_META and not _is_plain_meta(meta, is_enveloped=False)):
+            return None
+        tool = self._tool(params["name"])
+        if tool is None:
+            return None
+        server, clock, late = self._server, LateClock(HAND_ON_SECONDS), LateCaller()
+        ctx = server.clients.plain_legacy_context(principal, session, meta, late, clock)
         running = self.running[key] = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), clock, late)
-        return Begun(self, running, message["id"], principal, key)
+        return Begun(self, running, key[1], principal, key)
 
     def begin_line(self, message: JsonObject, principal: Principal) -> Begun | None:
         """As `take`, for a message of 2026 that came without headers. Its call is handed on by `CallHandler.handed`."""
