@@ -63,6 +63,8 @@ class LegacySession:
     """Its standalone channel."""
     log_level: LogLevel = DEFAULT_LOG_LEVEL
     watched: Counter[str] = field(default_factory=lambda: Counter[str]())
+    wire_id: str = ""
+    """Its `Mcp-Session-Id`; empty over lines."""
     opened_by: str = ""
     """Id of its principal."""
     seen: float = 0.0
@@ -115,7 +117,8 @@ class Clients:
             self._sessions[connection] = known
             connection.exit_stack.push_async_callback(self._forget, connection)
         if connection.session_id is not None:
-            self._by_wire_id[connection.session_id] = known
+            known.wire_id = connection.session_id
+            self._by_wire_id[known.wire_id] = known
             known.seen = time.monotonic()
         return known
 
@@ -147,7 +150,9 @@ class Clients:
             capabilities=hello.capabilities,
             session_id=self._next_id(),
         )
-        session = LegacySession(profile, channel, opened_by=principal.id, seen=time.monotonic(), idle_seconds=idle_seconds, is_here=False)
+        session = LegacySession(
+            profile, channel, wire_id=wire_id, opened_by=principal.id, seen=time.monotonic(), idle_seconds=idle_seconds, is_here=False
+        )
         self._lean[wire_id] = self._by_wire_id[wire_id] = session
         return session
 

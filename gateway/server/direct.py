@@ -141,7 +141,7 @@ class DirectPath:
     def _begin_any(self, message: JsonObject, head: Head, session: LegacySession | bool, principal: Principal) -> Begun | Asked | None:
         """Begin a plain call, or to answer a plain question (`plain`)."""
         if not isinstance(session, bool):
-            return self._begin_in_session(message, _session_id(head), session, principal)
+            return self._begin_in_session(message, session, principal)
         if head.fields.get(b"mcp-method") == b"tools/call":
             introduced = self._introduced(message, head.fields, head.introduced)
             if introduced is None:
@@ -155,12 +155,12 @@ class DirectPath:
             return None
         return Asked(self._app, self._server.plain.answer(question, principal), principal)
 
-    def _begin_in_session(self, message: JsonObject, wire_id: str, session: LegacySession, principal: Principal) -> Begun | None:
+    def _begin_in_session(self, message: JsonObject, session: LegacySession, principal: Principal) -> Begun | None:
         """Begin a plain call of 2025."""
         params = _plain_params(message)
         if params is None:
             return None
-        key: tuple[str, int | str] = wire_id, message["id"]
+        key: tuple[str, int | str] = session.wire_id, message["id"]
         meta: JsonValue = params.get("_meta", _NO_META)
         if key in self.running or (meta is not _NO_META and not _is_plain_meta(meta, is_enveloped=False)):
             return None
