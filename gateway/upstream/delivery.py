@@ -175,10 +175,10 @@ class Delivery:
     async def _in_turn(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
         """On a session of 2025, whose callers may have to be told apart."""
         ctx = envelope.ctx
-        await own_task()
         if self._callers is not None and ctx is not None:
             askable = {k: v for k, v in envelope.capabilities.items() if k in ("sampling", "elicitation", "roots")}
             if self._needs_own_session(askable):
+                await own_task()
 
                 async def work(own: Session) -> JsonObject:
                     await own.want_level(envelope.log_level)
@@ -187,6 +187,7 @@ class Delivery:
                 return await self._callers.run(ctx, askable, work)
             await session.want_level(envelope.log_level)
             if self._turns is not None:
+                await own_task()
                 async with self._turns.turn(ctx):
                     return await self._admitted(session, method, params, envelope)
         return await self._admitted(session, method, params, envelope)
