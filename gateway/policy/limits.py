@@ -12,7 +12,7 @@ _SCALAR_BYTES = 5
 """What a number, boolean or null is counted as: near enough, and no text has to be made of it."""
 
 
-_MOST_COUNTED = 3
+MOST_COUNTED = 3
 """A byte of JSON counts as this much at most: a digit and its comma count as a scalar and its place in a list."""
 
 
@@ -62,7 +62,7 @@ def judge_result(result: JsonObject, max_bytes: int, max_kept_bytes: int, encode
     because cutting them would destroy them. Everything counts against `max_kept_bytes`. A result within `max_bytes`
     altogether costs one walk, or none where it is known to have been read from `encoded_bytes` of JSON that are few enough.
     """
-    if encoded_bytes is not None and encoded_bytes * _MOST_COUNTED <= max_bytes:
+    if encoded_bytes is not None and encoded_bytes * MOST_COUNTED <= max_bytes:
         return PASS
     if measure_bytes(result, max_bytes) <= max_bytes:
         return PASS

@@ -37,6 +37,8 @@ PRINCIPAL_SCOPE_KEY = "moongate.principal"
 SEEN_SECONDS = 120.0
 """How long after a request the SDK has served its session is known without it: the SDK ends a session that it sees no request of."""
 
+_NO_META: JsonMapping = {}
+
 DEFAULT_LOG_LEVEL: LogLevel = "info"
 """What a legacy client that never set a level is sent (the spec leaves it to the server)."""
 
@@ -61,6 +63,8 @@ class LegacySession:
     """Its standalone channel."""
     log_level: LogLevel = DEFAULT_LOG_LEVEL
     watched: Counter[str] = field(default_factory=lambda: Counter[str]())
+    wire_id: str = ""
+    """Its `Mcp-Session-Id`; empty over lines."""
     opened_by: str = ""
     """Id of its principal."""
     seen: float = 0.0
@@ -69,6 +73,8 @@ class LegacySession:
     """How long after that `lean` keeps it; `None` where the SDK keeps it."""
     is_here: bool = True
     """Whether its client is through with the handshake, or behaves so."""
+    plain: CallContext | None = None
+    """What contexts of its plain calls are made of; kept for as long as the level is the same."""
 
 
 class LeveledCaller(Caller, Protocol):
@@ -111,7 +117,8 @@ class Clients:
             self._sessions[connection] = known
             connection.exit_stack.push_async_callback(self._forget, connection)
         if connection.session_id is not None:
-            self._by_wire_id[connection.session_id] = known
+            known.wire_id = connection.session_id
+            self._by_wire_id[known.wire_id] = known
             known.seen = time.monotonic()
         return known
 
@@ -143,7 +150,9 @@ class Clients:
             capabilities=hello.capabilities,
             session_id=self._next_id(),
         )
-        session = LegacySession(profile, channel, opened_by=principal.id, seen=time.monotonic(), idle_seconds=idle_seconds, is_here=False)
+        session = LegacySession(
+            profile, channel, wire_id=wire_id, opened_by=principal.id, seen=time.monotonic(), idle_seconds=idle_seconds, is_here=False
+        )
         self._lean[wire_id] = self._by_wire_id[wire_id] = session
         return session
 
@@ -190,19 +199,21 @@ class Clients:
         if is_modern(ctx):
             profile = modern_profile(ctx.protocol_version, cast("JsonMapping", raw.get("_meta") or {}))
             return self.modern_context(principal_of(ctx), profile, raw, caller)
-        return self.legacy_context(principal_of(ctx), self.session_of(ctx), raw, caller)
-
-    def legacy_context(
-        self,
-        principal: Principal,
-        session: LegacySession,
-        params: JsonMapping,
-        caller: LeveledCaller,
-        late_clock: LateClock | None = None,
-    ) -> CallContext:
-        """The call context of one request in a 2025 session."""
+        session = self.session_of(ctx)
         session.is_here = True
-        return self._context(principal, session.profile, session.log_level, params, caller, late_clock)
+        return self._context(principal_of(ctx), session.profile, session.log_level, raw, caller)
+
+    def plain_legacy_context(
+        self, principal: Principal, session: LegacySession, meta: JsonMapping, caller: LeveledCaller, late_clock: LateClock
+    ) -> CallContext:
+        """As `context`, for a request in a 2025 session whose `_meta` asks for nothing."""
+        session.is_here = True
+        caller.log_level = level = session.log_level
+        last = session.plain
+        if last is None or last.log_level != level:
+            last = CallContext(client=session.profile, log_level=level, ask_timeout_seconds=self._ask_timeout_seconds)
+            session.plain = last
+        return last.of_request(principal, caller, crossing_meta(meta) if meta else _NO_META, late_clock)
 
     def modern_context(
         self,
@@ -214,19 +225,19 @@ class Clients:
         """The call context of one 2026 request, all of which is in its parameters; `profile` is its `modern_profile`."""
         meta = cast("JsonMapping", params.get("_meta") or {})
         level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))
-        return self._context(principal, profile, level, params, caller, None)
+        return self._context(principal, profile, level, params, caller)
 
     def plain_context(
         self, principal: Principal, profile: ClientProfile, crossing: JsonMapping, caller: LeveledCaller, late_clock: LateClock
     ) -> CallContext:
         """As `modern_context`, for a request whose `_meta` asks for nothing and that has neither answers nor state.
 
-        `crossing` is what of it goes on (`crossing_meta`); `caller` is the same for all of them.
+        `crossing` is what of it goes on (`crossing_meta`).
         """
         last = self._last_plain
-        if last is None or last.client is not profile or last.principal is not principal:  # many calls in a row are of one client
-            last = self._last_plain = self.modern_context(principal, profile, {}, caller)
-        return last.of_request(crossing, late_clock)
+        if last is None or last.client is not profile:  # many calls in a row are of one client
+            last = self._last_plain = CallContext(client=profile, ask_timeout_seconds=self._ask_timeout_seconds)
+        return last.of_request(principal, caller, crossing, late_clock)
 
     def _context(
         self,
@@ -235,7 +246,6 @@ class Clients:
         log_level: LogLevel | None,
         raw: JsonMapping,
         caller: LeveledCaller,
-        late_clock: LateClock | None,
     ) -> CallContext:
         meta = cast("JsonMapping", raw.get("_meta") or {})
         caller.log_level = log_level
@@ -249,7 +259,6 @@ class Clients:
             wants_progress=meta.get("progressToken") is not None,
             log_level=log_level,
             ask_timeout_seconds=self._ask_timeout_seconds,
-            late_clock=late_clock,
         )
 
 

@@ -65,6 +65,7 @@ _BLOCKS: Mapping[str, Sequence[str]] = {
     "image": ("type", "data", "mimeType"),
     "audio": ("type", "data", "mimeType"),
 }
+_NO_META: JsonMapping = {}
 _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 """Blocks and keys that every version has as they are, so that no model needs to look at them."""
 
@@ -141,7 +142,7 @@ class DirectPath:
     def _begin_any(self, message: JsonObject, head: Head, session: LegacySession | bool, principal: Principal) -> Begun | Asked | None:
         """Begin a plain call, or to answer a plain question (`plain`)."""
         if not isinstance(session, bool):
-            return self._begin_in_session(message, _session_id(head), session, principal)
+            return self._begin_in_session(message, session, principal)
         if head.fields.get(b"mcp-method") == b"tools/call":
             return self._begin_for(message, head, principal)
         question = plain_question(message) if self._takes is None else None
@@ -151,19 +152,22 @@ class DirectPath:
             return None
         return Asked(self._app, self._server.plain.answer(question, principal), principal)
 
-    def _begin_in_session(self, message: JsonObject, wire_id: str, session: LegacySession, principal: Principal) -> Begun | None:
+    def _begin_in_session(self, message: JsonObject, session: LegacySession, principal: Principal) -> Begun | None:
         """Begin a plain call of 2025."""
-        server, clock = self._server, LateClock(HAND_ON_SECONDS)
         params = _plain_params(message)
-        key = wire_id, cast("int | str", message.get("id"))
-        is_plain = params is not None and key not in self.running and _is_plain_meta(params.get("_meta", {}), is_enveloped=False)
-        tool = self._tool(params["name"]) if params is not None and is_plain else None
-        if params is None or tool is None:
+        if params is None:
             return None
-        late = LateCaller()
-        ctx = server.clients.legacy_context(principal, session, params, late, clock)
+        key: tuple[str, int | str] = session.wire_id, message["id"]
+        meta: JsonValue = params.get("_meta", _NO_META)
+        if key in self.running or (meta is not _NO_META and not _is_plain_meta(meta, is_enveloped=False)):
+            return None
+        tool = self._tool(params["name"])
+        if tool is None:
+            return None
+        server, clock, late = self._server, LateClock(HAND_ON_SECONDS), LateCaller()
+        ctx = server.clients.plain_legacy_context(principal, session, meta, late, clock)
         running = self.running[key] = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), clock, late)
-        return Begun(self, running, message["id"], principal, key)
+        return Begun(self, running, key[1], principal, key)
 
     def _begin_for(self, message: JsonObject, head: Head, principal: Principal) -> Begun | None:
         """Begin a plain call of 2026 that came with this head."""

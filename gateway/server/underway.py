@@ -12,7 +12,7 @@ import contextvars
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from gateway.errors import AskUnavailable
 from gateway.json_types import JsonObject, JsonValue
@@ -30,6 +30,9 @@ LOOKS = 4
 
 class ClosingCaller(Caller, Protocol):
     """A way back that is told when its request is served."""
+
+    has_more: bool
+    """There is something to do then; else it need not be told."""
 
     async def close(self) -> None:
         """The request is served."""
@@ -55,13 +58,13 @@ class PlainCaller:
 class LateCaller:
     """The way back of a 2025 call: who has something to say or ask on the way has the call handed on, and waits until it is."""
 
-    def __init__(self) -> None:
-        self.log_level: LogLevel | None = None
-        self.hand_on: Callable[[], None] | None = None
-        self._real: ClosingCaller | None = None
-        self._came: asyncio.Future[None] | None = None
-        self._speaking = 0
-        self._said: asyncio.Future[None] | None = None
+    log_level: LogLevel | None = None
+    hand_on: Callable[[], None] | None = None
+    has_more = False
+    _real: ClosingCaller | None = None
+    _came: asyncio.Future[None] | None = None
+    _speaking = 0
+    _said: asyncio.Future[None] | None = None
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Not asked for: such a request is not taken."""
@@ -70,6 +73,7 @@ class LateCaller:
         """As `WireCaller.log`."""
         if not wants_level(self.log_level, level):
             return
+        self.has_more = True
         self._speaking += 1
         try:
             await (await self._reach()).log(level, data, logger)
@@ -93,6 +97,7 @@ class LateCaller:
     def become(self, caller: ClosingCaller) -> None:
         """The SDK's path has the call: this is its way back from now on."""
         self._real = caller
+        self.has_more = True
         if self._came is not None and not self._came.done():
             self._came.set_result(None)
 
@@ -256,7 +261,7 @@ class Underway:
         """One step, to the next wait."""
         self._is_in_step = True
         try:
-            self._waits = self._context.run(self._work.send, None)
+            waits = self._waits = self._context.run(self._work.send, None)
         except StopIteration as end:
             self._end(end.value, None)
         except BaseException as error:
@@ -265,15 +270,14 @@ class Underway:
                 raise
         else:
             self._is_in_step = False
-            waits = _plain(self._waits)
-            if waits is not None and not self._wants_task:
+            if type(waits) is PlainWait and not self._wants_task:
                 waits.then = self._answered
             else:
                 self._have_task()
 
     def _answered(self) -> None:
-        waits = _plain(self._waits)
-        if waits is not None and waits.is_plain:
+        waits = self._waits
+        if type(waits) is PlainWait and waits.is_plain:
             self._go_on()
         else:
             self._have_task()
@@ -288,8 +292,8 @@ class Underway:
             self._wants_task = True
             return
         self._clock.close()
-        waits = _plain(self._waits)
-        if waits is not None:
+        waits = self._waits
+        if type(waits) is PlainWait:
             waits.then = None
         self._task = asyncio.get_running_loop().create_task(self._rest(), context=self._context)
         self._task.add_done_callback(self._task_over)
@@ -356,8 +360,3 @@ class Underway:
         then, self._then = self._then, None
         if then is not None:
             then()
-
-
-def _plain(waits: object) -> PlainWait[Any] | None:
-    """What is waited for, if that needs no task."""
-    return cast("PlainWait[Any]", waits) if type(waits) is PlainWait else None

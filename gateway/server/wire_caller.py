@@ -52,6 +52,7 @@ class WireCaller:
         self.log_level: LogLevel | None = None
         self._is_modern = is_modern(ctx)
         self._opened: list[str] = []
+        self.has_more = False
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send `notifications/progress` where the client gave a token."""
@@ -86,6 +87,7 @@ class WireCaller:
         result: JsonObject = answer.model_dump(mode="json", by_alias=True)
         if minted and result.get("action") == "accept":
             self._opened.append(minted)
+            self.has_more = True
         return result
 
     async def close(self) -> None:

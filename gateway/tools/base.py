@@ -70,7 +70,7 @@ class Received(dict[str, JsonValue]):
 
     def __init__(self, result: JsonObject, encoded: tuple[bytes, ...], verbatim: Verbatim | None) -> None:
         """Takes over the members of `result`; `encoded` holds them, among others, in parts, and `verbatim` is a long text of it."""
-        super().__init__(result)
+        dict.__init__(self, result)  # pyright: ignore[reportUnknownMemberType]  # `super()` takes as long again, for every call
         self.encoded = encoded
         self.verbatim = verbatim
 

@@ -38,15 +38,26 @@ async def drive_rounds(
     work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext, name: str
 ) -> OutcomeT:
     """`drive` for any call that may answer `InputRequired`; `name` goes into the error."""
-    for _ in range(MAX_ROUNDS):
+    outcome = await work(ctx)
+    return await drive_on(outcome, work, ctx, name) if isinstance(outcome, InputRequired) else outcome
+
+
+async def drive_on(
+    asked: InputRequired, work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext, name: str
+) -> OutcomeT:
+    """`drive_rounds` from where the first round, with `ctx`, `asked`."""
+    for _ in range(MAX_ROUNDS - 1):
+        ctx = dataclasses.replace(ctx, input_responses=await _answers(asked, ctx), request_state=asked.state)
         outcome = await work(ctx)
         if not isinstance(outcome, InputRequired):
             return outcome
-        answers: JsonObject = {}
-        for key, request in outcome.requests.items():
-            answers[key] = await ctx.ask(keyed(request, key))
-        ctx = dataclasses.replace(ctx, input_responses=answers, request_state=outcome.state)
+        asked = outcome
+    await _answers(asked, ctx)
     raise ToolFailed(f"{name!r} asked for input more than {MAX_ROUNDS} times; giving up.")
+
+
+async def _answers(asked: InputRequired, ctx: CallContext) -> JsonObject:
+    return {key: await ctx.ask(keyed(request, key)) for key, request in asked.requests.items()}
 
 
 def keyed(request: JsonObject, key: str) -> JsonObject:

@@ -40,7 +40,7 @@ from gateway.policy.approvals import judge_approval
 from gateway.policy.arguments import ArgumentPolicy
 from gateway.policy.decision import Pass, Reject, Rewrite, Verdict
 from gateway.policy.hidden_text import HiddenText, judge_result_text, may_hide, strip_value
-from gateway.policy.limits import Shorten, judge_asks, judge_result
+from gateway.policy.limits import MOST_COUNTED, Shorten, judge_asks, judge_result
 from gateway.policy.repeats import is_repeatable
 from gateway.policy.scopes import OWN_SOURCE, judge_scope
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
@@ -147,7 +147,20 @@ class ToolGate:
 class GuardedTool:
     """Policy around one tool; itself a `Tool`. Shared by concurrent calls."""
 
-    __slots__ = ("_approvals", "_events", "_limiter", "_needs_task", "_policy", "_tool", "_usage", "definition", "exposed_name", "source")
+    __slots__ = (
+        "_approvals",
+        "_events",
+        "_limiter",
+        "_needs_task",
+        "_policy",
+        "_short_bytes",
+        "_tool",
+        "_usage",
+        "definition",
+        "exposed_name",
+        "may_be_task",
+        "source",
+    )
 
     def __init__(
         self,
@@ -168,6 +181,8 @@ class GuardedTool:
         self._tool = tool
         self._needs_task = not getattr(tool, "asks_for_tasks", False)
         self._policy = policy
+        self._short_bytes = policy.max_result_bytes // MOST_COUNTED
+        """A result of so much JSON is within the limit, however it is counted."""
         self._limiter = limiter
         self._events = events
         self._approvals = approvals
@@ -178,6 +193,8 @@ class GuardedTool:
         """Id of the source the tool is from."""
         self.definition = policy.published
         """The definition as published after policy; still under the native name."""
+        self.may_be_task = self.definition.task != "never" or self.definition.task_by != "nobody"
+        """Whether there is anything to ask about tasks before a call."""
 
     def running(self, tool: Tool) -> GuardedTool:
         """The same gate around another way to run this tool."""
@@ -250,7 +267,8 @@ class GuardedTool:
             await own_task()
         record = _CallRecord()
         resumed = ctx.input_responses is not None or ctx.request_state is not None
-        self._tell("call.resumed" if resumed else "call.started", ctx, None)
+        kind, principal = "call.resumed" if resumed else "call.started", ctx.principal.id
+        self._events.emit(kind, source=self.source, name=self.exposed_name, principal=principal)
         if self._usage is not None:
             self._usage.begin()
         try:
@@ -269,14 +287,15 @@ class GuardedTool:
             ctx = grant.opened(ctx) if grant is not None else ctx
             if ctx.principal.scopes is not None and self.source != OWN_SOURCE:
                 ctx = ctx.let_in()
-            outcome = self._cleaned(await self._run(arguments, ctx, record), record)
-            outcome = await self._limited(outcome, ctx, record)
+            outcome = await self._run(arguments, ctx, record)
+            if not self._is_short_and_plain(outcome):
+                outcome = await self._limited(self._cleaned(outcome, record), ctx, record)
             outcome = grant.sealed(outcome) if grant is not None else outcome
             return _noting(outcome, record.dropped) if record.dropped else outcome
         finally:
             if self._usage is not None:
                 self._usage.end()
-            self._tell(record.kind, ctx, record.fields())
+            self._events.emit(record.kind, source=self.source, name=self.exposed_name, principal=principal, fields=record.fields())
 
     async def _approved(self, arguments: JsonObject, ctx: CallContext) -> Grant | Reject:
         """Ask a person, before the call takes a slot or any of its time."""
@@ -315,7 +334,7 @@ class GuardedTool:
             seconds, key = policy.max_task_seconds, "tasks.maxWaitSeconds"
         try:
             settle = self._settle if ctx.durable is None else self._recorded
-            outcome = await run_within(self._limiter, seconds, ctx, partial(settle, arguments, record))
+            outcome = await run_within(self._limiter, seconds, ctx, settle, arguments, record)
         except AskExpired as error:
             record.outcome = "timeout"
             return Complete.text(str(error), is_error=True)
@@ -372,6 +391,11 @@ class GuardedTool:
         if self._policy.mask is not None and isinstance(error, GatewayError):
             mask_secrets(error, self._policy.mask)
 
+    def _is_short_and_plain(self, outcome: ToolOutcome) -> bool:
+        """Whether an outcome's own JSON tells at a glance that it passes as it is."""
+        encoded = outcome.encoded if isinstance(outcome, Complete) else None
+        return encoded is not None and len(encoded) == 1 and len(encoded[0]) <= self._short_bytes and not may_hide(encoded[0])
+
     def _cleaned(self, outcome: ToolOutcome, record: _CallRecord) -> ToolOutcome:
         """The outcome without hidden text, or a refusal. Asks of an `InputRequired` were cleaned where they were judged."""
         if self._policy.hidden_text == "allow":
@@ -427,9 +451,6 @@ class GuardedTool:
             count = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
             logger.info("%s: %s dropped that it may not get: %s", self.exposed_name, count, ", ".join(map(ascii, _noted(names))))
 
-    def _tell(self, kind: str, ctx: CallContext, fields: JsonObject | None) -> None:
-        self._events.emit(kind, source=self.source, name=self.exposed_name, principal=ctx.principal.id, fields=fields)
-
 
 class _CallRecord:
     """What the closing event of one leg will say."""
@@ -451,7 +472,7 @@ class _CallRecord:
 
     def settle(self, outcome: ToolOutcome) -> None:
         if isinstance(outcome, Complete):
-            self.outcome = "error" if outcome.is_error else "complete"
+            self.outcome = "error" if outcome.result.get("isError") else "complete"
         elif isinstance(outcome, InputRequired):
             self.kind, self.outcome = "call.input_required", "input_required"
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 import anyio
 
@@ -17,6 +17,7 @@ from gateway.tools.context import CallClock, CallContext
 from gateway.tools.waits import CANCELLED, PlainWait, own_task
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Usage:
@@ -94,7 +95,8 @@ class Limiter:
     def give_back(self) -> None:
         """Let go of one."""
         self.held -= 1
-        self._hand_out()
+        if self._waiting:
+            self._hand_out()
 
     def _hand_out(self) -> None:
         while self._waiting and self.held < self._total:
@@ -158,23 +160,23 @@ def slot_for(limiter: Limiter | None, ctx: CallContext) -> Slot | None:
 
 
 async def run_within(
-    limiter: Limiter | None, seconds: float, ctx: CallContext, work: Callable[[CallContext], Awaitable[T]]
+    limiter: Limiter | None, seconds: float, ctx: CallContext, work: Callable[[*Ts, CallContext], Awaitable[T]], *args: *Ts
 ) -> T | None:
     """The result of `work` in a slot of `limiter` within `seconds` of working time, or `None` when the time ran out.
 
-    Waiting for the slot or for a person does not count. `work` gets the context that knows of slot and clock.
+    Waiting for the slot or for a person does not count. `work` gets `args` and the context that knows of slot and clock.
 
     Raises:
         AskExpired: A question of it was not answered, which ended it.
     """
-    slot = slot_for(limiter, ctx)
+    slot = slot_for(limiter, ctx) if ctx.waits or limiter is None else Slot(limiter)
     if slot is not None and not slot.take_now():
         await slot.take()
     clock, late = CallClock(seconds), ctx.late_clock
     try:
         if late is not None and late.takes(clock, seconds):
             try:
-                return await work(ctx.limited(clock, slot))
+                return await work(*args, ctx.limited(clock, slot))
             except CANCELLED:
                 if not clock.is_over:
                     raise
@@ -186,7 +188,7 @@ async def run_within(
             if late is not None:
                 await own_task()
             with clock.scope:
-                return await work(ctx.limited(clock, slot))
+                return await work(*args, ctx.limited(clock, slot))
     finally:
         if slot is not None:
             slot.give_back()

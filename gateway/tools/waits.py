@@ -31,7 +31,9 @@ class PlainWait(asyncio.Future[T]):
         if not self.done():
             self.is_plain = is_plain
             self.set_result(value)
-            self._go_on()
+            then, self.then = self.then, None
+            if then is not None:
+                then()
 
     def settle_soon(self, value: T) -> None:
         """As `settle` with a plain value, but whoever waits goes on in the loop's next turn."""

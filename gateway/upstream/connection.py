@@ -152,11 +152,12 @@ class Connection:
     @property
     def ready(self) -> Session | None:
         """The live session of a server that is well, as `session` gives it at once."""
-        return self._standing() if self.state == "ready" else None
+        session = self._session
+        return session if self.state == "ready" and session is not None and not session.is_closed else None
 
     def _standing(self) -> Session | None:
         session = self._session
-        return None if session is None or session.closed.is_set() else session
+        return None if session is None or session.is_closed else session
 
     async def live(self) -> Session:
         """The live session, whenever there is one; wakes and tries nothing. For what only listens."""

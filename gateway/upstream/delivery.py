@@ -34,6 +34,8 @@ from gateway.upstream.turns import Turns
 
 logger = logging.getLogger(__name__)
 
+_NO_HEADERS: Mapping[str, str] = {}
+
 
 class Owner(SessionHooks, Protocol):
     """Whose requests are delivered."""
@@ -108,13 +110,8 @@ class Delivery:
             raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=self._server)
         if ctx.wants_progress:
             ctx = hearing_readably(ctx, self._policy)
-        envelope = Envelope(
-            ctx=ctx,
-            meta=extend_via(ctx.meta, self._own_id) if ctx.meta else self._plain_meta,
-            capabilities=self._owner.capabilities_for(ctx.client),
-            log_level=ctx.log_level,
-            headers=headers or {},
-        )
+        meta = extend_via(ctx.meta, self._own_id) if ctx.meta else self._plain_meta
+        envelope = Envelope(ctx, meta, self._owner.capabilities_for(ctx.client), ctx.log_level, headers or _NO_HEADERS)
         connection = self._connection
         connection.begin_use()
         try:
@@ -158,15 +155,17 @@ class Delivery:
 
     def _on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> Awaitable[JsonObject]:
         """One sending on a session, or on its caller's own in place of it. Not a coroutine itself: each costs every call its steps."""
-        if not session.is_modern:
+        agreed = session.negotiated
+        if agreed.era != "modern":
             return self._in_turn(session, method, params, envelope)
         ctx = envelope.ctx
-        if session.negotiated.has_tasks and self._declares_tasks(method, ctx):
+        if agreed.has_tasks and self._declares_tasks(method, ctx):
             envelope = with_extension(envelope, TASKS_EXTENSION)
-        if ctx is not None and ctx.input_responses is not None:
-            params["inputResponses"] = ctx.input_responses
-        if ctx is not None and ctx.request_state is not None:
-            params["requestState"] = ctx.request_state
+        if ctx is not None:
+            if ctx.input_responses is not None:
+                params["inputResponses"] = ctx.input_responses
+            if ctx.request_state is not None:
+                params["requestState"] = ctx.request_state
         return self._admitted(session, method, params, envelope) if self._owner.guards else session.request(method, params, envelope)
 
     async def _admitted(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
@@ -176,10 +175,10 @@ class Delivery:
     async def _in_turn(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
         """On a session of 2025, whose callers may have to be told apart."""
         ctx = envelope.ctx
-        await own_task()
         if self._callers is not None and ctx is not None:
             askable = {k: v for k, v in envelope.capabilities.items() if k in ("sampling", "elicitation", "roots")}
             if self._needs_own_session(askable):
+                await own_task()
 
                 async def work(own: Session) -> JsonObject:
                     await own.want_level(envelope.log_level)
@@ -188,6 +187,7 @@ class Delivery:
                 return await self._callers.run(ctx, askable, work)
             await session.want_level(envelope.log_level)
             if self._turns is not None:
+                await own_task()
                 async with self._turns.turn(ctx):
                     return await self._admitted(session, method, params, envelope)
         return await self._admitted(session, method, params, envelope)

@@ -16,7 +16,7 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -29,7 +29,7 @@ from gateway.protocol import CONNECTION_CLOSED, RpcError
 from gateway.tools.base import Received
 from gateway.tools.verbatim import decode
 from gateway.tools.waits import PlainWait, own_task
-from gateway.upstream.exchange import Hear, Progress, RequestWriter, encode_message, error_of
+from gateway.upstream.exchange import Progress, RequestWriter, encode_message, error_of
 from gateway.upstream.standins import TOO_LARGE, too_large
 
 logger = logging.getLogger(__name__)
@@ -105,6 +105,8 @@ class Pipe(asyncio.SubprocessProtocol):
         self._lines: list[bytes | memoryview] = []
         """Written at the end of this turn of the loop, together."""
         self._is_readable = True
+        self.is_writable = True
+        """Whether it reads what it is given."""
         self.is_open = True
         """Whether its output goes on."""
         self.takes_input = True
@@ -148,12 +150,14 @@ class Pipe(asyncio.SubprocessProtocol):
         """It does not read."""
         if self._writable is None:
             self._writable = asyncio.get_running_loop().create_future()
+            self.is_writable = False
 
     def resume_writing(self) -> None:
         """It reads again, or never will."""
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
+            self.is_writable = True
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -165,7 +169,7 @@ class Pipe(asyncio.SubprocessProtocol):
         """
         while self._writable is not None:
             await asyncio.shield(self._writable)
-        self.write_now(*line)
+        self.write_now(line)
 
     async def answer(self, line: bytes) -> None:
         """As `write`, for the answer to a request of the child's own: one that asks on and on and does not read gets none."""
@@ -178,12 +182,7 @@ class Pipe(asyncio.SubprocessProtocol):
         finally:
             self._unread -= 1
 
-    @property
-    def is_writable(self) -> bool:
-        """Whether it reads what it is given."""
-        return self._writable is None
-
-    def write_now(self, *line: bytes | memoryview) -> None:
+    def write_now(self, line: Iterable[bytes | memoryview]) -> None:
         """As `write`, but for a line that is short and follows one that it was given; it may have to wait in the buffer.
 
         Raises:
@@ -216,23 +215,27 @@ class Pipe(asyncio.SubprocessProtocol):
     def _frame(self, data: bytes) -> None:
         *lines, rest = data.split(b"\n")
         for line in lines:
-            if not self._line:
-                whole, is_short = line, len(line) <= self._max_line_bytes
+            if self._size:
+                self._end_line(line)
+            elif len(line) <= self._max_line_bytes:
+                self._deliver(line)
             else:
-                self._line.append(line)
-                whole, is_short = b"".join(self._line), self._size + len(line) <= self._max_line_bytes
-            if is_short:
-                self._deliver(whole)
-            else:
-                self._refuse(self._line or [line])
-            self._line = []
-            self._size = 0
+                self._refuse([line])
         if rest:
             self._size += len(rest)
             self._line.append(rest)
             if self._size > self._max_line_bytes:
                 del self._line[2:-2]  # the ends tell whose answer it is
         self._read_on()
+
+    def _end_line(self, last: bytes) -> None:
+        parts, size = self._line, self._size + len(last)
+        self._line, self._size = [], 0
+        parts.append(last)
+        if size <= self._max_line_bytes:
+            self._deliver(b"".join(parts))
+        else:
+            self._refuse(parts)
 
     def _deliver(self, line: bytes) -> None:
         if self._calls and self._settle(line):
@@ -251,34 +254,40 @@ class Pipe(asyncio.SubprocessProtocol):
             message, encoded, verbatim = decode(line)
         except ValueError:
             return False
-        if not isinstance(message, dict):
+        fields: JsonMapping | None = message  # at best
+        if not isinstance(fields, dict):
             return False
-        fields = cast("JsonObject", message)
-        number = _number(fields.get("id"))
-        if number not in self._calls or "method" in fields or fields.get("jsonrpc") != "2.0":
+        said = fields.get("id")
+        number = said if type(said) is int else _number(said)
+        call = self._calls.get(number)
+        if call is None or "method" in fields or fields.get("jsonrpc") != "2.0":
             return False
-        result = fields.get("result")
-        outcome = Received(cast("JsonObject", result), encoded, verbatim) if isinstance(result, dict) else error_of(fields)
+        result: JsonObject | None = fields.get("result")  # at best
+        outcome = Received(result, encoded, verbatim) if isinstance(result, dict) else error_of(fields)
         if outcome is None:
             return False
-        self._answer(number, outcome)
+        if self._is_quiet and not isinstance(outcome, RpcError):
+            del self._calls[number]
+            call.settle(outcome, is_plain=True)
+        else:
+            self._answer(number, outcome)
         return True
 
     def _answer(self, number: int, outcome: JsonObject | RpcError) -> None:
         if self._is_quiet:
-            self._resolve(number, outcome, is_plain=True)
+            self._resolve(number, outcome)
         else:
             self._hand_on((number, outcome))
 
-    def _resolve(self, number: int, outcome: JsonObject | RpcError, *, is_plain: bool = False) -> None:
-        """`is_plain`: who waits may go on at once, from here (`tools.waits`)."""
+    def _resolve(self, number: int, outcome: JsonObject | RpcError) -> None:
+        """Who waits for a result, that came after something else, has a task of its own from here on (`tools.waits`)."""
         call = self._calls.pop(number, None)
         if call is None:
             return
         if isinstance(outcome, RpcError):
             call.fail(outcome)
         else:
-            call.settle(outcome, is_plain=is_plain)
+            call.settle(outcome, is_plain=False)
 
     def _refuse(self, parts: list[bytes]) -> None:
         """A line that is too long: whoever waits for it as an answer is told so."""
@@ -411,8 +420,6 @@ class PipeExchange:
         self,
         method: str,
         params: JsonMapping,
-        headers: JsonMapping,
-        hear: Hear,
         progress: Progress | None = None,
         meta: JsonMapping | None = None,
     ) -> JsonObject:
@@ -428,15 +435,17 @@ class PipeExchange:
         line = self._writer.parts(number, method, params, meta)
         pipe = self._pipe
         call = pipe.expect(number, progress)
-        is_written = False
+        is_written = is_answered = False
         try:
             if pipe.is_writable:
-                pipe.write_now(*line)
+                pipe.write_now(line)
             else:
                 await own_task()
                 await pipe.write(*line)
             is_written = True
-            return await call
+            result = await call
+            is_answered = True
+            return result
         except anyio.BrokenResourceError:
             raise _closed() from None
         except asyncio.CancelledError:
@@ -444,7 +453,8 @@ class PipeExchange:
                 self._cancel(number)
             raise
         finally:
-            pipe.forget(number, call)
+            if not is_answered or progress is not None:
+                pipe.forget(number, call)
 
     async def notify(self, method: str, params: JsonMapping | None) -> None:
         """Send a notification, if the child takes any."""
@@ -454,7 +464,7 @@ class PipeExchange:
     def _cancel(self, number: int) -> None:
         params = {"requestId": number, "reason": "caller cancelled"}
         with contextlib.suppress(anyio.BrokenResourceError):  # it is gone, and the call with it
-            self._pipe.write_now(json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).encode())
+            self._pipe.write_now([json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).encode()])
 
 
 def _number(said: JsonValue) -> int:

@@ -123,11 +123,12 @@ class Negotiated:
     capabilities: JsonMapping
     instructions: str | None = None
     server_info: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
+    has_tasks: bool = field(init=False)
+    """Whether the server has the modern tasks extension."""
 
-    @property
-    def has_tasks(self) -> bool:
-        """Whether the server has the modern tasks extension."""
-        return self.era == "modern" and TASKS_EXTENSION in (self.capabilities.get("extensions") or ())
+    def __post_init__(self) -> None:
+        has_tasks = self.era == "modern" and TASKS_EXTENSION in (self.capabilities.get("extensions") or ())
+        object.__setattr__(self, "has_tasks", has_tasks)
 
     @property
     def skills(self) -> JsonMapping | None:
@@ -137,7 +138,7 @@ class Negotiated:
         return cast("JsonMapping", found) if isinstance(found, dict) else None
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen, which would make it three times dearer: there is one for every call
+@dataclass(slots=True)  # not frozen, which would make it three times dearer: there is one for every call
 class Envelope:
     """Per-request facts that are not parameters; not changed once it is made."""
 
@@ -190,6 +191,8 @@ class Session:
     def __init__(self, server: str, link: Link, hooks: SessionHooks, client: JsonObject) -> None:
         self.server = server
         self.closed = anyio.Event()
+        self.is_closed = False
+        """The same, for who only looks."""
         self.negotiated = Negotiated("modern", LATEST_MODERN_VERSION, {})
         self._link = link
         self._hooks = hooks
@@ -209,7 +212,7 @@ class Session:
         self._is_plain = True
         self._dispatcher: Dispatcher | None = None
         """The long way, once it was wanted."""
-        self._last_meta: tuple[Negotiated, JsonMapping, JsonMapping, JsonObject] | None = None
+        self._last_meta: tuple[Negotiated, JsonMapping, JsonMapping, LogLevel | None, JsonObject] | None = None
         """`_meta` as it was last sent, after what it was made of. Its identity tells the exchange that it knows its JSON."""
         self._header_values: dict[str, str] = {}
         """Names that requests bear, as headers carry them."""
@@ -238,47 +241,48 @@ class Session:
             UpstreamLost: The connection broke while it ran.
             UpstreamRefused: A JSON-RPC error came back.
         """
-        meta, headers = self._meta(envelope), self._headers(method, params, envelope)
-        ctx = envelope.ctx
-        result = await self._exchange(method, params, meta, headers, ctx)
+        meta, ctx = self._meta(envelope), envelope.ctx
+        result = await self._exchange(method, params, meta, envelope)
         if result is not None:
             return result
         await own_task()
-        key = id(headers)
+        key = id(envelope)
         if ctx is not None:
             self._running[key] = ctx
         try:
-            return await self._dispatch(method, _with_meta(params, meta), headers, ctx)
+            return await self._dispatch(method, _with_meta(params, meta), self._headers(method, params, envelope), ctx)
         finally:
             self._running.pop(key, None)
 
-    async def _exchange(
-        self, method: str, params: JsonMapping, meta: JsonObject | None, headers: dict[str, str], ctx: CallContext | None
-    ) -> JsonObject | None:
+    async def _exchange(self, method: str, params: JsonMapping, meta: JsonObject | None, envelope: Envelope) -> JsonObject | None:
         """The result by the short way, or `None` where it does not lead there; then it is not tried again on this connection."""
-        exchange = self.exchange
-        if exchange is None or not self._is_plain or not (self.is_modern or exchange.speaks_both_eras):
+        exchange, ctx = self.exchange, envelope.ctx
+        if exchange is None or not self._is_plain or not (exchange.speaks_both_eras or self.is_modern):
             return None
         if (ctx is None or ctx.late_clock is None) and is_traced():
             return None
 
-        if self.closed.is_set():
+        if self.is_closed:
             raise self._gone()
-        key = id(headers)
-        progress = None
-        if ctx is not None:
-            progress = _Telling(self.server, ctx) if ctx.wants_progress else None
-            if isinstance(exchange, PipeExchange):
-                self._running[key] = ctx  # what the server says meanwhile does not name the call it is for
+        progress = _Telling(self.server, ctx) if ctx is not None and ctx.wants_progress else None
+        key = 0
         try:
-            result = await exchange.request(method, params, headers, partial(self._hear_for, ctx), progress, meta)
+            if isinstance(exchange, PipeExchange):
+                if ctx is not None:
+                    key = id(envelope)
+                    self._running[key] = ctx  # what the server says meanwhile does not name the call it is for
+                result = await exchange.request(method, params, progress, meta)
+            else:
+                headers = self._headers(method, params, envelope)
+                result = await exchange.request(method, params, headers, partial(self._hear_for, ctx), progress, meta)
             if progress is not None:
                 await progress.told()
         except RpcError as error:
             await own_task()
             raise self._translate(method, error) from None
         finally:
-            self._running.pop(key, None)
+            if key:
+                del self._running[key]
         if result is None:
             logger.info("%s: asks for more than plain requests; they go by the longer way", self.server)
             self._is_plain = False
@@ -314,26 +318,26 @@ class Session:
         method = "subscriptions/listen"
         self._listens += 1
         params: JsonObject = {"notifications": notifications}
-        meta, headers = self._meta(PLAIN), self._headers(method, params, PLAIN)
-        if await self._exchange(method, params, meta, headers, None) is None:
+        meta = self._meta(PLAIN)
+        if await self._exchange(method, params, meta, PLAIN) is None:
+            headers = self._headers(method, params, PLAIN)
             await self._dispatch(method, _with_meta(params, meta), headers, None, f"listen-{self._listens}")
 
     def _meta(self, envelope: Envelope) -> JsonObject | None:
         """`_meta` of a request, not to be changed; `None` where it has none."""
-        agreed, given, capabilities = self.negotiated, envelope.meta, envelope.capabilities
+        agreed, given, capabilities, level = self.negotiated, envelope.meta, envelope.capabilities, envelope.log_level
         if agreed.era != "modern":
             return dict(given) if given else None
         last = self._last_meta
-        if last is not None and envelope.log_level is None and last[0] is agreed and last[1] is given and last[2] is capabilities:
-            return last[3]
+        if last is not None and last[0] is agreed and last[1] is given and last[2] is capabilities and last[3] == level:
+            return last[4]
         meta = dict(given)
         meta[PROTOCOL_VERSION_META_KEY] = agreed.protocol_version
         meta[CLIENT_INFO_META_KEY] = self._client
         meta[CLIENT_CAPABILITIES_META_KEY] = capabilities
-        if envelope.log_level is not None:
-            meta[LOG_LEVEL_META_KEY] = envelope.log_level
-        else:
-            self._last_meta = agreed, given, capabilities, meta
+        if level is not None:
+            meta[LOG_LEVEL_META_KEY] = level
+        self._last_meta = agreed, given, capabilities, level, meta
         return meta
 
     def _headers(self, method: str, params: JsonMapping, envelope: Envelope) -> dict[str, str]:
@@ -357,7 +361,7 @@ class Session:
         self, method: str, wire: JsonObject, headers: Mapping[str, str], ctx: CallContext | None, name: str | None = None
     ) -> JsonObject:
         """The result by the long way."""
-        if self.closed.is_set():
+        if self.is_closed:
             raise self._gone()
         dispatcher = self._dispatcher or await self._widen()
         try:
@@ -390,7 +394,7 @@ class Session:
         if code == NOT_SENT:
             return UpstreamUnavailable(text, server=self.server)
         if code == CONNECTION_CLOSED and text == "Connection closed":
-            self.closed.set()
+            self._close()
             code = LOST
         if code == LOST or (code == CONNECTION_CLOSED and text.startswith("SSE stream ")):
             return UpstreamLost(f"The connection to {self.server!r} broke during {method!r}; the call may have run.", server=self.server)
@@ -404,7 +408,7 @@ class Session:
         if code == FORBIDDEN:
             return UpstreamError(text, server=self.server)
         if code == SESSION_GONE:
-            self.closed.set()
+            self._close()
             return SessionGone(f"Server {self.server!r} no longer knows our session.", server=self.server)
         if code == BUSY:
             data = error.data
@@ -462,7 +466,7 @@ class Session:
     async def _initialize(self, capabilities: JsonMapping) -> Negotiated:
         self.negotiated = Negotiated("legacy", LATEST_HANDSHAKE_VERSION, {})
         params = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": capabilities, "clientInfo": self._client}
-        result = await self._exchange("initialize", params, None, {}, None) or await self._dispatch("initialize", params, {}, None)
+        result = await self._exchange("initialize", params, None, PLAIN) or await self._dispatch("initialize", params, {}, None)
         version = result.get("protocolVersion")
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise UpstreamError(f"Server {self.server!r} answered with protocol version {version!r}, which is unknown.", server=self.server)
@@ -551,8 +555,12 @@ class Session:
         finally:
             self._end()
 
-    def _end(self) -> None:
+    def _close(self) -> None:
+        self.is_closed = True
         self.closed.set()
+
+    def _end(self) -> None:
+        self._close()
         self._widened.set()
         if self.exchange is not None:
             self.exchange.close()

@@ -39,8 +39,8 @@ def readable_value(value: JsonValue, policy: SourcePolicy) -> JsonValue:
 
 
 def hearing_readably(ctx: CallContext, policy: SourcePolicy) -> CallContext:
-    """`ctx` whose caller hears progress messages without hidden text; itself where nobody listens."""
-    if policy.hidden_text == "allow" or not ctx.wants_progress:
+    """`ctx`, whose caller wants progress, with one that hears its messages without hidden text."""
+    if policy.hidden_text == "allow":
         return ctx
     return dataclasses.replace(ctx, caller=_ReadableProgress(ctx.caller))
 

@@ -65,8 +65,7 @@ class RemoteTool:
         headers = param_headers(listed.headers, arguments) if listed.headers else None
         if listed.meta:
             ctx = dataclasses.replace(ctx, meta={**ctx.meta, **listed.meta})
-        kept = ctx.durable.kept(FOLLOWED_TASK) if ctx.durable is not None else None
-        if isinstance(kept, dict):
+        if ctx.durable is not None and isinstance(kept := ctx.durable.kept(FOLLOWED_TASK), dict):
             known = cast("JsonObject", kept)
             return Complete(without_owned_meta(await self._sender.tasks.follow(name, known["task"], ctx, known["dialect"])))
         params: JsonObject = {"name": name, "arguments": arguments}

@@ -16,9 +16,9 @@ from mcp.shared.message import SessionMessage
 from gateway.config.models import StdioServer
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, LogLevel
 from gateway.upstream.pipe import MAX_UNREAD, ChildLog, PipeExchange
-from gateway.upstream.session import MAX_ASKED, MAX_UNHEARD, Session, open_session
+from gateway.upstream.session import MAX_ASKED, MAX_UNHEARD, Envelope, Session, open_session
 from gateway.upstream.standins import TOO_LARGE
 from gateway.upstream.stdio import open_stdio
 
@@ -64,12 +64,8 @@ async def child(script: str, log: list[str] | Heard | None = None, *, max_line_b
 
 async def ask(exchange: PipeExchange, text: str, found: dict[str, Any] | None = None) -> Any:
     """One call; what was said, or the code of its error."""
-
-    async def hear(method: str, params: JsonMapping) -> None:
-        raise AssertionError(method)
-
     try:
-        said: Any = (await exchange.request("tools/call", {"text": text}, {}, hear))["said"]
+        said: Any = (await exchange.request("tools/call", {"text": text}))["said"]
     except RpcError as error:
         said = error.code
     if found is not None:
@@ -94,6 +90,21 @@ done(hear(), "after")
                 tasks.start_soon(ask, exchange, text, found)
         assert found == {"a": "a", "b": "b", "c": "c"}
         assert await ask(exchange, "d") == "after"
+
+
+async def test_each_request_declares_the_log_level_of_its_own_caller() -> None:
+    script = """
+while True:
+    message = hear()
+    done(message, message["params"]["_meta"].get("io.modelcontextprotocol/logLevel"))
+"""
+    levels: list[LogLevel | None] = ["info", "info", None, "debug", None, None, "info", "info"]
+    entry, given = StdioServer(command=sys.executable, args=["-S", "-c", START + script]), {"x/y": 1}
+    with anyio.fail_after(SECONDS):
+        async with open_stdio("up", entry, ChildLog(), max_line_bytes=1 << 20) as link:
+            async with open_session("up", link, Heard([]), client={"name": "test", "version": "1"}) as session:
+                said = [(await session.request("tools/call", {}, Envelope(meta=given, log_level=level)))["said"] for level in levels]
+    assert said == levels
 
 
 async def test_what_is_said_before_an_answer_is_heard_before_it() -> None:

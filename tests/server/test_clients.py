@@ -1,0 +1,64 @@
+"""The facts of a call as the direct path has them, which are those of the path past which it leads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.auth.principal import LOCAL, Principal
+from gateway.server.clients import Clients, LegacySession
+from gateway.server.underway import LateCaller, PlainCaller
+from gateway.tools.context import CallContext, ClientProfile, LateClock, LogLevel
+from gateway.upstream.hop import crossing_meta
+
+KEYED = Principal("key:1", "somebody", ("tools:a/*",))
+METAS: list[dict[str, Any]] = [{}, {"x/y": 1}, {"x/y": {"z": None}, "io.modelcontextprotocol/related-task": {}}]
+
+
+class Nobody:
+    """A channel that nobody listens on."""
+
+    async def notify(self, method: str, params: object) -> None:
+        """Dropped."""
+
+
+async def _closed(session: LegacySession) -> None:
+    """Nothing is kept of a session."""
+
+
+@pytest.fixture
+def clients() -> Clients:
+    return Clients(_closed, ask_timeout_seconds=7.0)
+
+
+def test_a_plain_call_in_a_session_has_the_facts_of_its_own_request(clients: Clients) -> None:
+    session = LegacySession(ClientProfile("legacy", "2025-11-25", "t", "1", {"roots": {}}, "session-1"), Nobody(), is_here=False)
+    levels: list[LogLevel] = ["info", "info", "debug", "error", "info"]
+    for level in levels:
+        for principal in (LOCAL, KEYED, replace(KEYED, scopes=None)):
+            for meta in METAS:
+                caller, clock = LateCaller(), LateClock(1.0)
+                session.log_level = level
+                found = clients.plain_legacy_context(principal, session, meta, caller, clock)
+                assert found == CallContext(
+                    principal=principal,
+                    client=session.profile,
+                    caller=caller,
+                    meta=crossing_meta(meta),
+                    log_level=level,
+                    ask_timeout_seconds=7.0,
+                    late_clock=clock,
+                )
+                assert found.principal is principal and caller.log_level == level and session.is_here
+
+
+def test_a_plain_call_of_2026_has_the_facts_of_its_own_request(clients: Clients) -> None:
+    profiles = [ClientProfile("modern", "2026-07-28", name, "1", {"roots": {}}) for name in ("a", "b")]
+    for profile in (profiles[0], profiles[0], profiles[1], profiles[0]):
+        for principal in (LOCAL, KEYED, replace(KEYED, scopes=None)):
+            caller, clock = PlainCaller(), LateClock(1.0)
+            found = clients.plain_context(principal, profile, {"x/y": 1}, caller, clock)
+            assert found == replace(clients.modern_context(principal, profile, {"_meta": {"x/y": 1}}, caller), late_clock=clock)
+            assert found.principal is principal and found.client is profile
