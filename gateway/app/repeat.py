@@ -108,7 +108,7 @@ class Repeat:
 
 
 def _place(head: bytes, lower: bytes, name: bytes, value: bytes) -> tuple[int, int, bytes] | None:
-    """From where to where the one field of that name has its value, and the name; `None` where its line has no common beginning."""
+    """From where to where the one field of that name has its value, and the name; `None` where it is not found as it was read."""
     line = lower.find(b"\r\n%s:" % name)
     start = head.find(value, line + len(name) + 3)  # there is only space before it
-    return (start, start + len(value), name) if line >= 0 else None
+    return (start, start + len(value), name) if line >= 0 and start >= 0 else None

@@ -1,9 +1,10 @@
-"""`Told`: a short cut that answers a request at once, with what it was."""
+"""Answers that tell what a request was: `Told` by the short cut, at once; `long_way` as an application."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -16,7 +17,7 @@ class Told:
     is_cancelled = False
 
     def __init__(self, head: Head, body: bytes) -> None:
-        facts = head.method, head.path, repr(head.facts["headers"]), repr(sorted(head.fields.items())), repr(body)
+        facts = head.method, head.path, repr(head.headers), repr(sorted(head.fields.items())), repr(body)
         self.text = json.dumps(facts).encode()
 
     def cancel(self, msg: object = None) -> None:
@@ -33,3 +34,14 @@ class Told:
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("it is answered")
+
+
+async def long_way(scope: Scope, receive: Receive, send: Send) -> None:
+    """The same answer."""
+    body, is_more = b"", True
+    while is_more:
+        message: Any = await receive()
+        body, is_more = body + message.get("body", b""), message.get("more_body", False)
+    headers, [text] = Told(Head(scope), body).answer()
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": text})

@@ -20,10 +20,9 @@ from typing import Any, cast
 
 import anyio
 from pydantic_core import from_json
-from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from tests.fakes.told import Told
+from tests.fakes.told import Told, long_way
 
 IS_MAIN = __name__ == "__main__"
 atheris: Any = import_module("atheris") if IS_MAIN else None
@@ -35,7 +34,6 @@ with atheris.instrument_imports(include=["gateway"]) if IS_MAIN else nullcontext
     from gateway.json_types import JsonObject
     from gateway.policy.hidden_text import strip_text
     from gateway.policy.scopes import judge_scope, scope_problem
-    from gateway.server.head import Head
     from gateway.skills.parser import parse_skill
     from gateway.tools.verbatim import LONG_BYTES, decode, encode_around
     from gateway.upstream.events import Events
@@ -172,26 +170,13 @@ def lines(data: bytes) -> None:
     anyio.run(main)
 
 
-KNOWN = b"POST /mcp HTTP/1.1\r\nHost: x\r\nMCP-Name: a\r\nContent-Length: 4\r\nX-After: 17\r\n\r\n[17]"
+KNOWN = b"POST /mcp HTTP/1.1\r\nHost: x\r\nMCP-Name: a\r\nTraceparent: 00-1-2\r\nContent-Length: 4\r\nX-After: 17\r\n\r\n[17]"
 """What a connection was asked before; it knows the head of that again."""
-
-
-async def _echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers with what it was asked, if that came whole."""
-    body, is_more = b"", True
-    while is_more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return
-        body, is_more = body + message["body"], message["more_body"]
-    headers, [said] = Told(Head(scope), body).answer()
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": said})
 
 
 async def _said(before: bytes, data: bytes) -> bytes:
     """What a connection says to bytes after others, until both its ends are closed."""
-    settings: Any = SimpleNamespace(loaded=True, loaded_app=_echo, root_path="", limit_concurrency=None, timeout_keep_alive=5)
+    settings: Any = SimpleNamespace(loaded=True, loaded_app=long_way, root_path="", limit_concurrency=None, timeout_keep_alive=5)
     connection, far = patient_protocol(HttpSettings(), Told)(settings, ServerState(), {}), Far()
     connection.connection_made(cast("Any", far))
     for part in (before, data):
@@ -249,6 +234,7 @@ SEEDS: dict[str, list[bytes]] = {
         KNOWN.replace(b"4", b"6").replace(b"17]", b"1717]") + KNOWN,
         KNOWN.replace(b"4", b"44"),
         KNOWN.replace(b"X-", b" "),
+        KNOWN.replace(b"00-1-2", b"00-34-5").replace(b": a", b": other"),
     ],
     "results": [b'{"id":1,"result":{"content":[{"type":"text","text":"a\\n~"}],"isError":false}}', b'{"~":"~","a":["\\u00e9~"]}'],
     "lines": [b'{"jsonrpc":"2.0","id":1,"result":{}}\n', b'{"jsonrpc":"2.0","id":1,"result":"' + b"x" * 5000 + b'"}\nnoise\n'],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,48 +21,13 @@ from gateway.app.http1 import Http1, patient_protocol
 from gateway.app.repeat import MAX_HEAD_BYTES, MAX_HEADS, Repeats
 from gateway.config.models import HttpSettings
 from gateway.server.head import VARYING, Head
+from tests.fakes.told import Told, long_way
 from tests.fakes.wired import served
 
 REQUEST = b"POST /mcp HTTP/1.1\r\nHost: x\r\nTraceParent: 00-17\r\nX-Name: Value\r\nContent-Length: %s\r\nMcp-Name: 17\r\n\r\n%s"
 PRIMED = REQUEST % (b"4", b"[17]")
 END = b"nonsense\r\n\r\n" * 20
 """Fills what is not whole, and ends the connection."""
-
-
-class Told:
-    """The short cut's answer to a request: what it was."""
-
-    is_cancelled = False
-
-    def __init__(self, head: Head, body: bytes) -> None:
-        facts = head.method, head.path, repr(head.headers), repr(sorted(head.fields.items())), repr(body)
-        self.text = json.dumps(facts).encode()
-
-    def cancel(self, msg: object = None) -> None:
-        """It is over at once."""
-
-    def when_settled(self, then: Callable[[], None]) -> None:
-        then()
-
-    def answer(self) -> tuple[list[tuple[bytes, bytes]], Sequence[bytes | memoryview]]:
-        return [(b"content-length", b"%d" % len(self.text))], (self.text,)
-
-    def forget(self) -> None:
-        """Nothing is kept."""
-
-    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raise AssertionError("it is answered")
-
-
-async def long_way(scope: Scope, receive: Receive, send: Send) -> None:
-    """The same answer."""
-    body, is_more = b"", True
-    while is_more:
-        message: Any = await receive()
-        body, is_more = body + message.get("body", b""), message.get("more_body", False)
-    text = Told(Head(scope), body).text
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(text))]})
-    await send({"type": "http.response.body", "body": text})
 
 
 async def primed(stream: ByteStream) -> None:
