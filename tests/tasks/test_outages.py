@@ -92,6 +92,17 @@ async def test_tasks_wait_for_a_database_that_is_away_and_no_peer_takes_them_for
 
 
 @pytest.mark.fault(9)
+def fill(url: str, crowd: list[psycopg.Connection]) -> None:
+    """Open connections until the server refuses more, and nobody else has one: a gateway may come back while it fills."""
+    strangers = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> ALL(%s)"
+    is_full = False
+    while not is_full:
+        with pytest.raises(psycopg.OperationalError, match=FULL):
+            while True:
+                crowd.append(psycopg.connect(url, autocommit=True))
+        is_full = not crowd[0].execute(strangers, [[connection.info.backend_pid for connection in crowd]]).rowcount
+
+
 async def test_a_server_that_takes_no_more_connections_is_a_clear_error_and_loses_nothing(
     url: str, server: Postgres, tmp_path: Path
 ) -> None:
@@ -104,9 +115,7 @@ async def test_a_server_that_takes_no_more_connections_is_a_clear_error_and_lose
         await anyio.to_thread.run_sync(server.stop)
         await anyio.to_thread.run_sync(server.start)  # every connection of the gateway is gone
         try:
-            with pytest.raises(psycopg.OperationalError, match=FULL):
-                while True:
-                    crowd.append(psycopg.connect(url))  # until it refuses
+            await anyio.to_thread.run_sync(fill, url, crowd)
             go.set()
             with pytest.raises(StorageError, match=FULL):
                 await runner.start("tool", {}, CallContext())
