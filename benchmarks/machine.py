@@ -123,9 +123,12 @@ def has_ended(child: subprocess.Popen[bytes]) -> bool:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Time on a processor of all threads of a process (nanosecond counters of the scheduler)."""
-    tasks = Path(f"/proc/{pid}/task")
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+    """Time on a processor of all threads that a process has (nanosecond counters of the scheduler)."""
+    nanoseconds = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended just now
+            nanoseconds += int((task / "schedstat").read_text().split()[0])
+    return nanoseconds / 1e9
 
 
 def megabytes(pid: int) -> float:
