@@ -34,7 +34,7 @@ from gateway.server.plain import METHODS, plain_question
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import ClientProfile, LateClock
+from gateway.tools.context import LateClock
 from gateway.tools.guard import GuardedTool
 from gateway.tools.verbatim import encode_around
 from gateway.upstream.exchange import has_odd_number
@@ -65,7 +65,6 @@ _BLOCKS: Mapping[str, Sequence[str]] = {
     "image": ("type", "data", "mimeType"),
     "audio": ("type", "data", "mimeType"),
 }
-_NO_META: JsonMapping = {}
 _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 """Blocks and keys that every version has as they are, so that no model needs to look at them."""
 
@@ -158,8 +157,8 @@ class DirectPath:
         if params is None:
             return None
         key: tuple[str, int | str] = session.wire_id, message["id"]
-        meta: JsonValue = params.get("_meta", _NO_META)
-        if key in self.running or (meta is not _NO_META and not _is_plain_meta(meta, is_enveloped=False)):
+        meta: JsonValue = params.get("_meta", _NOTHING)
+        if key in self.running or (meta is not _NOTHING and not _is_plain_meta(meta, is_enveloped=False)):
             return None
         tool = self._tool(params["name"])
         if tool is None:
@@ -176,33 +175,25 @@ class DirectPath:
             return None
         name, fields = params["name"], head.fields
         last = head.introduced if name == head.named or is_named(name, fields) else None
-        crossing = None if last is None else last.crossing(params.get("_meta"))
-        if last is None or crossing is None:
-            last = self._introduced(message, params, fields)
-            if last is None:
-                return None
-            crossing = crossing_meta(params["_meta"])
-            head.introduced = last
-        head.named = name
-        return self._begin_modern(message, params, last.profile, crossing, principal)
+        introduced = self._introduced(message, params, fields, last)
+        if introduced is None:
+            return None
+        head.introduced, head.named = introduced[0], name
+        return self._begin_modern(message, params, *introduced, principal)
 
     def begin_line(self, message: JsonObject, principal: Principal) -> Begun | None:
         """As `take`, for a message of 2026 that came without headers. Its call is handed on by `CallHandler.handed`."""
         params = _plain_params(message)
         if params is None:
             return None
-        last = self._on_line
-        crossing = None if last is None else last.crossing(params.get("_meta"))
-        if last is None or crossing is None:
-            last = self._introduced(message, params, None)
-            if last is None:
-                return None
-            crossing = crossing_meta(params["_meta"])
-            self._on_line = last
-        return self._begin_modern(message, params, last.profile, crossing, principal)
+        introduced = self._introduced(message, params, None, self._on_line)
+        if introduced is None:
+            return None
+        self._on_line = introduced[0]
+        return self._begin_modern(message, params, *introduced, principal)
 
     def _begin_modern(
-        self, message: JsonObject, params: JsonObject, profile: ClientProfile, crossing: JsonMapping, principal: Principal
+        self, message: JsonObject, params: JsonObject, introduced: Introduced, crossing: JsonMapping, principal: Principal
     ) -> Begun | None:
         """Begin a call whose client is introduced; `crossing` of its `_meta` goes on."""
         server = self._server
@@ -210,7 +201,7 @@ class DirectPath:
         if tool is None:
             return None
         clock = LateClock(HAND_ON_SECONDS)
-        ctx = server.clients.plain_context(principal, profile, crossing, self._caller, clock)
+        ctx = server.clients.plain_context(principal, introduced.profile, crossing, self._caller, clock)
         running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clock)
         return Begun(self, running, message["id"], principal)
 
@@ -251,13 +242,20 @@ class DirectPath:
         version = head.fields.get(b"mcp-protocol-version")
         return found if found is None or version is None or version.decode("latin-1") == found.profile.protocol_version else None
 
-    def _introduced(self, message: JsonObject, params: JsonObject, headers: Mapping[bytes, bytes] | None) -> Introduced | None:
-        """What a plain call of 2026 says of its client, where its headers, if it has any, agree."""
+    def _introduced(
+        self, message: JsonObject, params: JsonObject, headers: Mapping[bytes, bytes] | None, last: Introduced | None
+    ) -> tuple[Introduced, JsonMapping] | None:
+        """What a plain call of 2026 says of its client, and what of its `_meta` goes on, where its headers, if it has any, agree.
+
+        `last` is what an earlier call said with which these headers agree too.
+        """
         meta = params.get("_meta")
+        if last is not None and (crossing := last.crossing(meta)) is not None:
+            return last, crossing
         if not _is_plain_meta(meta) or (headers is not None and not self._envelopes.agree(message, headers)):
             return None
         profile = self._envelopes.profile_of(meta) if meta.get(PROTOCOL_VERSION_META_KEY) in _VERSIONS else None
-        return None if profile is None else Introduced(meta, profile)
+        return None if profile is None else (Introduced(meta, profile), crossing_meta(meta))
 
     def _tool(self, name: str) -> GuardedTool | None:
         """The tool that is called; `None` where it is not for here."""
