@@ -43,7 +43,7 @@ _INTRO = """# Faults and attacks
 What is done to a gateway on purpose, what must hold, and what came of it. A row is proved by tests that name it
 (`@pytest.mark.fault`, `@pytest.mark.attack`); most run with `make test`, the long ones with `make faults`. This page is
 written by `make faults-report`, which runs them all; with `ARGS="FILE"` it runs some and keeps what is known of the others.
-`make faults` takes about an hour on two cores.
+`make faults` takes about half an hour on two cores.
 """
 
 
