@@ -31,8 +31,10 @@ LOOKS = 4
 class ClosingCaller(Caller, Protocol):
     """A way back that is told when its request is served."""
 
-    has_more: bool
-    """There is something to do then; else it need not be told."""
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to do then; else it need not be told."""
+        ...
 
     async def close(self) -> None:
         """The request is served."""
@@ -60,7 +62,6 @@ class LateCaller:
 
     log_level: LogLevel | None = None
     hand_on: Callable[[], None] | None = None
-    has_more = False
     _real: ClosingCaller | None = None
     _came: asyncio.Future[None] | None = None
     _speaking = 0
@@ -73,7 +74,6 @@ class LateCaller:
         """As `WireCaller.log`."""
         if not wants_level(self.log_level, level):
             return
-        self.has_more = True
         self._speaking += 1
         try:
             await (await self._reach()).log(level, data, logger)
@@ -86,6 +86,11 @@ class LateCaller:
         """As `WireCaller.ask`."""
         return await (await self._reach()).ask(request)
 
+    @property
+    def has_more(self) -> bool:
+        """As `ClosingCaller.has_more`: something is being said, or it was handed on."""
+        return self._speaking > 0 or self._real is not None
+
     async def close(self) -> None:
         """As `WireCaller.close`, once all is said; what was never handed on opened nothing."""
         if self._speaking:  # the message and the result of a call may come at once
@@ -97,7 +102,6 @@ class LateCaller:
     def become(self, caller: ClosingCaller) -> None:
         """The SDK's path has the call: this is its way back from now on."""
         self._real = caller
-        self.has_more = True
         if self._came is not None and not self._came.done():
             self._came.set_result(None)
 

@@ -52,7 +52,6 @@ class WireCaller:
         self.log_level: LogLevel | None = None
         self._is_modern = is_modern(ctx)
         self._opened: list[str] = []
-        self.has_more = False
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send `notifications/progress` where the client gave a token."""
@@ -87,8 +86,12 @@ class WireCaller:
         result: JsonObject = answer.model_dump(mode="json", by_alias=True)
         if minted and result.get("action") == "accept":
             self._opened.append(minted)
-            self.has_more = True
         return result
+
+    @property
+    def has_more(self) -> bool:
+        """As `ClosingCaller.has_more`: URLs were opened."""
+        return bool(self._opened)
 
     async def close(self) -> None:
         """The request is served: tell the client which URLs it opened are done with."""

@@ -169,7 +169,7 @@ async def run_within(
     Raises:
         AskExpired: A question of it was not answered, which ended it.
     """
-    slot = slot_for(limiter, ctx) if ctx.waits or limiter is None else Slot(limiter)
+    slot = slot_for(limiter, ctx)
     if slot is not None and not slot.take_now():
         await slot.take()
     clock, late = CallClock(seconds), ctx.late_clock

@@ -152,8 +152,7 @@ class Connection:
     @property
     def ready(self) -> Session | None:
         """The live session of a server that is well, as `session` gives it at once."""
-        session = self._session
-        return session if self.state == "ready" and session is not None and not session.is_closed else None
+        return self._standing() if self.state == "ready" else None
 
     def _standing(self) -> Session | None:
         session = self._session

@@ -105,8 +105,6 @@ class Pipe(asyncio.SubprocessProtocol):
         self._lines: list[bytes | memoryview] = []
         """Written at the end of this turn of the loop, together."""
         self._is_readable = True
-        self.is_writable = True
-        """Whether it reads what it is given."""
         self.is_open = True
         """Whether its output goes on."""
         self.takes_input = True
@@ -150,14 +148,12 @@ class Pipe(asyncio.SubprocessProtocol):
         """It does not read."""
         if self._writable is None:
             self._writable = asyncio.get_running_loop().create_future()
-            self.is_writable = False
 
     def resume_writing(self) -> None:
         """It reads again, or never will."""
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
-            self.is_writable = True
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -181,6 +177,11 @@ class Pipe(asyncio.SubprocessProtocol):
             await self.write(line)
         finally:
             self._unread -= 1
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it reads what it is given."""
+        return self._writable is None
 
     def write_now(self, line: Iterable[bytes | memoryview]) -> None:
         """As `write`, but for a line that is short and follows one that it was given; it may have to wait in the buffer.

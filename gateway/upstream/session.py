@@ -282,7 +282,7 @@ class Session:
             raise self._translate(method, error) from None
         finally:
             if key:
-                del self._running[key]
+                self._running.pop(key, None)
         if result is None:
             logger.info("%s: asks for more than plain requests; they go by the longer way", self.server)
             self._is_plain = False
