@@ -145,11 +145,6 @@ class KeyStore:
             self._write({other: kept for other, kept in self._stored.items() if other != key_id})
         return stored.info
 
-    def verify(self, token: str) -> Principal | None:
-        """Who this token is, or `None` for a wrong, revoked or expired one. Raises as `find`."""
-        key = self.find(token)
-        return None if key is None else key.principal
-
     def find(self, token: str) -> KeyInfo | None:
         """The key with this token, or `None` for a wrong, revoked or expired one. The comparison takes the same time for all.
 

@@ -307,8 +307,10 @@ def test_a_file_with_scopes_is_none_for_a_version_that_knows_none_and_a_damaged_
     document = json.loads(path.read_text())
     assert document["version"] == 2
     assert [info.scopes for info in KeyStore(path).list()] == [None, ("docs", "prompts:up")]
-    principal = KeyStore(path).verify(bound.token)
-    assert principal is not None and principal.scopes == ("docs", "prompts:up") and principal.unscoped().scopes is None
+    key = KeyStore(path).find(bound.token)
+    assert key is not None
+    assert key.principal.scopes == ("docs", "prompts:up")
+    assert key.principal.unscoped().scopes is None
     store.revoke(bound.id)
     assert json.loads(path.read_text())["version"] == 1
     damages: list[Any] = ["docs", [1], None, {}]
@@ -316,7 +318,7 @@ def test_a_file_with_scopes_is_none_for_a_version_that_knows_none_and_a_damaged_
         document["keys"][1]["scopes"] = damage
         path.write_text(json.dumps(document))
         with pytest.raises(StorageError, match="damaged"):
-            KeyStore(path).verify(whole.token)
+            KeyStore(path).find(whole.token)
 
 
 def test_the_command_line_makes_and_shows_scoped_keys_and_refuses_what_is_none(tmp_path: Path) -> None:

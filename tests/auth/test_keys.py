@@ -30,20 +30,27 @@ def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(document))
 
 
+def principal_of(keys: KeyStore, token: str) -> Principal:
+    """Who calls with this token, which must be known."""
+    key = keys.find(token)
+    assert key is not None
+    return key.principal
+
+
 def test_a_new_key_is_one_principal(path: Path) -> None:
     keys = KeyStore(path)
     new = keys.add("laptop")
     assert new.token.startswith(f"gk_{new.id}_")
-    assert keys.verify(new.token) == Principal(f"key:{new.id}", "laptop")
+    assert principal_of(keys, new.token) == Principal(f"key:{new.id}", "laptop")
     other = keys.add("laptop")
-    assert keys.verify(other.token) == Principal(f"key:{other.id}", "laptop")
+    assert principal_of(keys, other.token) == Principal(f"key:{other.id}", "laptop")
     assert [info.name for info in keys.list()] == ["laptop", "laptop"]
 
 
 def test_without_a_file_there_are_no_keys_and_nothing_is_created(path: Path) -> None:
     keys = KeyStore(path)
     assert list(keys.list()) == []
-    assert keys.verify("gk_abc_def") is None
+    assert keys.find("gk_abc_def") is None
     assert not path.parent.exists()
 
 
@@ -67,15 +74,15 @@ def test_anything_but_the_whole_token_is_refused(path: Path) -> None:
     mixed = "_".join([*token.split("_", 2)[:2], other.split("_", 2)[2]])
     near = [token[:-1], token + "x", token.upper(), f" {token}", token + "\n", mixed]
     for wrong in [*near, "", "gk", "gk__", "x" * 1_000_000, "gk_\ud800_x"]:
-        assert keys.verify(wrong) is None, wrong[:80]
+        assert keys.find(wrong) is None, wrong[:80]
 
 
 def test_a_revoked_key_stops_working(path: Path) -> None:
     keys = KeyStore(path)
     first, second = keys.add("one"), keys.add("two")
     assert keys.revoke(first.id).name == "one"
-    assert keys.verify(first.token) is None
-    assert keys.verify(second.token) is not None
+    assert keys.find(first.token) is None
+    assert keys.find(second.token) is not None
     with pytest.raises(NotFound) as caught:
         keys.revoke(first.id)
     assert caught.value.kind == "key"
@@ -89,12 +96,12 @@ def test_revoking_without_any_keys_says_so(path: Path) -> None:
 def test_an_expired_key_stops_working_but_is_still_listed(path: Path) -> None:
     keys = KeyStore(path)
     new = keys.add("guest", expires_days=1)
-    assert keys.verify(new.token) is not None
+    assert keys.find(new.token) is not None
     (info,) = keys.list()
     assert info.expires_at is not None
     assert 86_000 < info.expires_at - time.time() <= 86_400
     edit(path, expiresAt=time.time() - 1)
-    assert keys.verify(new.token) is None
+    assert keys.find(new.token) is None
     assert keys.list()[0].is_expired(time.time())
 
 
@@ -102,9 +109,9 @@ def test_what_another_store_does_is_seen_at_once(path: Path) -> None:
     running, command = KeyStore(path), KeyStore(path)
     assert list(running.list()) == []
     new = command.add("laptop")
-    assert running.verify(new.token) is not None
+    assert running.find(new.token) is not None
     command.revoke(new.id)
-    assert running.verify(new.token) is None
+    assert running.find(new.token) is None
     path.unlink()
     assert list(running.list()) == []
 
@@ -124,7 +131,7 @@ def test_keys_made_by_two_processes_at_once_all_work(path: Path) -> None:
     tokens = [token for maker in makers for token in maker.communicate(timeout=30)[0].split()]
     keys = KeyStore(path)
     assert len(tokens) == len(keys.list()) == 40
-    assert all(keys.verify(token) for token in tokens)
+    assert all(keys.find(token) for token in tokens)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +147,7 @@ def test_a_damaged_file_lets_nobody_in_and_says_how_to_mend_it(path: Path, conte
     keys = KeyStore(path)
     token = keys.add("laptop").token
     path.write_text(content)
-    for attempt in (lambda: keys.verify(token), keys.list, lambda: keys.add("x"), lambda: keys.verify(token)):
+    for attempt in (lambda: keys.find(token), keys.list, lambda: keys.add("x"), lambda: keys.find(token)):
         with pytest.raises(StorageError, match=r"keys\.json.*damaged"):
             attempt()
 
