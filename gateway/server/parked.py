@@ -33,7 +33,10 @@ MAX_PARKED_PER_PRINCIPAL = 32
 """Calls of one principal that may wait at once; the longest waiting one gives way."""
 
 GATHER_SECONDS = 0.1
-"""After the first ask of a leg, further ones have this long to be shown with it; a server's asks arrive one by one."""
+"""After an ask, a further one has this long to be shown with it; a server's asks arrive one by one."""
+
+MAX_GATHER_SECONDS = 2.0
+"""After the first ask, it is shown with those that have come by then."""
 
 HANDLE_PREFIX = "parked:"
 """Tells a handle of ours from a remote server's own request state, inside the sealed state."""
@@ -80,11 +83,18 @@ class _Parked:
         """Wait until the work is done or has open asks, all that come together."""
         while True:
             await self.caller.moved.wait()
-            with anyio.move_on_after(GATHER_SECONDS):
-                await self.done.wait()
+            with anyio.move_on_after(MAX_GATHER_SECONDS):
+                await self._quiet()
             if self.done.is_set() or self.caller.asks.open:
                 return
             self.caller.moved = anyio.Event()  # whoever asked took it back
+
+    async def _quiet(self) -> None:
+        """Wait until the work is done or no further ask comes."""
+        while self.caller.moved.is_set() and not self.done.is_set():
+            self.caller.moved = anyio.Event()
+            with anyio.move_on_after(GATHER_SECONDS):
+                await self.caller.moved.wait()
 
 
 class ParkedCalls:

@@ -84,16 +84,23 @@ async def test_a_retry_without_the_answer_is_asked_again_and_unknown_keys_are_ig
     assert cast("Complete", done).as_text() == "decline"
 
 
-async def test_two_asks_at_once_are_shown_together() -> None:
+@pytest.mark.parametrize(("gap", "longest", "shown"), [(0, 5, 3), (0.3, 5, 3), (0.3, 0.45, 2), (1.5, 5, 1)])
+async def test_asks_are_shown_together_until_no_further_one_comes(
+    gap: float, longest: float, shown: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.server.parked.GATHER_SECONDS", 0.6)
+    monkeypatch.setattr("gateway.server.parked.MAX_GATHER_SECONDS", longest)
+
     async def work(ctx: CallContext) -> ToolOutcome:
         got: list[str] = []
 
-        async def one() -> None:
+        async def one(after: float) -> None:
+            await anyio.sleep(after)
             got.append(str((await ctx.ask(FORM))["action"]))
 
         async with anyio.create_task_group() as inner:
-            inner.start_soon(one)
-            inner.start_soon(one)
+            for number in range(3):
+                inner.start_soon(one, number * gap)
         return Complete.text(",".join(got))
 
     ctx = context()
@@ -103,9 +110,10 @@ async def test_two_asks_at_once_are_shown_together() -> None:
             parked = ParkedCalls(tasks, ttl_seconds=60)
             outcome = await parked.run(work, ctx, wire())
             assert isinstance(outcome, InputRequired)
+            assert len(outcome.requests) == shown
             while isinstance(outcome, InputRequired):
                 outcome = await parked.run(work, leg(ctx, outcome, **{key: {"action": "accept"} for key in outcome.requests}), wire())
-    assert cast("Complete", outcome).as_text() == "accept,accept"
+    assert cast("Complete", outcome).as_text() == "accept,accept,accept"
 
 
 @pytest.mark.attack(5)
