@@ -20,7 +20,7 @@ MAX_DIGITS = 11
 
 LENGTH = b"content-length"
 
-VARYING = (LENGTH, b"mcp-name", b"traceparent", b"tracestate")
+VARYING = (LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"baggage", b"x-request-id")
 """Fields on whose values nothing hangs that is remembered of a head, but for its `length` and whom it has `named`."""
 
 

@@ -193,7 +193,7 @@ ODD_TEXTS = (
 )
 INJECTED = (b"mcp-name: y", b"x-more: y", b"content-length: 4", b"transfer-encoding: chunked", b"")
 ODD_VALUES = [*ODD_TEXTS, b"1" * 5_000, *(b"x\r\n" + line for line in INJECTED)]
-FIELDS = [b"Mcp-Name: ", b"traceparent:", b"TraceState:  ", b"x-other: ", b"mcp-method: "]
+FIELDS = [b"Mcp-Name: ", b"traceparent:", b"TraceState:  ", b"X-Request-Id: ", b"x-other: ", b"mcp-method: "]
 ODD_FIELDS = [b"mcp-name: ", b"mcp-name : ", b" mcp-name: ", b"connection: close, ", b"content-length: ", b"expect: 100-continue, ", b": "]
 LENGTHS_TOLD = [b"content-length: %d"] * 6 + [b"Content-Length:%d", b"content-length: 0%d"]
 ODD_FORMS = (b"+%d", b"%d ", b"%d,4", b"1%d", b"-%d", b"%d_0", b"%d\r\ncontent-length: 4", b"", b"0x%x")
@@ -289,8 +289,9 @@ async def parsed(*sent: bytes) -> list[bool]:
 
 async def test_a_request_that_differs_in_values_nothing_hangs_on_is_not_parsed_again() -> None:
     assert await parsed(*(plain(b"tool_%d" % n, body=b"x" * n) for n in range(1, 50))) == [True] + 48 * [False]
-    traces = [[b"traceparent: 00-%032x-%016x-01" % (n, n), b"tracestate: a=%d" % n] for n in range(9)]
+    traces = [[b"traceparent: 00-%032x-%016x-01" % (n, n), b"tracestate: a=%d" % n, b"baggage: user=%d,b=2;c" % n] for n in range(9)]
     assert await parsed(*(plain(b"t", trace) for trace in traces)) == [True] + 8 * [False]
+    assert await parsed(*(plain(more=[b"x-request-id: %032x" % n]) for n in range(9))) == [True] + 8 * [False]
     assert await parsed(plain(more=[b"x-more: 1"]), plain(more=[b"x-more: 2"])) == [True, True]
 
 
