@@ -106,11 +106,11 @@ class CallHandler:
             ctx = dataclasses.replace(ctx, takes_tasks=True)
             if self._tasks.starts_here(tool, arguments, ctx):
                 return self._tasks.started(await self._tasks.start(tool, arguments, ctx))
-        elif tool.may_be_task and self._tasks.must_run_here(tool):
+        elif self._tasks.must_run_here(tool):
             required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
             raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"Tool {tool.exposed_name!r} only runs as a task.", required)
         run = tool.call
-        if tool.may_be_task and not ctx.takes_tasks and self._tasks.may_take_long(tool, arguments, ctx):
+        if not ctx.takes_tasks and self._tasks.may_take_long(tool, arguments, ctx):
             run = self._attended(tool)
         if tool.definition.may_ask:
             outcome = await self._parked.run(partial(run, arguments), ctx, caller)
@@ -129,13 +129,13 @@ class CallHandler:
 
     async def run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: ClosingCaller) -> ToolOutcome:
         """A 2025 client's call, for this handler and for `direct`."""
-        if tool.may_be_task and self._tasks.must_run_here(tool):
+        if self._tasks.must_run_here(tool):
             if ctx.client.protocol_version >= FIRST_WITH_TASKS:
                 raise RpcError(METHOD_NOT_FOUND, f"Tool {tool.exposed_name!r} only runs as a task: send `task` with the call.")
             if not isinstance(tool.check(arguments, ctx.principal), Reject):
                 return self._tasks.handle(await self._tasks.start(tool, arguments, ctx), tool)
         try:
-            if tool.may_be_task and self._tasks.may_take_long(tool, arguments, ctx):
+            if self._tasks.may_take_long(tool, arguments, ctx):
                 outcome = await self._tasks.attend(tool, arguments, ctx, lambda inner: drive(tool, arguments, inner))
             else:
                 outcome = await tool.call(arguments, ctx)

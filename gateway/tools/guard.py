@@ -158,7 +158,6 @@ class GuardedTool:
         "_usage",
         "definition",
         "exposed_name",
-        "may_be_task",
         "source",
     )
 
@@ -193,8 +192,6 @@ class GuardedTool:
         """Id of the source the tool is from."""
         self.definition = policy.published
         """The definition as published after policy; still under the native name."""
-        self.may_be_task = self.definition.task != "never" or self.definition.task_by != "nobody"
-        """Whether there is anything to ask about tasks before a call."""
 
     def running(self, tool: Tool) -> GuardedTool:
         """The same gate around another way to run this tool."""
