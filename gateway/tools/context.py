@@ -176,9 +176,6 @@ class DurablePort(Protocol):
         ...
 
 
-_blank, _put = object.__new__, object.__setattr__
-"""Looked up once: they are of every call."""
-
 IDEMPOTENCY_KEY = "dev.moongate/idempotencyKey"
 """Request `_meta` of a call inside a durable task: the same text at every attempt at the same step."""
 
@@ -325,9 +322,7 @@ class CallContext:
         """The context of another request of the same client, which differs in nothing else."""
         facts = self.__dict__.copy()
         facts["principal"], facts["caller"], facts["meta"], facts["late_clock"] = principal, caller, meta, late_clock
-        made = _blank(CallContext)
-        _put(made, "__dict__", facts)
-        return made
+        return _with_facts(facts)
 
     def limited(self, clock: CallClock, wait: Callable[[], contextlib.AbstractAsyncContextManager[None]] | None) -> CallContext:
         """The same facts within one more deadline, and one more place to give back: `replace`, at a tenth of what it takes."""
@@ -335,9 +330,7 @@ class CallContext:
         facts["clocks"] = (*self.clocks, clock)
         if wait is not None:
             facts["waits"] = (*self.waits, wait)
-        made = _blank(CallContext)
-        _put(made, "__dict__", facts)  # a copied dict is dearer to fill in than to put in place
-        return made
+        return _with_facts(facts)
 
     def let_in(self) -> CallContext:
         """This call behind the gate: what it leads to is not measured by the scopes of the caller's key again."""
@@ -381,3 +374,10 @@ class CallContext:
         if problem := answer_problem(method, answer):
             raise ToolFailed(f"The client's answer to {method} is not valid: {problem}.")
         return answer
+
+
+def _with_facts(facts: dict[str, object]) -> CallContext:
+    """A context of these facts, which are all there are: the copy of a dict, changed, is dearer to fill in than to put in place."""
+    made = object.__new__(CallContext)
+    object.__setattr__(made, "__dict__", facts)
+    return made

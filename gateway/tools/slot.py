@@ -95,8 +95,7 @@ class Limiter:
     def give_back(self) -> None:
         """Let go of one."""
         self.held -= 1
-        if self._waiting:
-            self._hand_out()
+        self._hand_out()
 
     def _hand_out(self) -> None:
         while self._waiting and self.held < self._total:

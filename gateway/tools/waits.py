@@ -31,9 +31,7 @@ class PlainWait(asyncio.Future[T]):
         if not self.done():
             self.is_plain = is_plain
             self.set_result(value)
-            then, self.then = self.then, None
-            if then is not None:
-                then()
+            self._go_on()
 
     def settle_soon(self, value: T) -> None:
         """As `settle` with a plain value, but whoever waits goes on in the loop's next turn."""
