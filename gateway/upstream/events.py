@@ -1,6 +1,10 @@
-"""`Events`: takes a server-sent event stream apart as it comes. Only the data of `message` events; nothing is resumed."""
+"""`Events`: takes a server-sent event stream apart as it comes. Only the data of `message` events that have any; nothing is resumed."""
 
 from __future__ import annotations
+
+_RETURN = 0x0D
+_LONGEST_NAME = len(b"event: ")
+"""Of a field that counts, and what follows; the rest of a line may be long."""
 
 
 class Events:
@@ -13,7 +17,8 @@ class Events:
         self._max_bytes = max_bytes
         self._line: list[bytes] = []
         self._data: list[bytes] = []
-        self._size = 0
+        self._size = self._held = 0
+        """Bytes of the data, and of a line whose end has not come."""
         self._is_message = True
         self._ended_in_return = False
 
@@ -24,30 +29,33 @@ class Events:
             self._ended_in_return = False
         if part:
             self._ended_in_return = part.endswith(b"\r")
-        *lines, rest = part.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        if _RETURN in part:
+            part = part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         complete: list[bytes] = []
-        for line in lines:
+        start = 0
+        while (end := part.find(b"\n", start)) >= 0:  # a quarter of what a split takes where lines are long
+            line, start = part[start:end], end + 1
             if self._line:
                 self._line.append(line)
                 line = b"".join(self._line)
                 self._line.clear()
+                self._held = 0
             if line:
                 self._take(line)
             else:
-                if self._data and self._is_message:
-                    complete.append(b"\n".join(self._data))
+                if self._is_message and (data := b"\n".join(self._data)):
+                    complete.append(data)
                 self._data, self._size, self._is_message = [], 0, True
-        if rest:
-            self._line.append(rest)
-        self._size += len(rest)
-        self.is_too_large = self._size > self._max_bytes
+        if start < len(part):
+            self._line.append(part[start:])
+            self._held += len(part) - start
+        self.is_too_large = self._size + self._held > self._max_bytes
         return complete
 
     def _take(self, line: bytes) -> None:
-        name, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
+        name, _, value = line[:_LONGEST_NAME].partition(b":")
         if name == b"data":
-            self._data.append(value)
-            self._size += len(value) + 1
+            self._data.append(line[6 if value.startswith(b" ") else 5 :])
+            self._size += len(self._data[-1]) + 1
         elif name == b"event":
-            self._is_message = value in (b"message", b"")
+            self._is_message = line[6:].removeprefix(b" ") in (b"message", b"")

@@ -26,8 +26,8 @@ from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
 from gateway.tools.base import Received
-from gateway.tools.verbatim import decode_parts
-from gateway.upstream.events import Events
+from gateway.tools.verbatim import decode, decode_parts
+from gateway.tools.waits import own_task
 from gateway.upstream.standins import LOST, NOT_SENT, TOO_LARGE, TooLarge, too_large, turned_away
 
 if TYPE_CHECKING:
@@ -216,19 +216,19 @@ class Exchange:
 
     async def _streamed(self, stream: Stream, number: int, hear: Hear) -> JsonObject:
         """The answer at the end of an event stream."""
-        events = Events(self._pool.max_body_bytes)
         try:
-            while part := await stream.part():
-                for data in events.feed(part):
-                    message = _decoded(data, "SSE message")
-                    result = _result_of(message, number)
-                    if result is not None:
-                        return result
-                    if (error := error_of(message)) is not None:
-                        raise error
-                    await self._heard(message, hear)
-                if events.is_too_large:
-                    raise RpcError(TOO_LARGE, too_large(self._pool.max_body_bytes))
+            while data := await stream.message():
+                try:
+                    message, encoded, verbatim = decode(data)
+                except ValueError:
+                    raise _no_json("SSE message") from None
+                result = _result_of(message, number)
+                if result is not None:
+                    return Received(result, encoded, verbatim)
+                if (error := error_of(message)) is not None:
+                    raise error
+                await own_task()
+                await self._heard(message, hear)
         except BaseException:
             stream.close()
             raise
@@ -312,12 +312,12 @@ class RequestWriter:
         return start, memoryview(body)[:-1], b"," + self._encoded if params else self._encoded
 
 
-def _decoded(data: bytes, what: str = "JSON response") -> JsonValue:
+def _decoded(data: bytes) -> JsonValue:
     """Read by the parser that the SDK's transport uses too."""
     try:
         return from_json(data)
     except ValueError:
-        raise _no_json(what) from None
+        raise _no_json() from None
 
 
 def _no_json(what: str = "JSON response") -> RpcError:

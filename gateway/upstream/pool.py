@@ -16,6 +16,7 @@ import contextlib
 import select
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -26,6 +27,7 @@ import httptools
 from gateway.errors import UpstreamLost, UpstreamUnavailable
 from gateway.tools.together import Together
 from gateway.tools.waits import PlainWait, own_task
+from gateway.upstream.events import Events
 from gateway.upstream.standins import TooLarge
 
 MAX_HEAD_BYTES = 65_536
@@ -47,29 +49,42 @@ LONG_BYTES = 65_536
 """Missing of a body whose length is known: they are taken without the parser, which would copy them."""
 
 HIGH_WATER_BYTES = 1_048_576
-"""Of a streamed body nobody has taken yet; reading pauses here."""
+"""Of messages nobody has taken yet; reading pauses beyond."""
 
 DRAIN_SECONDS = 1.0
 """For the end of a stream whose last message has come; then the connection is closed instead of kept."""
 
 
 class Stream:
-    """The body of an event stream, taken while it comes."""
+    """The messages of an event stream, taken while they come."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, max_bytes: int) -> None:
+        """One message has at most `max_bytes`."""
         self._line: Line | None = line
-        self._parts: list[bytes] = []
+        self._events = Events(max_bytes)
+        self._messages: deque[bytes] = deque()
         self._size = 0
         self._failure: UpstreamLost | None = None
         self._taker: asyncio.Future[None] | None = None
 
-    async def part(self) -> bytes:
-        """What came since the last part; empty at the end.
+    @property
+    def has_message(self) -> bool:
+        """One is there already."""
+        return bool(self._messages)
+
+    @property
+    def is_full(self) -> bool:
+        """So much waits that no more is read."""
+        return self._size > HIGH_WATER_BYTES
+
+    async def message(self) -> bytes:
+        """The data of the next one, which is never empty; empty at the end. One that is there already is not waited for.
 
         Raises:
-            UpstreamLost: It broke off.
+            TooLarge: It is too long.
+            UpstreamLost: The stream broke off.
         """
-        while not self._parts:
+        while not self._messages:
             if self._failure is not None:
                 raise self._failure
             if self._line is None:
@@ -79,10 +94,10 @@ class Stream:
                 await self._taker
             finally:
                 self._taker = None
-        data = b"".join(self._parts)
-        self._parts.clear()
-        self._size = 0
-        if self._line is not None:
+        was_full = self.is_full
+        data = self._messages.popleft()
+        self._size -= len(data)
+        if was_full and not self.is_full and self._line is not None:
             self._line.read_on()
         return data
 
@@ -99,11 +114,12 @@ class Stream:
             line.abort()
 
     def feed(self, data: bytes) -> bool:
-        """More came (from `Line`); whether reading may go on."""
-        self._parts.append(data)
-        self._size += len(data)
+        """More came (from `Line`); whether no message is too long."""
+        for message in self._events.feed(data):
+            self._messages.append(message)
+            self._size += len(message)
         self._wake()
-        return self._size <= HIGH_WATER_BYTES
+        return not self._events.is_too_large
 
     def end(self, failure: UpstreamLost | None) -> None:
         """It is over (from `Line`)."""
@@ -125,7 +141,7 @@ class Answer:
     parts: list[bytes]
     """Of the body, as they came."""
     stream: Stream | None = None
-    """Of an event stream; its owner takes it to the end, leaves it or closes it."""
+    """Of an event stream that has a message, or is over; its owner takes it to the end, leaves it or closes it."""
 
     @property
     def body(self) -> bytes:
@@ -150,7 +166,7 @@ class Pool:
         """Requests go out by it."""
 
     async def send(self, request: bytes) -> Answer:
-        """Send a whole request and wait for its answer, or for the head of one that is an event stream.
+        """Send a whole request and wait for its answer, or for the first message of one that is an event stream.
 
         Raises:
             UpstreamUnavailable: Nothing was sent.
@@ -239,7 +255,7 @@ class Line(asyncio.Protocol):
         self._waiter = waiter
         self._stream: Stream | None = None
         self._answer: Answer | None = None
-        """Complete, and not given yet."""
+        """Complete, or a stream with a message, and not given yet."""
         self._headers: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
         self._size = self._length = self._missing = 0
@@ -319,6 +335,8 @@ class Line(asyncio.Protocol):
             self._fail("the head of its answer is too long")
         if not self._is_open:
             self._settle()
+            self._give()
+        elif self._answer is not None:
             self._give()
         elif self._length - self._size >= LONG_BYTES:
             self._missing = self._length - self._size
@@ -410,8 +428,7 @@ class Line(asyncio.Protocol):
         if coding is not None and coding.strip().lower() != b"chunked":
             self._fail("it frames its answer in a way that is not taken")
         elif status == 200 and headers.get(b"content-type", b"").lower().startswith(b"text/event-stream"):
-            self._stream = Stream(self)
-            self._resolve(Answer(status, headers, [], self._stream))
+            self._stream = Stream(self, self._pool.max_body_bytes)
         elif length is not None:
             self._length = int(length)
             if self._length > self._pool.max_body_bytes:
@@ -420,8 +437,13 @@ class Line(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         """A part of the body."""
         self._quiet = 0
-        if self._stream is not None:
-            if not self._stream.feed(data) and self._transport is not None:
+        stream = self._stream
+        if stream is not None:
+            if not stream.feed(data):
+                self._end(TooLarge("", server=self._pool.server))
+            elif stream.has_message and self._waiter is not None:
+                self._answer = self._answered(stream)
+            if stream.is_full and self._transport is not None:
                 self._transport.pause_reading()
         elif self._waiter is not None:
             self._parts.append(data)
@@ -435,21 +457,20 @@ class Line(asyncio.Protocol):
             self._is_interim = False
             self._headers = {}
         elif self._is_open:
-            self._close_answer(None)
             if self._waiter is not None:
-                self._answer = Answer(self._parser.get_status_code(), self._headers, self._parts)
-                self._parts = []
+                self._answer = self._answered(self._stream)
+            self._close_answer(None)
+
+    def _answered(self, stream: Stream | None) -> Answer:
+        parts, self._parts = self._parts, []
+        return Answer(self._parser.get_status_code(), self._headers, parts, stream)
 
     def _give(self) -> None:
-        """Give the complete answer, after all else: who waits for it may go on at once, with this very connection."""
+        """Give the answer, after all else: who waits for it may go on at once, with this very connection."""
         answer, self._answer = self._answer, None
-        if answer is not None:
-            self._resolve(answer)
-
-    def _resolve(self, answer: Answer) -> None:
         waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            waiter.settle(answer, is_plain=answer.status == 200 and answer.stream is None)
+        if answer is not None and waiter is not None:
+            waiter.settle(answer, is_plain=answer.status == 200)
 
 
 def _watcher(transport: asyncio.BaseTransport) -> Callable[[], bool]:

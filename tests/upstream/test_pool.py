@@ -420,6 +420,41 @@ async def test_a_streamed_answer_brings_its_notifications_and_keeps_the_connecti
         assert site.connections == 1
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+async def test_a_streamed_answer_is_kept_as_it_came_whatever_its_pieces(end: bytes) -> None:
+    value = {"content": [{"type": "text", "text": 'Some "long" text.\n' * 8_000}]}
+    primer = end.join([b"id: 1", b"retry: 500", b"data:", b"", b"id: 2", b"data", b"", b""])
+    async with exchanging() as (site, exchange):
+
+        async def by_pieces(stream: anyio.abc.SocketStream) -> None:
+            for number, size in enumerate((1_000_000, 70_000, 9_999, 1), start=1):
+                await _request(stream)
+                event = primer + end.join([b"id: 3", b"event:message", b"data:" + result(number, value), b"", b""])
+                cut = [event[at : at + size] for at in range(0, len(event) if size > 1 else 0, size)]
+                await stream.send(streamed(*(cut or [event[:-2], event[-2:-1], event[-1:]])))
+
+        site.handle = by_pieces
+        for number in range(1, 5):
+            answer = await ask(exchange)
+            assert answer == value and answer.verbatim.text == value["content"][0]["text"]
+            assert b"".join(answer.encoded) == result(number, value)
+            await anyio.sleep(0.01)
+        assert site.connections == 1
+
+
+@pytest.mark.parametrize("over", [0, 1])
+async def test_an_event_may_be_as_long_as_the_limit_however_it_is_cut(over: int) -> None:
+    empty = len(result(1, {"a": ""})) + 1
+    long = result(1, {"a": "x" * (LIMIT - empty + over)})
+    async with exchanging(streamed(b"data: " + long[:100], long[100:-5], long[-5:] + b"\n", b"\n")) as (_, exchange):
+        if over:
+            with pytest.raises(RpcError) as caught:
+                await ask(exchange)
+            assert caught.value.code == TOO_LARGE
+        else:
+            assert len((await ask(exchange))["a"]) == LIMIT - empty
+
+
 async def test_a_stream_that_ends_or_breaks_before_its_answer_is_lost() -> None:
     async with exchanging(streamed(b": ping\n\n"), streamed(b"data: x\n\n"), streamed(b"data: " + b"x" * (LIMIT + 1))) as (_, exchange):
         codes: list[int] = []
