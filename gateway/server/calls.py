@@ -112,7 +112,7 @@ class CallHandler:
         run = tool.call
         if not ctx.takes_tasks and self._tasks.may_take_long(tool, arguments, ctx):
             run = self._attended(tool)
-        if tool.definition.may_ask:
+        if tool.definition.may_ask and ctx.client.can_be_asked:
             outcome = await self._parked.run(partial(run, arguments), ctx, caller)
         else:
             state = ctx.request_state

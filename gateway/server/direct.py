@@ -198,7 +198,7 @@ class DirectPath:
         """Begin a call whose client is introduced; `crossing` of its `_meta` goes on."""
         server = self._server
         tool = self._tool(params["name"])
-        if tool is None:
+        if tool is None or (tool.definition.may_ask and introduced.profile.can_be_asked):
             return None
         clock = LateClock(HAND_ON_SECONDS)
         ctx = server.clients.plain_context(principal, introduced.profile, crossing, self._caller, clock)
@@ -373,10 +373,9 @@ class Begun:
 
 
 def _is_for_here(tool: GuardedTool) -> bool:
-    """Whether a tool is a server's, never asks nor becomes a task, and has no arguments that headers may have to match."""
+    """Whether a tool is a server's, never becomes a task, and has no arguments that headers may have to match."""
     definition = tool.definition
-    may_be_long = definition.may_ask or definition.task_by != "nobody"
-    return not may_be_long and not tool.is_local and "x-mcp-header" not in json.dumps(definition.input_schema)
+    return definition.task_by == "nobody" and not tool.is_local and "x-mcp-header" not in json.dumps(definition.input_schema)
 
 
 def _session_id(head: Head) -> str:

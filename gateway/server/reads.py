@@ -127,7 +127,7 @@ class ReadHandler:
             if not modern:
                 outcome: Outcome = await drive_rounds(work, facts, ctx.method)
                 await caller.close()
-            elif may_ask and self._parked is not None:
+            elif may_ask and self._parked is not None and facts.client.can_be_asked:
                 outcome = await self._parked.run(work, facts, caller)
             else:
                 outcome = await work(dataclasses.replace(facts, request_state=open_upstream_state(facts.request_state)))

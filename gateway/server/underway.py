@@ -14,11 +14,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol
 
-from gateway.errors import AskUnavailable
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.caller import wants_level
 from gateway.tools.base import ToolOutcome
-from gateway.tools.context import Caller, LateClock, LogLevel, capability_of
+from gateway.tools.context import Caller, LateClock, LogLevel
 from gateway.tools.waits import PlainWait
 
 HAND_ON_SECONDS = 1.0
@@ -53,8 +52,8 @@ class PlainCaller:
         """Not asked for."""
 
     async def ask(self, request: JsonObject) -> JsonObject:
-        """Refused, as by every modern client."""
-        raise AskUnavailable("This client is asked through input_required results only.", capability=capability_of(request))
+        """Refused: a client that can be asked has such calls parked (`parked`)."""
+        raise undeclared(request)
 
 
 class LateCaller:

@@ -66,11 +66,9 @@ class WireCaller:
 
     async def ask(self, request: JsonObject) -> JsonObject:
         """Send the request to a legacy client and wait for its answer."""
-        if self._is_modern:
-            raise AskUnavailable("This client is asked through input_required results only.", capability=capability_of(request))
         capability = capability_of(request)
-        if not legacy_profile(self._ctx, None).can(capability):
-            raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
+        if self._is_modern or not legacy_profile(self._ctx, None).can(capability):  # a modern one that can is asked in results (`parked`)
+            raise undeclared(request)
         related = ServerMessageMetadata(related_request_id=self._request_id) if self._session.can_send_request else None
         params, minted = _for_legacy(request)
         relayed = _RelayedRequest(method=request["method"], params=params)

@@ -12,9 +12,8 @@ from typing import cast
 
 import anyio
 
-from gateway.errors import AskUnavailable
 from gateway.json_types import JsonObject
-from gateway.tools.context import CallContext, ClientProfile, capability_of
+from gateway.tools.context import CallContext, ClientProfile, capability_of, undeclared
 from gateway.tools.drive import ASK_KEY
 from gateway.upstream.hop import crossing_meta
 
@@ -47,9 +46,8 @@ class OpenAsks:
         Raises:
             AskUnavailable: The client did not declare that it can be asked this.
         """
-        capability = capability_of(request)
-        if not self._client.can(capability):
-            raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
+        if not self._client.can(capability_of(request)):
+            raise undeclared(request)
         wanted, request = shown_ask(request)
         if wanted in self._given:
             return self._given.pop(wanted)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from gateway.errors import AskExpired, AskUnavailable
+from gateway.errors import AskExpired
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tasks.asks import KEY, shown_ask
 from gateway.tasks.task import Task
@@ -108,11 +108,8 @@ class TaskCaller:
         Raises:
             AskExpired: Nobody answered in time, counted from when it was asked first.
         """
-        if self._live is None:
-            capability = capability_of(request)
-            if not self._client.can(capability):
-                text = f"The connected client cannot answer this: it does not declare {capability!r}."
-                raise AskUnavailable(text, capability=capability)
+        if self._live is None and not self._client.can(capability_of(request)):
+            raise undeclared(request)
         task, asked = self._task, self._task.row.asked
         key = self._key_of(request)
         self._taken.add(key)

@@ -58,6 +58,11 @@ class ClientProfile:
             node = cast("JsonMapping", node)[part]
         return node is not None and node is not False
 
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether it declares anything of what it may be asked."""
+        return any(map(self.can, ("sampling", "elicitation", "roots")))
+
 
 class Caller(Protocol):
     """The way back to whoever made the call. Every method may be used until the call returns."""
@@ -106,6 +111,12 @@ def capability_of(request: JsonMapping) -> str:
         case _:
             params = cast("JsonMapping", request.get("params") or {})
             return "elicitation.url" if params.get("mode") == "url" else "elicitation.form"
+
+
+def undeclared(request: JsonMapping) -> AskUnavailable:
+    """To be raised where the client does not declare that it can be asked this."""
+    capability = capability_of(request)
+    return AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
 
 
 def nested_capability(capability: str) -> JsonObject:

@@ -1,8 +1,12 @@
-"""`Events`: takes a server-sent event stream apart as it comes. Only the data of `message` events that have any; nothing is resumed."""
+"""`Events`: takes a server-sent event stream apart as it comes. Only the data of `message` events that have any."""
 
 from __future__ import annotations
 
+MAX_ID_BYTES = 1024
+"""Of the id of an event that can be named again."""
+
 _RETURN = 0x0D
+_MOST_DIGITS = 9
 _LONGEST_NAME = len(b"event: ")
 """Of a field that counts, and what follows; the rest of a line may be long."""
 
@@ -14,6 +18,10 @@ class Events:
         """One event has at most `max_bytes`."""
         self.is_too_large = False
         """An event grew larger; nothing more is taken."""
+        self.last_id = b""
+        """Of the event that came last, by which the stream can be taken up again; empty where none has one."""
+        self.retry_seconds: float | None = None
+        """When that may be, where the server says so."""
         self._max_bytes = max_bytes
         self._line: list[bytes] = []
         self._data: list[bytes] = []
@@ -59,3 +67,8 @@ class Events:
             self._size += len(self._data[-1]) + 1
         elif name == b"event":
             self._is_message = line[6:].removeprefix(b" ") in (b"message", b"")
+        elif name == b"id":
+            said = line[3:].removeprefix(b" ")
+            self.last_id = said if len(said) <= MAX_ID_BYTES else b""
+        elif name == b"retry" and (said := line[6:].strip()).isdigit() and len(said) < _MOST_DIGITS:
+            self.retry_seconds = int(said) / 1000

@@ -1,8 +1,9 @@
-"""`Exchange`: one request of the modern era and its answer over a `Pool`, for calls that need nothing else.
+"""`Exchange`: one request and its answer over a `Pool`, for calls that need nothing else: of the modern era, or in a 2025 session.
 
 A short cut of `session` past the SDK's transport: decoded JSON in and out, failures in the SDK transport's own words (`http`),
 which `session` translates for both. What it cannot do as that one does (a proxy, a sign-in, a redirect, another address form)
-it leaves to that one: `open_exchange` and `request` answer `None`, before anything was sent or taken.
+it leaves to that one: `open_exchange` and `request` answer `None`, before anything was sent or taken. A 2025 session is begun and
+ended by that one, and heard on its stream (`links.HttpLink`); what the server says in the answers to these requests is taken here.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import os
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
+import anyio
 from pydantic_core import from_json, to_json
 
 from gateway.config.models import HttpServer, ServerEntry
@@ -27,10 +30,24 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
 from gateway.tools.base import Received
 from gateway.tools.verbatim import decode, decode_parts
-from gateway.tools.waits import own_task
-from gateway.upstream.standins import LOST, NOT_SENT, TOO_LARGE, TooLarge, too_large, turned_away
+from gateway.tools.waits import CANCELLED, own_task
+from gateway.upstream.standins import (
+    ACKNOWLEDGE_SECONDS,
+    LOST,
+    MAX_IN_PASSING,
+    NO_SESSION,
+    NOT_SENT,
+    RESUME_ATTEMPTS,
+    SESSION_GONE,
+    TOO_LARGE,
+    TooLarge,
+    is_session_gone,
+    too_large,
+    turned_away,
+)
 
 if TYPE_CHECKING:
+    from gateway.tools.context import CallContext
     from gateway.upstream.credentials import Credentials
     from gateway.upstream.pool import Answer, Pool, Stream
 
@@ -41,6 +58,9 @@ Hear = Callable[[str, JsonMapping], Awaitable[None]]
 
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 """Takes how far a request is: of how much, and in words."""
+
+FIRST_NUMBER = 1_000_000_001
+"""Ids of our requests begin here where the SDK's dispatcher, which counts from one on the same connection, has its own."""
 
 MAX_KNOWN_HEADS = 1024
 """Heads of requests remembered: one for each tool, and one for each argument that is mirrored into a header."""
@@ -93,11 +113,20 @@ def open_exchange(server: str, entry: ServerEntry, credentials: Credentials | No
     return Exchange(server, pool, "\r\n".join(lines))
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A 2025 session that is up."""
+
+    headers: Mapping[str, str]
+    """By which the server knows its requests."""
+    take: Callable[[JsonObject, CallContext | None], None]
+    """Takes a request of the server's, made during a call."""
+    pass_on: Callable[[bytes], None]
+    """Has a message sent (`Exchange.tell`) that nobody waits for."""
+
+
 class Exchange:
     """Plain requests to one server. Made by `open_exchange`; its owner closes it."""
-
-    speaks_both_eras = False
-    """Whether it can do without headers, sessions and a stream that a 2025 server speaks on."""
 
     def __init__(self, server: str, pool: Pool, head: str) -> None:
         """`head` is the beginning of every request, without its last line break."""
@@ -107,6 +136,18 @@ class Exchange:
         self._known: dict[tuple[tuple[str, str], ...], bytes] = {}
         self._last = 0
         self._writer = RequestWriter()
+        self._joined: Joined | None = None
+        self._passing = anyio.Semaphore(MAX_IN_PASSING)
+
+    @property
+    def speaks_both_eras(self) -> bool:
+        """Whether requests to a 2025 server may go by it too."""
+        return self._joined is not None
+
+    def join(self, session: Joined) -> None:
+        """From now on requests are part of this session, and answered as by a 2025 server."""
+        self._joined = session
+        self._last = max(self._last, FIRST_NUMBER - 1)
 
     def close(self) -> None:
         """End every connection."""
@@ -120,16 +161,19 @@ class Exchange:
         hear: Hear,
         progress: Progress | None = None,
         meta: JsonMapping | None = None,
+        ctx: CallContext | None = None,
     ) -> JsonObject | None:
         """The result of one request, or `None` where the SDK's transport must do it; then the server has not taken it.
 
-        `meta` is what is to stand in the parameters as `_meta`, encoded once for all requests in a row that have the same object.
+        `meta` is what is to stand in the parameters as `_meta`, encoded once for all requests in a row that have the same object; `ctx` is
+        the call of a request in a 2025 session, whose server may ask something on the way. Cancelling it cancels it at the server.
 
         Raises:
             RpcError: An error came back, or stands in for an answer (`http`).
             ToolFailed: The parameters cannot be sent.
         """
-        fields = self._fields(headers)
+        joined = self._joined
+        fields = self._fields(headers if joined is None else {**headers, **joined.headers})
         if fields is None:
             return None
         self._last = number = self._last + 1
@@ -143,14 +187,32 @@ class Exchange:
             if 300 <= answer.status < 400:
                 return None
             if answer.stream is not None:
-                return await self._streamed(answer.stream, number, hear)
+                return await self._streamed(answer.stream, number, hear, ctx)
             return self._settle(answer, number)
+        except CANCELLED:
+            if joined is not None:
+                joined.pass_on(cancellation(number))
+            raise
         except TooLarge:
             raise RpcError(TOO_LARGE, too_large(self._pool.max_body_bytes)) from None
         except UpstreamUnavailable as error:
             raise RpcError(NOT_SENT, str(error)) from None
         except UpstreamLost as error:
             raise RpcError(LOST, f"connection lost: {error}") from None
+
+    async def tell(self, message: bytes) -> None:
+        """Have a 2025 server take what has no answer; one that does not take it in time goes without."""
+        fields = self._fields(self._joined.headers) if self._joined is not None else None
+        if fields is None:
+            return
+        async with self._passing:
+            with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
+                try:
+                    answer = await self._pool.send(b"%s\r\ncontent-length: %d\r\n\r\n%s" % (fields, len(message), message))
+                    if answer.stream is not None:
+                        answer.stream.close()
+                except (UpstreamLost, UpstreamUnavailable) as error:
+                    logger.debug("%s: not taken: %s", self._server, error)
 
     def _fields(self, headers: Mapping[str, str]) -> bytes | None:
         """The head of a request but its length; `None` where a value is none that goes out as it is."""
@@ -174,9 +236,12 @@ class Exchange:
         kind = headers.get(b"content-type", b"").lower()
         is_json = kind.startswith(b"application/json")
         if status >= 400:
+            body = b"".join(self._read(answer))
+            if self._joined is not None and "mcp-session-id" in self._joined.headers and is_session_gone(status, body):
+                raise RpcError(SESSION_GONE, NO_SESSION)
             said = None
             with contextlib.suppress(RpcError):
-                said = error_of(_decoded(b"".join(self._read(answer)))) if is_json else None
+                said = error_of(_decoded(body)) if is_json else None
             if said is not None:
                 raise said
             if status == 404:
@@ -214,8 +279,25 @@ class Exchange:
             raise RpcError(TOO_LARGE, too_large(limit))
         return [body]
 
-    async def _streamed(self, stream: Stream, number: int, hear: Hear) -> JsonObject:
-        """The answer at the end of an event stream."""
+    async def _streamed(self, stream: Stream, number: int, hear: Hear, ctx: CallContext | None) -> JsonObject:
+        """The answer at the end of an event stream; that of a 2025 server may break off and be taken up again."""
+        while True:
+            try:
+                found = await self._answer_in(stream, number, hear, ctx)
+            except TooLarge:
+                raise
+            except UpstreamLost:
+                found = None
+                if self._joined is None or not stream.last_id:
+                    raise
+            if found is not None:
+                return found
+            if self._joined is None or not stream.last_id:
+                raise RpcError(CONNECTION_CLOSED, "SSE stream ended without a response")
+            await own_task()
+            stream = await self._taken_up(stream, self._joined)
+
+    async def _answer_in(self, stream: Stream, number: int, hear: Hear, ctx: CallContext | None) -> JsonObject | None:
         try:
             while data := await stream.message():
                 try:
@@ -228,24 +310,40 @@ class Exchange:
                 if (error := error_of(message)) is not None:
                     raise error
                 await own_task()
-                await self._heard(message, hear)
+                await self._heard(message, hear, ctx)
         except BaseException:
             stream.close()
             raise
         finally:
             stream.leave()
+        return None
+
+    async def _taken_up(self, stream: Stream, joined: Joined) -> Stream:
+        """The rest of a stream that ended before its answer (2025-11-25: Streamable HTTP, Resumability)."""
+        headers = {**joined.headers, "last-event-id": stream.last_id.decode("latin-1")}
+        fields = self._fields(headers)
+        for _ in range(RESUME_ATTEMPTS if fields is not None else 0):
+            await anyio.sleep(stream.retry_seconds)
+            with contextlib.suppress(UpstreamUnavailable, UpstreamLost):
+                answer = await self._pool.send(b"GET%s\r\n\r\n" % cast("bytes", fields).removeprefix(b"POST"))
+                if answer.stream is not None:
+                    return answer.stream
         raise RpcError(CONNECTION_CLOSED, "SSE stream ended without a response")
 
-    async def _heard(self, message: JsonValue, hear: Hear) -> None:
-        """A notification; a request has no place on the stream of a modern server, and gets no answer."""
+    async def _heard(self, message: JsonValue, hear: Hear, ctx: CallContext | None) -> None:
+        """A notification, or a request of a 2025 server's; on the stream of a modern one that has no place, and gets no answer."""
         if not isinstance(message, dict):
             return
-        fields = cast("JsonMapping", message)
+        fields = cast("JsonObject", message)
         method, params = fields.get("method"), fields.get("params")
-        if not isinstance(method, str) or "id" in fields:
-            logger.debug("%s: a message without a place in a modern answer was dropped", self._server)
-            return
-        await hear(method, cast("JsonMapping", params) if isinstance(params, dict) else {})
+        if not isinstance(method, str) or not isinstance(params, dict | None):
+            logger.debug("%s: a message without a place in an answer was dropped", self._server)
+        elif "id" not in fields:
+            await hear(method, cast("JsonMapping", params or {}))
+        elif self._joined is not None:
+            self._joined.take(fields, ctx)
+        else:
+            logger.debug("%s: a request in an answer was dropped, as modern servers ask in results", self._server)
 
 
 def _hearing(number: int, progress: Progress, hear: Hear) -> Hear:
@@ -310,6 +408,12 @@ class RequestWriter:
             self._encoded = b'"_meta":%s}}' % encode_message(meta)
             self._meta = meta
         return start, memoryview(body)[:-1], b"," + self._encoded if params else self._encoded
+
+
+def cancellation(number: int) -> bytes:
+    """What tells a server that a request of ours is not waited for any more."""
+    params = {"requestId": number, "reason": "caller cancelled"}
+    return json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}, separators=(",", ":")).encode()
 
 
 def _decoded(data: bytes) -> JsonValue:

@@ -24,19 +24,29 @@ from gateway.egress.transport import build_transport
 from gateway.errors import AuthNeeded, GatewayError, StorageError, UpstreamError, UpstreamUnavailable
 from gateway.json_types import JsonObject, JsonValue
 from gateway.upstream.credentials import Credentials
-from gateway.upstream.standins import FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED, too_large, turned_away
+from gateway.upstream.standins import (
+    ACKNOWLEDGE_SECONDS,
+    FORBIDDEN,
+    LOST,
+    MAX_IN_PASSING,
+    NO_SESSION,
+    NOT_SENT,
+    RESUME_ATTEMPTS,
+    SESSION_GONE,
+    TOO_LARGE,
+    UNAUTHORIZED,
+    is_session_gone,
+    too_large,
+    turned_away,
+)
 
 logger = logging.getLogger(__name__)
 
 MAX_CHALLENGE_CHARS = 4096
 """Of a `WWW-Authenticate` header that is read."""
 
-ACKNOWLEDGE_SECONDS = 5.0
-"""Time for the server to take what has no answer: a notification, an answer of ours, the end of a session. The SDK sends those one
-after the other and everything else after them, so one that is never taken would hold up every call of the session."""
-
-MAX_IN_PASSING = 64
-"""Cancellations and answers of ours on their way to one server, for which nothing waits; further ones wait for each other."""
+SESSION_HEADERS = ("mcp-session-id", "mcp-protocol-version", "cookie")
+"""What makes a request part of a 2025 session: its id, and the cookies by which a balancer finds the server that knows it."""
 
 HEAD_BYTES = 256
 """Of a message, enough to see what it is: the SDK writes `jsonrpc`, `id` and `method` first."""
@@ -50,9 +60,6 @@ gives up after two attempts, and a 2025 server would tell nothing any more for a
 
 MAX_RELISTEN_SECONDS = 30.0
 """Longest wait between attempts to listen."""
-
-RESUME_ATTEMPTS = 4
-"""Of a stream that is taken up again (`Last-Event-ID`), which may be one call's."""
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 """Time for TCP and TLS; the deadline of the call itself is the gate's."""
@@ -172,8 +179,12 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 class SteadyTransport(httpx2.AsyncBaseTransport):
     """Wraps the real transport of one server; owns and closes it. Entered, it delivers in passing what nothing has to wait for."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, *, server: str, max_body_bytes: int) -> None:
+    def __init__(
+        self, inner: httpx2.AsyncBaseTransport, *, server: str, max_body_bytes: int, up: Callable[[Mapping[str, str]], None] | None = None
+    ) -> None:
+        """`up` is told when the server knows that a 2025 session is up, and by which headers its requests are known."""
         self._inner = inner
+        self._up = up
         self._server = server
         self._max_body_bytes = max_body_bytes
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -220,7 +231,10 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         if request.method == "DELETE" or (request.method == "POST" and _has_no_answer(request)):
             try:
                 with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
-                    return await self._deliver(request)
+                    response = await self._deliver(request)
+                    if self._up is not None and response.is_success and b'"method":"notifications/initialized"' in _head(request):
+                        self._up({name: request.headers[name] for name in SESSION_HEADERS if name in request.headers})
+                    return response
             finally:
                 self._let_go(request)
             return self._stand_in(request, LOST, "not taken in time", httpx2.ReadTimeout("not taken in time", request=request))
@@ -333,17 +347,15 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
     async def _session_gone(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response | None:
         """Our answer where the status says that the request was not taken because its session is unknown."""
         status = response.status_code
-        if status == 404:
-            return _json_rpc_error(request, SESSION_GONE, "the server no longer knows our session")
         body = b""
-        if isinstance(response.stream, httpx2.AsyncByteStream):
+        if status == 400 and isinstance(response.stream, httpx2.AsyncByteStream):
             with contextlib.suppress(httpx2.TransportError, httpx2.StreamError):
                 async for chunk in response.stream:
                     body += chunk
                     if len(body) > MAX_REFUSAL_BYTES:
                         break
-        if b"session id" in body.lower():  # what servers of the TypeScript SDK say instead of 404
-            return _json_rpc_error(request, SESSION_GONE, "the server no longer knows our session")
+        if is_session_gone(status, body):
+            return _json_rpc_error(request, SESSION_GONE, NO_SESSION)
         headers = {"content-type": response.headers.get("content-type", "")}
         return httpx2.Response(status, headers=headers, content=body, request=request)
 
@@ -396,13 +408,19 @@ def _json_rpc_error(request: httpx2.Request, code: int, message: str, data: Json
 
 
 def build_http_client(
-    server: str, url: str, headers: Mapping[str, str], credentials: Credentials | None, *, max_body_bytes: int
+    server: str,
+    url: str,
+    headers: Mapping[str, str],
+    credentials: Credentials | None,
+    *,
+    max_body_bytes: int,
+    up: Callable[[Mapping[str, str]], None] | None = None,
 ) -> httpx2.AsyncClient:
-    """A client for one server over streamable HTTP; enter and leave it with the connection.
+    """A client for one server over streamable HTTP (`up`: see `SteadyTransport`); enter and leave it with the connection.
 
     Reads have no timeout of their own: a stream may be silent for long, and every call has a deadline above this.
     """
-    transport = SteadyTransport(_transport(server, url, credentials), server=server, max_body_bytes=max_body_bytes)
+    transport = SteadyTransport(_transport(server, url, credentials), server=server, max_body_bytes=max_body_bytes, up=up)
     return _client(transport, headers, httpx2.Timeout(CONNECT_TIMEOUT_SECONDS, read=None, write=60.0, pool=None))
 
 

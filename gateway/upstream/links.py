@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.abc
 
-from gateway.errors import ToolFailed
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.protocol import INTERNAL_ERROR, RpcError
 from gateway.sdk import load
-from gateway.upstream.exchange import Exchange, encode_message, report
+from gateway.upstream.desk import Desk
+from gateway.upstream.exchange import Exchange, Joined, report
 from gateway.upstream.link import Streams, Taker
 from gateway.upstream.pipe import Pipe, PipeExchange
 
@@ -22,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
 
-logger = logging.getLogger(__name__)
+OnSession = Callable[[Mapping[str, str]], None]
+"""Told of a 2025 session that is up: the headers of its requests."""
 
 
 class StreamLink:
@@ -44,19 +43,37 @@ class StreamLink:
 
 
 class HttpLink:
-    """Streamable HTTP: there is no connection but for each request, and it never ends by itself."""
+    """Streamable HTTP: there is no connection but for each request, and it never ends by itself.
 
-    def __init__(self, exchange: Exchange, open_streams: Callable[[], AbstractAsyncContextManager[Streams]]) -> None:
+    A 2025 session is begun and ended by the SDK's transport, and heard on its stream; the exchange takes part in it once it is up.
+    """
+
+    def __init__(self, exchange: Exchange, open_streams: Callable[[OnSession], AbstractAsyncContextManager[Streams]]) -> None:
         self.exchange = exchange
         self._open_streams = open_streams
+        self._desk: Desk | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
 
     async def serve(self, taker: Taker) -> None:
-        """Nothing comes but in answers."""
-        await anyio.sleep_forever()
+        """Nothing comes but in answers; what is asked in those of a 2025 session is answered here."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks, self._desk = tasks, Desk(taker, tasks, self.exchange.tell)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self._tasks = None
 
     def widen(self) -> AbstractAsyncContextManager[Streams]:
         """Open the SDK's transport beside the exchange."""
-        return self._open_streams()
+        return self._open_streams(self._join)
+
+    def _join(self, headers: Mapping[str, str]) -> None:
+        if self._desk is not None:
+            self.exchange.join(Joined(headers, self._desk.take, self._pass_on))
+
+    def _pass_on(self, message: bytes) -> None:
+        if self._tasks is not None:
+            self._tasks.start_soon(self.exchange.tell, message)
 
 
 class PipeLink:
@@ -72,11 +89,11 @@ class PipeLink:
     async def serve(self, taker: Taker) -> None:
         """Hand on what is no answer to a call of the exchange, until the child's output ends."""
         async with anyio.create_task_group() as tasks:
-            desk = _Desk(self._pipe, taker, tasks)
+            desk = Desk(taker, tasks, self._answer)
 
             async def take(message: JsonObject) -> None:
                 method = message.get("method")
-                if method == "notifications/progress" and desk.tells_progress(message.get("params") or {}):
+                if method == "notifications/progress" and self._tells_progress(message.get("params") or {}, tasks):
                     return
                 if self._out is not None:
                     await self._out(message)
@@ -88,6 +105,17 @@ class PipeLink:
             finally:
                 self._end_out()
             tasks.cancel_scope.cancel()
+
+    async def _answer(self, line: bytes) -> None:
+        with suppress(anyio.BrokenResourceError):
+            await self._pipe.answer(line)
+
+    def _tells_progress(self, params: JsonMapping, tasks: anyio.abc.TaskGroup) -> bool:
+        """Pass progress on, if it is that of a call of the exchange."""
+        progress = self._pipe.progress_of(params)
+        if progress is not None:
+            tasks.start_soon(report, params, progress)
+        return progress is not None
 
     @asynccontextmanager
     async def widen(self) -> AsyncGenerator[Streams]:
@@ -101,57 +129,3 @@ class PipeLink:
             if not self._pipe.is_open:
                 out.close()
             yield read, PipeWriter(self._pipe)
-
-
-class _Desk:
-    """Takes what a child says by itself, as the SDK's dispatcher does: each in a task of its own."""
-
-    def __init__(self, pipe: Pipe, taker: Taker, tasks: anyio.abc.TaskGroup) -> None:
-        self._pipe = pipe
-        self._taker = taker
-        self._tasks = tasks
-        self._answering: dict[int | str, anyio.CancelScope] = {}
-
-    def tells_progress(self, params: JsonMapping) -> bool:
-        """Pass progress on, if it is that of a call of the exchange."""
-        progress = self._pipe.progress_of(params)
-        if progress is not None:
-            self._tasks.start_soon(report, params, progress)
-        return progress is not None
-
-    def take(self, message: JsonObject) -> None:
-        """Take a request or a notification; an answer that nobody waits for is dropped."""
-        method, said = message.get("method"), message.get("id")
-        params = cast("JsonMapping", message.get("params") or {})
-        if not isinstance(method, str):
-            logger.debug("an answer that nobody waits for was dropped")
-        elif isinstance(said, int | str):
-            self._tasks.start_soon(self._answer, said, method, params)
-        else:
-            taken_back = params.get("requestId") if method == "notifications/cancelled" else None
-            if isinstance(taken_back, int | str) and (scope := self._answering.get(taken_back)) is not None:
-                scope.cancel()
-            self._tasks.start_soon(self._taker.hear, method, params, None)
-
-    async def _answer(self, said: int | str, method: str, params: JsonMapping) -> None:
-        message: JsonObject = {"jsonrpc": "2.0", "id": said}
-        with anyio.CancelScope() as scope:
-            self._answering[said] = scope
-            try:
-                message["result"] = await self._taker.answer(method, params, None)
-            except RpcError as error:
-                message["error"] = _error(error)
-        if self._answering.get(said) is scope:  # and not that of another under the same id
-            del self._answering[said]
-        if len(message) == 2:
-            return  # taken back: it gets no answer
-        try:
-            line = encode_message(message)
-        except ToolFailed:
-            line = encode_message({"jsonrpc": "2.0", "id": said, "error": _error(RpcError(INTERNAL_ERROR, "The answer is no JSON."))})
-        with suppress(anyio.BrokenResourceError):
-            await self._pipe.answer(line)
-
-
-def _error(error: RpcError) -> JsonObject:
-    return {"code": error.code, "message": error.message, **({} if error.data is None else {"data": error.data})}

@@ -29,7 +29,7 @@ from gateway.protocol import CONNECTION_CLOSED, RpcError
 from gateway.tools.base import Received
 from gateway.tools.verbatim import decode
 from gateway.tools.waits import PlainWait, own_task
-from gateway.upstream.exchange import Progress, RequestWriter, encode_message, error_of
+from gateway.upstream.exchange import FIRST_NUMBER, Progress, RequestWriter, cancellation, encode_message, error_of
 from gateway.upstream.standins import TOO_LARGE, too_large
 
 logger = logging.getLogger(__name__)
@@ -45,9 +45,6 @@ MAX_WAITING = 64
 
 MAX_UNREAD = 64
 """Answers to requests of the child that wait until it reads; further ones are dropped."""
-
-FIRST_NUMBER = 1_000_000_001
-"""Ids of the exchange's requests begin here: the SDK's dispatcher, which counts from one on the same pipe, does not come so far."""
 
 HEARD_TURNS = 3
 """Turns of the event loop after which a message that was given away is being handled."""
@@ -463,9 +460,8 @@ class PipeExchange:
             await self._pipe.write(encode_message({"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})}))
 
     def _cancel(self, number: int) -> None:
-        params = {"requestId": number, "reason": "caller cancelled"}
         with contextlib.suppress(anyio.BrokenResourceError):  # it is gone, and the call with it
-            self._pipe.write_now([json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).encode()])
+            self._pipe.write_now([cancellation(number)])
 
 
 def _number(said: JsonValue) -> int:

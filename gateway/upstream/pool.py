@@ -51,6 +51,11 @@ LONG_BYTES = 65_536
 HIGH_WATER_BYTES = 1_048_576
 """Of messages nobody has taken yet; reading pauses beyond."""
 
+RETRY_SECONDS = 1.0
+"""Before a stream is taken up again whose server does not say when, which may say something within these."""
+
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 60.0
+
 DRAIN_SECONDS = 1.0
 """For the end of a stream whose last message has come; then the connection is closed instead of kept."""
 
@@ -100,6 +105,17 @@ class Stream:
         if was_full and not self.is_full and self._line is not None:
             self._line.read_on()
         return data
+
+    @property
+    def last_id(self) -> bytes:
+        """As `Events.last_id`."""
+        return self._events.last_id
+
+    @property
+    def retry_seconds(self) -> float:
+        """Before it may be taken up again."""
+        said = self._events.retry_seconds
+        return RETRY_SECONDS if said is None else min(max(said, MIN_RETRY_SECONDS), MAX_RETRY_SECONDS)
 
     def leave(self) -> None:
         """Nothing more is wanted: the connection is kept if the end comes at once, else closed."""

@@ -257,6 +257,9 @@ class Session:
         exchange, ctx = self.exchange, envelope.ctx
         if exchange is None or not self._is_plain or not (exchange.speaks_both_eras or self.is_modern):
             return None
+        is_piped = isinstance(exchange, PipeExchange)
+        if ctx is not None and ctx.wants_progress and not is_piped and not self.is_modern:
+            return None  # a 2025 server may tell it on the stream that the SDK hears
         if (ctx is None or ctx.late_clock is None) and is_traced():
             return None
 
@@ -264,15 +267,15 @@ class Session:
             raise self._gone()
         progress = _Telling(self.server, ctx) if ctx is not None and ctx.wants_progress else None
         key = 0
+        if ctx is not None and (is_piped or not self.is_modern):
+            key = id(envelope)
+            self._running[key] = ctx  # what the server says meanwhile may not name the call it is for
         try:
-            if isinstance(exchange, PipeExchange):
-                if ctx is not None:
-                    key = id(envelope)
-                    self._running[key] = ctx  # what the server says meanwhile does not name the call it is for
+            if is_piped:
                 result = await exchange.request(method, params, progress, meta)
             else:
                 headers = self._headers(method, params, envelope)
-                result = await exchange.request(method, params, headers, partial(self._hear_for, ctx), progress, meta)
+                result = await exchange.request(method, params, headers, partial(self._hear_for, ctx), progress, meta, ctx)
             if progress is not None:
                 await progress.told()
         except RpcError as error:

@@ -40,6 +40,19 @@ MAX_RETRY_SECONDS = 300.0
 """Longest wait a server may ask for; after it one call tries again."""
 
 
+ACKNOWLEDGE_SECONDS = 5.0
+"""Time for a 2025 server to take what has no answer: a notification, an answer of ours, the end of a session. The SDK sends those one
+after the other and everything else after them, so one that is never taken would hold up every call of the session."""
+
+MAX_IN_PASSING = 64
+"""Cancellations and answers of ours on their way to one server, for which nothing waits; further ones wait for each other."""
+
+RESUME_ATTEMPTS = 4
+"""Of a stream that is taken up again (`Last-Event-ID`), which may be one call's."""
+
+NO_SESSION = "the server no longer knows our session"
+
+
 class TooLarge(UpstreamLost):
     """The body of an answer is larger than is taken."""
 
@@ -53,6 +66,11 @@ def turned_away(server: str, status: int, retry_after: str) -> RpcError | None:
         seconds = _retry_after(retry_after)
         return RpcError(BUSY, f"it answered {status} and wants to be left alone for {seconds:g} s", seconds)
     return None
+
+
+def is_session_gone(status: int, body: bytes) -> bool:
+    """Whether an answer within a 2025 session says that it was not taken, as the session is unknown."""
+    return status == 404 or (status == 400 and b"session id" in body.lower())  # which servers of the TypeScript SDK say instead
 
 
 def too_large(limit: int) -> str:

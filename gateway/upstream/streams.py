@@ -13,15 +13,16 @@ from gateway.config.models import HttpServer, SseServer
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.http import build_http_client, build_sse_client
 from gateway.upstream.link import Streams
+from gateway.upstream.links import OnSession
 
 
 @asynccontextmanager
 async def open_streamable(
-    server: str, entry: HttpServer, credentials: Credentials | None, *, max_message_bytes: int
+    server: str, entry: HttpServer, credentials: Credentials | None, *, max_message_bytes: int, up: OnSession | None = None
 ) -> AsyncGenerator[Streams]:
-    """Streamable HTTP, both eras."""
+    """Streamable HTTP, both eras; `up` is told of a 2025 session."""
     async with (
-        build_http_client(server, entry.url, entry.headers, credentials, max_body_bytes=max_message_bytes) as client,
+        build_http_client(server, entry.url, entry.headers, credentials, max_body_bytes=max_message_bytes, up=up) as client,
         streamable_http_client(entry.url, http_client=client, max_sse_event_size=max_message_bytes) as streams,
     ):
         yield streams

@@ -19,7 +19,7 @@ from gateway.upstream.children import ChildProcesses, Holder
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.exchange import open_exchange
 from gateway.upstream.link import Link, Streams
-from gateway.upstream.links import HttpLink, StreamLink
+from gateway.upstream.links import HttpLink, OnSession, StreamLink
 from gateway.upstream.stdio import ChildLog, open_stdio
 
 MAX_MESSAGE_BYTES = 67_108_864
@@ -77,14 +77,16 @@ async def open_transport(
     if isinstance(entry, HttpServer) and is_direct:
         exchange = open_exchange(server, entry, credentials, max_body_bytes=MAX_MESSAGE_BYTES)
         if exchange is not None:
-            yield HttpLink(exchange, lambda: _open_streams(server, entry, credentials))
+            yield HttpLink(exchange, lambda up: _open_streams(server, entry, credentials, up))
             return
     async with _open_streams(server, entry, credentials) as streams:
         yield StreamLink(streams)
 
 
 @asynccontextmanager
-async def _open_streams(server: str, entry: HttpServer | SseServer, credentials: Credentials | None) -> AsyncGenerator[Streams, None]:
+async def _open_streams(
+    server: str, entry: HttpServer | SseServer, credentials: Credentials | None, up: OnSession | None = None
+) -> AsyncGenerator[Streams, None]:
     await load("gateway.upstream.streams")
     from gateway.upstream.streams import open_sse, open_streamable
 
@@ -92,7 +94,7 @@ async def _open_streams(server: str, entry: HttpServer | SseServer, credentials:
     if isinstance(entry, SseServer):
         way = open_sse(server, entry, credentials)
     else:
-        way = open_streamable(server, entry, credentials, max_message_bytes=MAX_MESSAGE_BYTES)
+        way = open_streamable(server, entry, credentials, max_message_bytes=MAX_MESSAGE_BYTES, up=up)
     async with way as streams:
         yield streams
 

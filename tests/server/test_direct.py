@@ -397,7 +397,7 @@ async def test_a_body_in_parts_or_over_the_limit_is_read_as_the_sdk_reads_it(tmp
 
 async def test_a_slow_call_runs_once_and_is_answered_by_the_longer_path(tmp_path: Path) -> None:
     async with standing(tmp_path) as house:
-        house.echo.seconds = HAND_ON_SECONDS + 0.05
+        house.echo.seconds = HAND_ON_SECONDS + 0.5
         status, _, message = await same(house, heads(), json.dumps(request()).encode(), direct=False)
         assert (status, message["result"]["content"]) == (200, [TEXT])
 
@@ -526,7 +526,7 @@ async def test_a_session_that_was_ended_is_not_found_by_either_path(tmp_path: Pa
 async def test_a_slow_call_in_a_session_runs_once_and_is_answered_by_the_longer_path(tmp_path: Path) -> None:
     async with standing(tmp_path) as house:
         session = await open_session(house)
-        house.echo.seconds = HAND_ON_SECONDS + 0.05
+        house.echo.seconds = HAND_ON_SECONDS + 0.5
         status, _, message = await same(house, old_heads(session), json.dumps(old_request()).encode(), direct=False)
         assert (status, message["result"]["content"]) == (200, [TEXT])
 
