@@ -42,23 +42,24 @@ async def open_stdio(
 ) -> AsyncGenerator[Link, None]:
     """Start the child and yield the link to it, by the SDK only without `is_direct`; leaving stops it and everything it started.
 
-    With `children` it also ends when the gateway is killed.
+    With `children` it also ends when the gateway is killed, and is told which gateways it comes from.
 
     Raises:
         UpstreamUnavailable: The program cannot be started.
     """
+    lineage = {} if children is None else children.lineage(server)
     if sys.platform == "win32":
         await load("mcp.client.stdio")
         from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 
-        env = {**get_default_environment(), **entry.env}
+        env = {**get_default_environment(), **entry.env, **lineage}
         parameters = StdioServerParameters(command=entry.command, args=list(entry.args), env=env, cwd=entry.cwd)
         async with stdio_client(parameters) as streams:
             yield StreamLink(streams)
         return
     # What begins like this is a function that an old shell exported, and would be run.
     ours = {name: value for name in _INHERITED if (value := os.environ.get(name)) is not None and not value.startswith("()")}
-    env = {**ours, **entry.env}
+    env = {**ours, **entry.env, **lineage}
     how: dict[str, Any] = {"env": env, "cwd": entry.cwd, "start_new_session": True}
     try:
         transport, pipe = await asyncio.get_running_loop().subprocess_exec(

@@ -130,7 +130,7 @@ def test_stdio_keeps_stdout_for_the_protocol_and_ends_with_its_client(tmp_path: 
 @pytest.mark.fault(25)
 def test_a_client_that_reads_nothing_does_not_keep_it_from_ending(tmp_path: Path, era: str, how: str) -> None:
     write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, storage={"dir": "state"})
-    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
     params: dict[str, Any] = {"name": "up__big", "arguments": {"bytes": 60_000}, **({"_meta": meta} if era == "2026" else {})}
     said: list[dict[str, Any]] = [] if era == "2026" else [HELLO, {"jsonrpc": "2.0", "method": "notifications/initialized"}]
     said += [{"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params} for number in range(2, 9)]
