@@ -8,6 +8,7 @@ left in reverse.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -138,7 +139,7 @@ class Gateway:
         self._stack.push_async_callback(records.aclose)
         self._local = LocalSources(hosts, self, self._all_models, records, state.path, self.events)
         services = self._asking(records)
-        children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes))
+        children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes, _mark(own_id, self.loaded)))
         client: JsonObject = {"name": config.server.name, "version": __version__}
         await self._stack.enter_async_context(hosts)
         own_turnover = await self._local.prepare(self.loaded)
@@ -497,6 +498,11 @@ class Gateway:
             away=away,
         )
         await serve_http(endpoint, app, on_ready)
+
+
+def _mark(own_id: str, loaded: LoadedConfig) -> str:
+    """What tells processes of this gateway from those of others of the installation."""
+    return hashlib.sha256(f"{own_id} {loaded.path or loaded.base_dir}".encode()).hexdigest()[:32]
 
 
 def _schemas(definitions: Sequence[JsonObject]) -> dict[str, JsonValue]:

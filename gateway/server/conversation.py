@@ -82,7 +82,8 @@ class Conversation:
             scope.cancel()
         if self._lines is not None:
             await self._lines.aclose()
-            await self._over.wait()
+            with anyio.move_on_after(END_SECONDS):  # a client that does not read holds up what is said to it
+                await self._over.wait()
         handed = self._server.calls.handed
         while handed:
             await handed.popitem()[1].end()

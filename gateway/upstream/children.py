@@ -1,14 +1,18 @@
-"""`ChildProcesses`: the server processes of one gateway. How many there may be, and that none outlives the gateway.
+"""`ChildProcesses`: the server processes of one gateway. How many there may be, that none outlives the gateway, and none starts it again.
 
 Shared processes and those of single callers count alike; where all places are taken, the one unused longest makes room.
 A gateway that is killed cannot clean up, so a small shell of our own watches over it: it holds the end of a pipe that only
 the gateway writes to, and when that breaks it ends the process groups it was told of. That covers grandchildren and works on
 every POSIX system; what leaves its process group on purpose (a daemon) is out of reach. Windows has job objects of the SDK.
+
+A gateway that starts itself, maybe through others, would do so without end. So each process is told which gateways it comes from
+(`LINEAGE_VARIABLE`), and a gateway that finds itself there starts none.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -19,11 +23,15 @@ import anyio
 import anyio.abc
 
 from gateway.errors import UpstreamUnavailable
+from gateway.upstream.hop import MAX_HOPS
 
 logger = logging.getLogger(__name__)
 
 PLACE_SECONDS = 10.0
 """How long a start waits for a place: an idle process takes up to three grace times to leave."""
+
+LINEAGE_VARIABLE = "MOONGATE_LINEAGE"
+"""Environment of a server process: the marks of the gateways that started each other down to it, oldest first."""
 
 _WATCH = """
 groups=
@@ -56,9 +64,11 @@ class Holder(Protocol):
 class ChildProcesses:
     """Enter it before the first server starts; leave it after the last one stopped."""
 
-    def __init__(self, limit: int) -> None:
-        """At most `limit` processes at once. No side effects."""
+    def __init__(self, limit: int, mark: str) -> None:
+        """At most `limit` processes at once; `mark` is the same in every process of this gateway. No side effects."""
         self._limit = limit
+        self._mark = mark
+        self._lineage = os.environ.get(LINEAGE_VARIABLE, "").split()
         self._holders: list[Holder] = []
         self._leaving: list[Holder] = []
         self._changed = anyio.Event()
@@ -75,6 +85,20 @@ class ChildProcesses:
         if watch is not None:
             with anyio.CancelScope(shield=True), anyio.move_on_after(PLACE_SECONDS):
                 await watch.aclose()
+
+    def lineage(self, server: str) -> dict[str, str]:
+        """What the environment of a process says of where it comes from.
+
+        Raises:
+            UpstreamUnavailable: It would be started in a circle of gateways, or by too many that start each other.
+        """
+        if self._mark in self._lineage:
+            why = "this gateway was started by itself, so its servers would start it again without end"
+            raise UpstreamUnavailable(f"Server {server!r} is not started: {why}.", server=server)
+        if len(self._lineage) >= MAX_HOPS:
+            why = f"{len(self._lineage)} gateways started each other already; at most {MAX_HOPS} are allowed"
+            raise UpstreamUnavailable(f"Server {server!r} is not started: {why}.", server=server)
+        return {LINEAGE_VARIABLE: " ".join([*self._lineage, self._mark])}
 
     @asynccontextmanager
     async def place(self, server: str, holder: Holder) -> AsyncGenerator[None, None]:

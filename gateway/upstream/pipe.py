@@ -25,7 +25,7 @@ import anyio.lowlevel
 from pydantic_core import from_json
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.protocol import CONNECTION_CLOSED, RpcError
+from gateway.protocol import CONNECTION_CLOSED, PARSE_ERROR, RpcError
 from gateway.tools.base import Received
 from gateway.tools.verbatim import decode
 from gateway.tools.waits import PlainWait, own_task
@@ -48,6 +48,9 @@ MAX_UNREAD = 64
 
 HEARD_TURNS = 3
 """Turns of the event loop after which a message that was given away is being handled."""
+
+LAST_WORDS_SECONDS = 0.5
+"""What a child said that has ended is there by then, though others that it started may hold its streams open for ever."""
 
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")'
 _HEAD_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*,(?!\s*"method")')
@@ -134,6 +137,7 @@ class Pipe(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         """It is gone."""
         self.ended.set()
+        asyncio.get_running_loop().call_later(LAST_WORDS_SECONDS, self._end_output)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """All is over."""
@@ -241,10 +245,12 @@ class Pipe(asyncio.SubprocessProtocol):
         if not line.strip():
             return
         message = to_message(line)
-        if message is None:
-            self._complain("a line that is not JSON-RPC")
-        else:
+        if message is not None:
             self._hand_on(message)
+            return
+        self._complain("a line that is not JSON-RPC")
+        if self._calls and (number := _number(_id_of(line))) in self._calls:
+            self._answer(number, RpcError(PARSE_ERROR, "Failed to parse JSON response"))
 
     def _settle(self, line: bytes) -> bool:
         """Give an answer to the call that waits for it; whether it was one."""
@@ -290,11 +296,9 @@ class Pipe(asyncio.SubprocessProtocol):
     def _refuse(self, parts: list[bytes]) -> None:
         """A line that is too long: whoever waits for it as an answer is told so."""
         self._complain(f"a line of over {self._max_line_bytes} bytes")
-        ends = b"".join(parts)
-        found = _HEAD_ID.match(ends) or _TAIL_ID.search(ends)
-        if found is None:
+        said = _id_of(b"".join(parts))
+        if said is None:
             return
-        said: int | str = json.loads(found[1])
         error = RpcError(TOO_LARGE, too_large(self._max_line_bytes))
         if (number := _number(said)) in self._calls:
             self._answer(number, error)
@@ -469,6 +473,12 @@ def _number(said: JsonValue) -> int:
     if isinstance(said, str):
         return int(said) if said.isdecimal() and len(said) < 20 else -1
     return said if isinstance(said, int) and not isinstance(said, bool) else -1
+
+
+def _id_of(line: bytes) -> int | str | None:
+    """Which request a line answers that cannot be read, or not whole, as far as can be seen."""
+    found = _HEAD_ID.match(line) or _TAIL_ID.search(line)
+    return None if found is None else json.loads(found[1])
 
 
 def to_message(line: bytes) -> JsonObject | None:

@@ -29,6 +29,9 @@ __all__ = ["ChildLog", "open_stdio"]
 GRACE_SECONDS = 2.0
 """Time to leave after standard input closed, and again after SIGTERM; then SIGKILL."""
 
+LOOKS = 100
+"""How often in that time it is looked whether what the child started has left too, which nobody tells."""
+
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 """Variables of our environment that a child gets too; the SDK's choice."""
 
@@ -39,23 +42,24 @@ async def open_stdio(
 ) -> AsyncGenerator[Link, None]:
     """Start the child and yield the link to it, by the SDK only without `is_direct`; leaving stops it and everything it started.
 
-    With `children` it also ends when the gateway is killed.
+    With `children` it also ends when the gateway is killed, and is told which gateways it comes from.
 
     Raises:
         UpstreamUnavailable: The program cannot be started.
     """
+    lineage = {} if children is None else children.lineage(server)
     if sys.platform == "win32":
         await load("mcp.client.stdio")
         from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 
-        env = {**get_default_environment(), **entry.env}
+        env = {**get_default_environment(), **entry.env, **lineage}
         parameters = StdioServerParameters(command=entry.command, args=list(entry.args), env=env, cwd=entry.cwd)
         async with stdio_client(parameters) as streams:
             yield StreamLink(streams)
         return
     # What begins like this is a function that an old shell exported, and would be run.
     ours = {name: value for name in _INHERITED if (value := os.environ.get(name)) is not None and not value.startswith("()")}
-    env = {**ours, **entry.env}
+    env = {**ours, **entry.env, **lineage}
     how: dict[str, Any] = {"env": env, "cwd": entry.cwd, "start_new_session": True}
     try:
         transport, pipe = await asyncio.get_running_loop().subprocess_exec(
@@ -79,23 +83,24 @@ async def open_stdio(
 
 
 async def _stop(pipe: Pipe, group: int) -> None:
-    """Close its input, then SIGTERM, then SIGKILL the whole process group; every step is bounded."""
+    """Close its input, then SIGTERM, then SIGKILL the whole process group, in which it may have left others; every step is bounded."""
     pipe.close_input()
-    if await _left_within(GRACE_SECONDS, pipe):
-        _signal(group, signal.SIGTERM)  # what it left behind
-        return
-    _signal(group, signal.SIGTERM)
-    if not await _left_within(GRACE_SECONDS, pipe):
-        _signal(group, signal.SIGKILL)
-        await _left_within(GRACE_SECONDS, pipe)
-
-
-async def _left_within(seconds: float, pipe: Pipe) -> bool:
-    with anyio.move_on_after(seconds):
+    with anyio.move_on_after(GRACE_SECONDS):
         await pipe.ended.wait()
-    return pipe.ended.is_set()
+    if _signal(group, signal.SIGTERM):
+        for _ in range(LOOKS):
+            await anyio.sleep(GRACE_SECONDS / LOOKS)
+            if not _signal(group, 0):
+                break
+        else:
+            _signal(group, signal.SIGKILL)
+    with anyio.move_on_after(GRACE_SECONDS):
+        await pipe.ended.wait()
 
 
-def _signal(group: int, number: signal.Signals) -> None:
+def _signal(group: int, number: int) -> bool:
+    """Send it to every process of the group; whether there is one that takes it."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
+        return True
+    return False

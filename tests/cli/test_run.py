@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,6 +123,35 @@ def test_stdio_keeps_stdout_for_the_protocol_and_ends_with_its_client(tmp_path: 
         out, err = process.communicate(timeout=TIMEOUT_SECONDS)
         assert (process.returncode, out) == (0, "")
         assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("era", ["2025", "2026"])
+@pytest.mark.parametrize("how", ["it closes its end", "a signal"])
+@pytest.mark.fault(25)
+def test_a_client_that_reads_nothing_does_not_keep_it_from_ending(tmp_path: Path, era: str, how: str) -> None:
+    write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, storage={"dir": "state"})
+    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    params: dict[str, Any] = {"name": "up__big", "arguments": {"bytes": 60_000}, **({"_meta": meta} if era == "2026" else {})}
+    said: list[dict[str, Any]] = [] if era == "2026" else [HELLO, {"jsonrpc": "2.0", "method": "notifications/initialized"}]
+    said += [{"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params} for number in range(2, 9)]
+    with running("--stdio", cwd=tmp_path) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.writelines(json.dumps(message) + "\n" for message in said)
+        process.stdin.flush()
+        while unread(process.stdout.fileno()) < 50_000:
+            time.sleep(0.05)
+        if how == "a signal":
+            process.send_signal(signal.SIGTERM)
+        else:
+            process.stdin.close()
+        assert process.wait(timeout=TIMEOUT_SECONDS / 2) == 0
+        process.stdin.close()
+        process.stdin = None
+
+
+def unread(descriptor: int) -> int:
+    """Bytes that wait in a pipe."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 @pytest.mark.attack(4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
@@ -22,6 +23,7 @@ from tests.fakes.running import (
     wait_until_ready,
     write_config,
 )
+from tests.interaction.test_faults import marked, sources
 from tests.interaction.ways import Era, Way, connected
 
 pytestmark = pytest.mark.timeout(90)
@@ -85,6 +87,22 @@ async def test_two_gateways_that_list_each_other_settle_and_refuse_to_go_round(t
             refused = await client.call_tool("own__echo", {"text": "x"}, meta=via)
     assert refused.is_error
     assert "gateways" in text_of(refused)
+
+
+@pytest.mark.attack(35)
+async def test_a_gateway_that_starts_itself_over_stdio_does_so_once(tmp_path: Path) -> None:
+    marks = {name: f"{tmp_path}-{name}" for name in ("own", "me")}
+    start = ["-m", "gateway", "run", "--stdio", "--config", str(tmp_path / "gateway.json")]
+    circle = {"command": sys.executable, "args": start, "cwd": str(ROOT), "env": {"MARK": marks["me"]}}
+    own = {**upstream_stdio(), "env": {"MARK": marks["own"]}}
+    with gateway_http(tmp_path, {"mcpServers": {"own": own, "me": circle}, "server": {"startupTimeoutSeconds": 5}}) as url:
+        with anyio.fail_after(30):
+            while sources(url)["me"]["state"] != "ready":  # it has tried to start its servers by then
+                await anyio.sleep(0.1)
+        async with connected(Way("http", "modern", "own"), url) as (client, _):
+            assert text_of(await client.call_tool("own__echo", {"text": "fine"})) == "fine"
+        started = {name: len(marked(mark)) for name, mark in marks.items()}
+    assert started == {"own": 1, "me": 1}
 
 
 @pytest.mark.parametrize("way", ERAS, ids=str)

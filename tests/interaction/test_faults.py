@@ -199,14 +199,15 @@ async def test_a_stopped_gateway_takes_its_children_with_it(tmp_path: Path, stop
     entry = upstream_stdio()
     entry["args"] = [*entry["args"], "--tools", "1"]
     deaf = {**bad("deaf"), "env": {"MARK": marker}}
-    servers = {"good": {**entry, "env": {"MARK": marker}}, "deaf": deaf}
+    parent = {**bad("parent"), "env": {"MARK": marker}}
+    servers = {"good": {**entry, "env": {"MARK": marker}}, "deaf": deaf, "parent": parent}
     config = write_config(tmp_path, {"mcpServers": servers, "server": {"startupTimeoutSeconds": 0.1}})
     port = free_port()
     log = tmp_path / "gateway.log"
     with child("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(config), log=log) as process:
         wait_until_ready(process, f"http://127.0.0.1:{port}/health", log)
         with anyio.fail_after(20):
-            while len(marked(marker)) < 2:
+            while len(marked(marker)) < 4:  # the three, and the deaf child of `parent`
                 await anyio.sleep(0.05)
         process.send_signal(stop)
         with anyio.fail_after(20):
