@@ -1,4 +1,7 @@
-"""`Events`: takes a server-sent event stream apart as it comes. Only the data of `message` events; nothing is resumed."""
+"""`Events`: takes a server-sent event stream apart as it comes. Only the data of `message` events; nothing is resumed.
+
+An event without data says nothing: a server may begin a stream with one, to give its client a place to resume from (SEP-1699).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ class Events:
         self._max_bytes = max_bytes
         self._line: list[bytes] = []
         self._data: list[bytes] = []
-        self._size = 0
+        self._size = self._line_size = 0
+        """Of the data of this event, and of the line that is not whole."""
         self._is_message = True
         self._ended_in_return = False
 
@@ -31,23 +35,24 @@ class Events:
                 self._line.append(line)
                 line = b"".join(self._line)
                 self._line.clear()
+                self._line_size = 0
             if line:
                 self._take(line)
             else:
-                if self._data and self._is_message:
+                if self._size and self._is_message:
                     complete.append(b"\n".join(self._data))
                 self._data, self._size, self._is_message = [], 0, True
         if rest:
             self._line.append(rest)
-        self._size += len(rest)
-        self.is_too_large = self._size > self._max_bytes
+            self._line_size += len(rest)
+        self.is_too_large = self._size + self._line_size > self._max_bytes
         return complete
 
     def _take(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
+            self._size += len(value) + bool(self._data)
             self._data.append(value)
-            self._size += len(value) + 1
         elif name == b"event":
             self._is_message = value in (b"message", b"")

@@ -143,7 +143,7 @@ class Exchange:
             if 300 <= answer.status < 400:
                 return None
             if answer.stream is not None:
-                return await self._streamed(answer.stream, number, hear)
+                return await self._streamed(answer, answer.stream, number, hear)
             return self._settle(answer, number)
         except TooLarge:
             raise RpcError(TOO_LARGE, too_large(self._pool.max_body_bytes)) from None
@@ -194,32 +194,42 @@ class Exchange:
         return Received(result, encoded, verbatim)
 
     def _read(self, answer: Answer) -> list[bytes]:
-        """The body, which is taken out of the answer, without the coding that the server put on although none was asked for."""
+        """The body, which is taken out of the answer, without its coding."""
         said, answer.parts = answer.parts, []
+        inflate = self._inflate(answer)
+        return said if inflate is None else [inflate(b"".join(said))]
+
+    def _inflate(self, answer: Answer) -> Callable[[bytes], bytes] | None:
+        """What takes off the coding that the server put on although none was asked for; `None` where there is none."""
         told = answer.headers.get(b"content-encoding")
         if told is None:
-            return said
+            return None
         coding = told.strip().lower()
         if coding in (b"identity", b""):
-            return said
+            return None
         if coding not in (b"gzip", b"x-gzip", b"deflate"):
             raise RpcError(PARSE_ERROR, "Failed to parse JSON response: its coding was not asked for")
         limit = self._pool.max_body_bytes
         inflater = zlib.decompressobj(wbits=47 if coding != b"deflate" else 15)
-        try:
-            body = inflater.decompress(b"".join(said), limit)
-        except zlib.error:
-            raise RpcError(PARSE_ERROR, "Failed to parse JSON response: its coding is broken") from None
-        if inflater.unconsumed_tail:
-            raise RpcError(TOO_LARGE, too_large(limit))
-        return [body]
 
-    async def _streamed(self, stream: Stream, number: int, hear: Hear) -> JsonObject:
+        def inflate(part: bytes) -> bytes:
+            try:
+                body = inflater.decompress(part, limit)
+            except zlib.error:
+                raise RpcError(PARSE_ERROR, "Failed to parse JSON response: its coding is broken") from None
+            if inflater.unconsumed_tail:
+                raise RpcError(TOO_LARGE, too_large(limit))
+            return body
+
+        return inflate
+
+    async def _streamed(self, answer: Answer, stream: Stream, number: int, hear: Hear) -> JsonObject:
         """The answer at the end of an event stream."""
         events = Events(self._pool.max_body_bytes)
         try:
+            inflate = self._inflate(answer)
             while part := await stream.part():
-                for data in events.feed(part):
+                for data in events.feed(part if inflate is None else inflate(part)):
                     message = _decoded(data, "SSE message")
                     result = _result_of(message, number)
                     if result is not None:
@@ -325,11 +335,13 @@ def _no_json(what: str = "JSON response") -> RpcError:
 
 
 def _result_of(message: JsonValue, number: int) -> JsonObject | None:
-    """The result in the answer to request `number`."""
+    """The result in the answer to request `number`, which is none where it is an error too."""
     if not isinstance(message, dict):
         return None
     fields = cast("JsonMapping", message)
     result, said = fields.get("result"), fields.get("id")
+    if "error" in fields and error_of(message) is not None:
+        return None
     if fields.get("jsonrpc") != "2.0" or said is True or not (said == number or said == str(number)) or not isinstance(result, dict):
         return None
     return cast("JsonObject", result)
