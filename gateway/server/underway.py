@@ -311,6 +311,8 @@ class Underway:
         self._has_begun = True
         clock = self._clock.clock
         error: BaseException | None = asyncio.CancelledError() if self.is_cancelled else None
+        if error is not None and isinstance(waits := self._waits, asyncio.Future) and not waits.cancel() and not waits.cancelled():
+            waits.exception()  # nobody hears what it led to, or will lead to: a task that is cancelled does the same with what it waits for
         is_over = error is not None and self._step(error)
         if clock is not None and not clock.is_left and not is_over:
             with clock.scope:
