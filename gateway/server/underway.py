@@ -12,7 +12,7 @@ import contextvars
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from gateway.errors import AskUnavailable
 from gateway.json_types import JsonObject, JsonValue
@@ -311,8 +311,8 @@ class Underway:
         self._has_begun = True
         clock = self._clock.clock
         error: BaseException | None = asyncio.CancelledError() if self.is_cancelled else None
-        if error is not None and isinstance(waits := self._waits, asyncio.Future) and not waits.cancel() and not waits.cancelled():
-            waits.exception()  # nobody hears what it led to, or will lead to: a task that is cancelled does the same with what it waits for
+        if error is not None:
+            _leave(self._waits)
         is_over = error is not None and self._step(error)
         if clock is not None and not clock.is_left and not is_over:
             with clock.scope:
@@ -366,3 +366,11 @@ class Underway:
         then, self._then = self._then, None
         if then is not None:
             then()
+
+
+def _leave(waits: object) -> None:
+    """Nobody waits for this any more, so that what it led to, or will lead to, is no news that went unheard; a task does the same."""
+    if isinstance(waits, asyncio.Future):
+        future = cast("asyncio.Future[Any]", waits)
+        if not future.cancel() and not future.cancelled():
+            future.exception()
