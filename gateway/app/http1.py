@@ -150,7 +150,7 @@ class Http1(asyncio.Protocol):
                 exchange.is_gone = True
                 exchange.wake()
                 if exchange.begun is not None:
-                    exchange.begun.cancel()
+                    exchange.begun.left()
         self._serving = self._arriving = None  # they hold us too
         self.resume_writing()
 
@@ -403,10 +403,10 @@ class Http1(asyncio.Protocol):
         raw_path, _, query = self._url.partition(b"?")
         self._authority = None
         if not raw_path.startswith(b"/"):  # a proxy's form, or none
-            parts = httptools.parse_url(self._url)
+            parts: Any = httptools.parse_url(self._url)  # its own types do not say what may be missing
             if parts.host is not None:
-                self._authority = b"[%s]" % parts.host if b":" in parts.host else parts.host
-                self._authority += b"" if parts.port is None else b":%d" % parts.port
+                shown = b"[%s]" % parts.host if b":" in parts.host else parts.host
+                self._authority = shown if parts.port is None else b"%s:%d" % (shown, parts.port)
             raw_path = parts.path or (raw_path if parts.host is None else b"/")
         path = raw_path.decode("ascii")
         self._target = {

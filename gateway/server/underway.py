@@ -155,7 +155,6 @@ class Underway:
         "_context",
         "_has_begun",
         "_is_in_step",
-        "_is_taken",
         "_late",
         "_taken",
         "_task",
@@ -167,6 +166,7 @@ class Underway:
         "error",
         "is_cancelled",
         "is_over",
+        "is_taken",
         "result",
     )
 
@@ -182,9 +182,9 @@ class Underway:
         self._then: Callable[[], None] | None = None
         self._watched: set[Underway] | None = None
         self._taken: asyncio.Future[None] | None = None
-        self._is_in_step = self._is_taken = self._wants_task = self._has_begun = False
-        self.is_over = self.is_cancelled = False
-        """It has ended in some way; it was cancelled from without."""
+        self._is_in_step = self._wants_task = self._has_begun = False
+        self.is_over = self.is_cancelled = self.is_taken = False
+        """It has ended in some way; it was cancelled from without; the SDK's path has it, and ends it where nobody waits for it there."""
         self.result: ToolOutcome | None = None
         """What it led to, once it is over."""
         self.error: BaseException | None = None
@@ -217,7 +217,7 @@ class Underway:
     async def taken(self) -> None:
         """Hand it on and wait until the SDK's path has it, or it is over."""
         self.hand_on()
-        if not self._is_taken and self._task is not None:
+        if not self.is_taken and self._task is not None:
             if self._taken is None:
                 self._taken = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._task, self._taken], return_when=asyncio.FIRST_COMPLETED)
@@ -226,7 +226,7 @@ class Underway:
         """Its outcome, for the SDK's path, which answers `caller`; the call ends with who awaits this."""
         if self._late is not None:
             self._late.become(caller)
-        self._is_taken = True
+        self.is_taken = True
         if self._taken is not None and not self._taken.done():
             self._taken.set_result(None)
         if self.error is not None:
