@@ -78,6 +78,10 @@ class Begun(Protocol):
         """End it before its time, as a server that stops does with tasks."""
         ...
 
+    def left(self) -> None:
+        """Its client is gone, which may end it."""
+        ...
+
     def when_settled(self, then: Callable[[], None]) -> None:
         """Have `then` called once, when `answer` can tell."""
         ...
@@ -204,8 +208,8 @@ class Exchange:
     # -- for the application -------------------------------------------------------------------------------------
 
     async def receive(self) -> Message:
-        """What came of the body; then that the peer left, or has its answer."""
-        while not self.is_gone and not self.is_answered:
+        """What came of the body; then that the peer left, or has its answer. What the short cut began goes on whoever left."""
+        while not self.is_answered and (not self.is_gone or (self.is_taken and not self._is_given)):
             if self._parts or (self.is_whole and not self._is_given):
                 parts = self._parts
                 body = parts[0] if len(parts) == 1 else b"".join(parts)

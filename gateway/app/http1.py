@@ -98,6 +98,8 @@ class Http1(asyncio.Protocol):
         self._url = b""
         self._target: dict[str, Any] = {}
         self._targeted: bytes | None = None
+        self._authority: bytes | None = None
+        """The host that the target itself names."""
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = self._is_last = self._is_paused = False
         """A head is coming; nothing more is read; reading waits."""
@@ -148,7 +150,7 @@ class Http1(asyncio.Protocol):
                 exchange.is_gone = True
                 exchange.wake()
                 if exchange.begun is not None:
-                    exchange.begun.cancel()
+                    exchange.begun.left()
         self._serving = self._arriving = None  # they hold us too
         self.resume_writing()
 
@@ -361,10 +363,13 @@ class Http1(asyncio.Protocol):
         """A head is whole: run the application, or have it wait for its turn."""
         parser, headers = self._parser, self._headers
         version = parser.get_http_version()
+        target = self._target if self._url == self._targeted else self._aimed()
+        if self._authority is not None:  # then what the field says does not count (RFC 9112, 3.2.2)
+            headers = [(name, self._authority if name == b"host" else value) for name, value in headers]
         head = Head(
             {
                 **self._ends,
-                **(self._target if self._url == self._targeted else self._aimed()),
+                **target,
                 "http_version": version,
                 "method": parser.get_method().decode("ascii"),
                 "headers": headers,
@@ -375,6 +380,8 @@ class Http1(asyncio.Protocol):
         hosts = b"host" in fields if head.is_single else [name for name, _ in headers].count(b"host")
         if version not in ("1.1", "1.0") or hosts > 1 or (version == "1.1" and not hosts):
             raise ValueError("version or host")
+        if fields.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+            raise ValueError("a coding of the body that is not known")
         wants_continue = version == "1.1" and b"expect" in fields and (b"expect", b"100-continue") in ((n, v.lower()) for n, v in headers)
         keep_alive = version == "1.1" and parser.should_keep_alive()
         exchange = self._arriving = Exchange(self, head, keep_alive=keep_alive, wants_continue=wants_continue)
@@ -394,8 +401,13 @@ class Http1(asyncio.Protocol):
     def _aimed(self) -> dict[str, Any]:
         """What a scope says of the target; those of one connection are mostly the same."""
         raw_path, _, query = self._url.partition(b"?")
+        self._authority = None
         if not raw_path.startswith(b"/"):  # a proxy's form, or none
-            raw_path = httptools.parse_url(self._url).path or raw_path
+            parts: Any = httptools.parse_url(self._url)  # its own types do not say what may be missing
+            if parts.host is not None:
+                shown = b"[%s]" % parts.host if b":" in parts.host else parts.host
+                self._authority = shown if parts.port is None else b"%s:%d" % (shown, parts.port)
+            raw_path = parts.path or (raw_path if parts.host is None else b"/")
         path = raw_path.decode("ascii")
         self._target = {
             "path": self._root + (unquote(path) if "%" in path else path),
@@ -438,8 +450,8 @@ class Http1(asyncio.Protocol):
 
     def _over(self, exchange: Exchange, error: BaseException | None) -> None:
         """The application is through with a request; one that it did not answer ends the connection."""
-        if error is not None:
-            logger.error("A request failed", exc_info=error)
+        if error is not None:  # a body that breaks off is no fault of ours
+            logger.log(logging.DEBUG if exchange.is_gone else logging.ERROR, "A request failed", exc_info=error)
         if exchange.is_answered or exchange.is_gone:
             return
         if not exchange.is_started and not self.transport.is_closing():

@@ -32,6 +32,10 @@ class Asked:
         """End it before its time."""
         self.task.cancel()
 
+    def left(self) -> None:
+        """Nobody wants to know any more."""
+        self.cancel()
+
     async def settled(self) -> None:
         """Wait until there is something to do: to answer, or to go on."""
         await asyncio.wait([self.task])

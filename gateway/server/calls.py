@@ -58,7 +58,7 @@ class CallHandler:
 
     async def __call__(self, ctx: RequestContext, params: CallToolRequestParams) -> JsonObject:
         """Run one leg of a call."""
-        from gateway.server.wire_caller import WireCaller
+        from gateway.server.wire_caller import WireCaller, is_call_result
 
         modern = is_modern(ctx)
         era = "modern" if modern else "legacy"
@@ -83,6 +83,8 @@ class CallHandler:
             outcome = Complete.text(str(error), is_error=True)
         if isinstance(outcome, Complete):
             outcome = fit_outcome(outcome, facts.client)
+            if not is_call_result(to_wire(outcome, modern=modern), ctx.protocol_version):
+                outcome = Complete.text(f"Tool {params.name!r} answered with a result that cannot be read; it may have run.", is_error=True)
         return to_wire(outcome, modern=modern)
 
     def _running(self, ctx: RequestContext) -> Underway | None:

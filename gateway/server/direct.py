@@ -8,7 +8,7 @@ just a slow call) is handed on as it runs: the SDK's path does all of its work a
 nothing is decided or worded twice. Keys, Host and Origin are checked before (`http`), policy is the gate's (`calls`).
 
 A call that stays plain has no task (`underway`), because a task group, a stream and a watcher per request cost more than the call
-(performance.md §4). A client that leaves ends its call; where the body did not come at once, after `HAND_ON_SECONDS`.
+(performance.md §4). A client of 2026 that leaves ends its call; where the body did not come at once, after `HAND_ON_SECONDS`.
 """
 
 from __future__ import annotations
@@ -322,6 +322,11 @@ class Begun:
         """End it before its time."""
         self.running.cancel()
 
+    def left(self) -> None:
+        """Its client is gone: by 2026-07-28 that takes a request back, in a session it is no cancellation (2025-11-25, Transports)."""
+        if self._key is None:
+            self.cancel()
+
     async def settled(self) -> None:
         """Wait until there is something to do: to answer, or to go on."""
         await self.running.settled(self._path.patience)
@@ -361,15 +366,15 @@ class Begun:
             await self.end()
 
     async def end(self) -> None:
-        """Nobody waits for it any more."""
+        """Its request is over: nobody waits for it any more, but for the session that has taken it."""
         self.forget()
-        await self.running.end()
+        if self._key is None or not self.running.is_taken:
+            await self.running.end()
 
     def forget(self) -> None:
         """It is over."""
-        if self._key is not None:
-            self._path.running.pop(self._key, None)
-            self._key = None
+        if self._key is not None and self._path.running.get(self._key) is self.running:
+            del self._path.running[self._key]
 
 
 def _is_for_here(tool: GuardedTool) -> bool:

@@ -12,12 +12,12 @@ import contextvars
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.caller import wants_level
 from gateway.tools.base import ToolOutcome
-from gateway.tools.context import Caller, LateClock, LogLevel
+from gateway.tools.context import Caller, LateClock, LogLevel, undeclared
 from gateway.tools.waits import PlainWait
 
 HAND_ON_SECONDS = 1.0
@@ -154,7 +154,6 @@ class Underway:
         "_context",
         "_has_begun",
         "_is_in_step",
-        "_is_taken",
         "_late",
         "_taken",
         "_task",
@@ -166,6 +165,7 @@ class Underway:
         "error",
         "is_cancelled",
         "is_over",
+        "is_taken",
         "result",
     )
 
@@ -181,9 +181,9 @@ class Underway:
         self._then: Callable[[], None] | None = None
         self._watched: set[Underway] | None = None
         self._taken: asyncio.Future[None] | None = None
-        self._is_in_step = self._is_taken = self._wants_task = self._has_begun = False
-        self.is_over = self.is_cancelled = False
-        """It has ended in some way; it was cancelled from without."""
+        self._is_in_step = self._wants_task = self._has_begun = False
+        self.is_over = self.is_cancelled = self.is_taken = False
+        """It has ended in some way; it was cancelled from without; the SDK's path has it, and ends it where nobody waits for it there."""
         self.result: ToolOutcome | None = None
         """What it led to, once it is over."""
         self.error: BaseException | None = None
@@ -216,7 +216,7 @@ class Underway:
     async def taken(self) -> None:
         """Hand it on and wait until the SDK's path has it, or it is over."""
         self.hand_on()
-        if not self._is_taken and self._task is not None:
+        if not self.is_taken and self._task is not None:
             if self._taken is None:
                 self._taken = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._task, self._taken], return_when=asyncio.FIRST_COMPLETED)
@@ -225,7 +225,7 @@ class Underway:
         """Its outcome, for the SDK's path, which answers `caller`; the call ends with who awaits this."""
         if self._late is not None:
             self._late.become(caller)
-        self._is_taken = True
+        self.is_taken = True
         if self._taken is not None and not self._taken.done():
             self._taken.set_result(None)
         if self.error is not None:
@@ -310,6 +310,8 @@ class Underway:
         self._has_begun = True
         clock = self._clock.clock
         error: BaseException | None = asyncio.CancelledError() if self.is_cancelled else None
+        if error is not None:
+            _leave(self._waits)
         is_over = error is not None and self._step(error)
         if clock is not None and not clock.is_left and not is_over:
             with clock.scope:
@@ -363,3 +365,11 @@ class Underway:
         then, self._then = self._then, None
         if then is not None:
             then()
+
+
+def _leave(waits: object) -> None:
+    """Nobody waits for this any more, so that what it led to, or will lead to, is no news that went unheard; a task does the same."""
+    if isinstance(waits, asyncio.Future):
+        future = cast("asyncio.Future[Any]", waits)
+        if not future.cancel() and not future.cancelled():
+            future.exception()

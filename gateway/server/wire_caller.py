@@ -18,6 +18,7 @@ from mcp_types import (
     LoggingMessageNotification,
     LoggingMessageNotificationParams,
     RequestId,
+    methods,
 )
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -25,7 +26,7 @@ from gateway.errors import AskUnavailable, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.caller import wants_level
 from gateway.server.clients import RequestContext, is_modern, legacy_profile
-from gateway.tools.context import LogLevel, capability_of
+from gateway.tools.context import LogLevel, capability_of, undeclared
 from gateway.upstream.hop import crossing_meta
 
 
@@ -110,3 +111,11 @@ def _for_legacy(request: JsonObject) -> tuple[JsonObject | None, str]:
         return params, ""
     params["elicitationId"] = secrets.token_urlsafe(16)
     return params, str(params["elicitationId"])
+
+
+def is_call_result(result: JsonObject, version: str) -> bool:
+    """Whether a version has this as what a call led to: the SDK would send an error, or of a 2026 result no more than its type."""
+    try:
+        return "content" in methods.serialize_server_result("tools/call", version, result)
+    except ValidationError:
+        return False

@@ -16,7 +16,7 @@ from gateway.errors import AskExpired
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tasks.asks import KEY, shown_ask
 from gateway.tasks.task import Task
-from gateway.tools.context import Caller, ClientProfile, LogLevel, capability_of
+from gateway.tools.context import Caller, ClientProfile, LogLevel, capability_of, undeclared
 
 MESSAGE_SECONDS = 0.5
 """A task's status message changes at most this often (requirements 3.C2/95)."""

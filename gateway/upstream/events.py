@@ -1,4 +1,7 @@
-"""`Events`: takes a server-sent event stream apart as it comes. Only the data of `message` events that have any."""
+"""`Events`: takes a server-sent event stream apart as it comes. Only the data of `message` events.
+
+An event without data says nothing: a server may begin a stream with one, to give its client a place to resume from (SEP-1699).
+"""
 
 from __future__ import annotations
 
@@ -63,8 +66,9 @@ class Events:
     def _take(self, line: bytes) -> None:
         name, _, value = line[:_LONGEST_NAME].partition(b":")
         if name == b"data":
-            self._data.append(line[6 if value.startswith(b" ") else 5 :])
-            self._size += len(self._data[-1]) + 1
+            data = line[6 if value.startswith(b" ") else 5 :]
+            self._size += len(data) + bool(self._data)
+            self._data.append(data)
         elif name == b"event":
             self._is_message = line[6:].removeprefix(b" ") in (b"message", b"")
         elif name == b"id":

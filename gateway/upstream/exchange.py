@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import re
-import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -31,6 +30,7 @@ from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST,
 from gateway.tools.base import Received
 from gateway.tools.verbatim import decode, decode_parts
 from gateway.tools.waits import CANCELLED, own_task
+from gateway.upstream.codings import uncoding
 from gateway.upstream.standins import (
     ACKNOWLEDGE_SECONDS,
     LOST,
@@ -259,25 +259,10 @@ class Exchange:
         return Received(result, encoded, verbatim)
 
     def _read(self, answer: Answer) -> list[bytes]:
-        """The body, which is taken out of the answer, without the coding that the server put on although none was asked for."""
+        """The body, which is taken out of the answer, without its coding."""
         said, answer.parts = answer.parts, []
-        told = answer.headers.get(b"content-encoding")
-        if told is None:
-            return said
-        coding = told.strip().lower()
-        if coding in (b"identity", b""):
-            return said
-        if coding not in (b"gzip", b"x-gzip", b"deflate"):
-            raise RpcError(PARSE_ERROR, "Failed to parse JSON response: its coding was not asked for")
-        limit = self._pool.max_body_bytes
-        inflater = zlib.decompressobj(wbits=47 if coding != b"deflate" else 15)
-        try:
-            body = inflater.decompress(b"".join(said), limit)
-        except zlib.error:
-            raise RpcError(PARSE_ERROR, "Failed to parse JSON response: its coding is broken") from None
-        if inflater.unconsumed_tail:
-            raise RpcError(TOO_LARGE, too_large(limit))
-        return [body]
+        uncode = uncoding(answer.headers, self._pool.max_body_bytes)
+        return said if uncode is None else [uncode(b"".join(said))]
 
     async def _streamed(self, stream: Stream, number: int, hear: Hear, ctx: CallContext | None) -> JsonObject:
         """The answer at the end of an event stream; that of a 2025 server may break off and be taken up again."""
@@ -429,11 +414,13 @@ def _no_json(what: str = "JSON response") -> RpcError:
 
 
 def _result_of(message: JsonValue, number: int) -> JsonObject | None:
-    """The result in the answer to request `number`."""
+    """The result in the answer to request `number`, which is none where it is an error too."""
     if not isinstance(message, dict):
         return None
     fields = cast("JsonMapping", message)
     result, said = fields.get("result"), fields.get("id")
+    if "error" in fields and error_of(message) is not None:
+        return None
     if fields.get("jsonrpc") != "2.0" or said is True or not (said == number or said == str(number)) or not isinstance(result, dict):
         return None
     return cast("JsonObject", result)

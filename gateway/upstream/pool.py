@@ -25,8 +25,10 @@ import anyio
 import httptools
 
 from gateway.errors import UpstreamLost, UpstreamUnavailable
+from gateway.protocol import RpcError
 from gateway.tools.together import Together
 from gateway.tools.waits import PlainWait, own_task
+from gateway.upstream.codings import uncoding
 from gateway.upstream.events import Events
 from gateway.upstream.standins import TooLarge
 
@@ -63,19 +65,20 @@ DRAIN_SECONDS = 1.0
 class Stream:
     """The messages of an event stream, taken while they come."""
 
-    def __init__(self, line: Line, max_bytes: int) -> None:
-        """One message has at most `max_bytes`."""
+    def __init__(self, line: Line, max_bytes: int, uncode: Callable[[bytes], bytes] | None) -> None:
+        """One message has at most `max_bytes`; `uncode` takes off the coding of what comes, if it has one (`codings`)."""
         self._line: Line | None = line
         self._events = Events(max_bytes)
+        self._uncode = uncode
         self._messages: deque[bytes] = deque()
         self._size = 0
-        self._failure: UpstreamLost | None = None
+        self._failure: UpstreamLost | RpcError | None = None
         self._taker: asyncio.Future[None] | None = None
 
     @property
-    def has_message(self) -> bool:
-        """One is there already."""
-        return bool(self._messages)
+    def is_ready(self) -> bool:
+        """One is there already, or never will be."""
+        return bool(self._messages) or self._failure is not None
 
     @property
     def is_full(self) -> bool:
@@ -86,6 +89,7 @@ class Stream:
         """The data of the next one, which is never empty; empty at the end. One that is there already is not waited for.
 
         Raises:
+            RpcError: Its coding cannot be read.
             TooLarge: It is too long.
             UpstreamLost: The stream broke off.
         """
@@ -129,17 +133,24 @@ class Stream:
         if line is not None:
             line.abort()
 
-    def feed(self, data: bytes) -> bool:
-        """More came (from `Line`); whether no message is too long."""
-        for message in self._events.feed(data):
+    def feed(self, data: bytes, server: str) -> None:
+        """More came (from `Line`)."""
+        if self._failure is not None:
+            return
+        try:
+            found = self._events.feed(data if self._uncode is None else self._uncode(data))
+        except RpcError as error:
+            found, self._failure = [], error
+        for message in found:
             self._messages.append(message)
             self._size += len(message)
+        if self._events.is_too_large:
+            self._failure = TooLarge("", server=server)
         self._wake()
-        return not self._events.is_too_large
 
     def end(self, failure: UpstreamLost | None) -> None:
         """It is over (from `Line`)."""
-        self._line, self._failure = None, failure
+        self._line, self._failure = None, self._failure or failure
         self._wake()
 
     def _wake(self) -> None:
@@ -390,9 +401,12 @@ class Line(asyncio.Protocol):
     def _end(self, failure: UpstreamLost) -> None:
         """The answer does not come to its end."""
         if self._is_open:
+            stream = self._stream
             self._close_answer(failure)
             waiter, self._waiter = self._waiter, None
-            if waiter is not None:
+            if waiter is not None and stream is not None:
+                waiter.settle(self._answered(stream), is_plain=False)
+            elif waiter is not None:
                 waiter.fail(failure)
         self._stays_open = False
         self.abort()
@@ -444,7 +458,7 @@ class Line(asyncio.Protocol):
         if coding is not None and coding.strip().lower() != b"chunked":
             self._fail("it frames its answer in a way that is not taken")
         elif status == 200 and headers.get(b"content-type", b"").lower().startswith(b"text/event-stream"):
-            self._stream = Stream(self, self._pool.max_body_bytes)
+            self._stream = Stream(self, self._pool.max_body_bytes, uncoding(headers, self._pool.max_body_bytes))
         elif length is not None:
             self._length = int(length)
             if self._length > self._pool.max_body_bytes:
@@ -455,9 +469,8 @@ class Line(asyncio.Protocol):
         self._quiet = 0
         stream = self._stream
         if stream is not None:
-            if not stream.feed(data):
-                self._end(TooLarge("", server=self._pool.server))
-            elif stream.has_message and self._waiter is not None:
+            stream.feed(data, self._pool.server)
+            if stream.is_ready and self._waiter is not None:
                 self._answer = self._answered(stream)
             if stream.is_full and self._transport is not None:
                 self._transport.pause_reading()

@@ -168,6 +168,51 @@ async def test_fields_after_a_body_are_no_headers_of_its_request() -> None:
     assert seen == [b"host", b"transfer-encoding"]
 
 
+@pytest.mark.parametrize("coding", ["gzip, chunked", "x, chunked", "identity, chunked"])
+def test_a_body_in_a_coding_nobody_knows_is_not_taken_for_one_without(origin: str, coding: str) -> None:
+    with connected(origin) as raw:
+        raw.sendall(CHUNKED.replace(b"chunked", coding.encode()) + b"1\r\na\r\n0\r\n\r\n")
+        assert rest(raw).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://127.0.0.1/", "evil.example", 200),
+        ("http://evil.example/", "127.0.0.1", 421),
+        ("http://evil.example:80/mcp", "127.0.0.1", 421),
+        ("http://[::1]:1/", "127.0.0.1", 200),
+        ("http://[::2]/", "127.0.0.1", 421),
+        ("http://localhost", "localhost", 200),
+    ],
+)
+def test_a_target_that_names_its_host_is_for_that_host(origin: str, target: str, host: str, status: int) -> None:
+    with connected(origin) as raw:
+        raw.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        assert rest(raw).startswith(b"HTTP/1.1 %d " % status)
+
+
+async def test_a_client_that_leaves_before_its_body_is_whole_is_no_failure_of_the_gateway(caplog: pytest.LogCaptureFixture) -> None:
+    failed = anyio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            while (message := await receive()).get("more_body"):
+                pass
+            raise RuntimeError(message["type"])  # as an application does that wants a body
+        finally:
+            failed.set()
+
+    async with served(app) as port:
+        with anyio.fail_after(25):
+            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                await stream.send(CHUNKED + b"1\r\na\r\n")
+                await anyio.sleep(0.05)
+            await failed.wait()
+            await anyio.sleep(0.05)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 async def test_space_around_a_header_is_none_of_its_value() -> None:
     seen: list[Any] = []
 

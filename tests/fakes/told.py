@@ -23,6 +23,9 @@ class Told:
     def cancel(self, msg: object = None) -> None:
         """Too late: it is over at once."""
 
+    def left(self) -> None:
+        """Likewise."""
+
     def when_settled(self, then: Callable[[], None]) -> None:
         then()
 

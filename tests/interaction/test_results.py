@@ -16,6 +16,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
+from tests.fakes.inside import gateway_inside, raw_inside
 from tests.fakes.large import lines_text, picture, rows_of, rows_text
 from tests.fakes.nursery import sooner
 from tests.fakes.running import ROOT, gateway_command, gateway_http, upstream_http, upstream_stdio, write_config
@@ -309,3 +310,15 @@ def connected_with(url: str, key: str) -> Client:
 
     http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60)
     return Client(streamable_http_client(url, http_client=http), mode="2026-07-28", cache=None)
+
+
+@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
+async def test_a_result_that_no_client_could_read_is_an_error_that_says_so(tmp_path: Path, era: Any) -> None:
+    odd: list[dict[str, Any]] = [{"content": [block]} for block in (None, {"type": "text", "text": 5}, {"type": ["text"]}, {"type": "new"})]
+    told = {"tools": [{"name": "odd", "inputSchema": {"type": "object"}}], "results": {"odd": [*odd, {"content": [], "_meta": [1]}]}}
+    with raw_inside(told) as url, gateway_inside(tmp_path, {"mcpServers": {"up": {"type": "http", "url": url}}}) as gateway:
+        async with Client(gateway.url, mode=era) as client:
+            for _ in range(5):
+                result = await client.call_tool("up__odd", {})
+                [block] = result.content
+                assert result.is_error and "cannot be read; it may have run" in getattr(block, "text", ""), result

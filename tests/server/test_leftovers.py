@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251  # what its loop is told
 import gc
 import json
 import weakref
 from pathlib import Path
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from gateway.app.exchange import Exchange
@@ -16,6 +19,7 @@ from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Underway
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import LateClock
 from tests.server.test_direct import heads, post, request, standing
+from tests.upstream.test_pool import ASK, CHUNKED, pooled
 
 
 async def test_a_call_with_a_way_back_leaves_nothing_for_the_garbage_collector() -> None:
@@ -32,6 +36,33 @@ async def test_a_call_with_a_way_back_leaves_nothing_for_the_garbage_collector()
         assert left() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("is_lost_first", [False, True])
+async def test_a_call_that_is_ended_while_its_server_answers_leaves_no_news_that_nobody_hears(*, is_lost_first: bool) -> None:
+    unheard: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    async with pooled(CHUNKED + b"0\r\n\r\n", b"") as (site, pool):
+        await pool.send(ASK)
+
+        async def work() -> ToolOutcome:
+            await pool.send(ASK)
+            return Complete.text("")
+
+        running = Underway(work(), LateClock(HAND_ON_SECONDS))
+        while len(site.requests) < 2:
+            await anyio.sleep(0.01)
+        if is_lost_first:
+            pool.close()
+            for _ in range(3):
+                await anyio.lowlevel.checkpoint()
+                running.cancel()
+        await running.end()
+        assert running.is_over
+        await site.closed.wait()
+        del running
+        gc.collect()
+    assert unheard == []
 
 
 def connections() -> set[int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import zlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from gateway.config.models import HttpServer
 from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
 from gateway.protocol import RpcError
+from gateway.upstream.events import Events
 from gateway.upstream.exchange import Exchange, open_exchange
 from gateway.upstream.pool import MAX_HEAD_BYTES, Pool, TooLarge
 from gateway.upstream.standins import BUSY, LOST, NOT_SENT, TOO_LARGE, UNAUTHORIZED
@@ -340,6 +342,7 @@ async def test_a_request_says_what_the_longer_way_says() -> None:
         (plain(b"", status="500 No"), -32603),
         (plain(json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "no"}}).encode(), status="400 No"), -32602),
         (plain(json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": -5, "message": "no"}}).encode()), -5),
+        (plain(json.dumps({"jsonrpc": "2.0", "id": 1, "result": {}, "error": {"code": -5, "message": "no"}}).encode()), -5),
         (plain(b"<html>", kind="text/html"), -32600),
         (plain(b"{"), -32700),
         (plain(b"[]"), -32700),
@@ -442,17 +445,34 @@ async def test_a_streamed_answer_is_kept_as_it_came_whatever_its_pieces(end: byt
         assert site.connections == 1
 
 
-@pytest.mark.parametrize("over", [0, 1])
-async def test_an_event_may_be_as_long_as_the_limit_however_it_is_cut(over: int) -> None:
-    empty = len(result(1, {"a": ""})) + 1
-    long = result(1, {"a": "x" * (LIMIT - empty + over)})
-    async with exchanging(streamed(b"data: " + long[:100], long[100:-5], long[-5:] + b"\n", b"\n")) as (_, exchange):
-        if over:
+async def test_a_stream_in_a_coding_that_nobody_asked_for_is_read_within_the_same_bounds() -> None:
+    packer = zlib.compressobj(wbits=31)
+    parts = [packer.compress(b": ping\n\n") + packer.flush(zlib.Z_SYNC_FLUSH)]
+    parts.append(packer.compress(b"data: " + result(1) + b"\n\n") + packer.flush())
+    zipped = [streamed(*parts), streamed(gzip.compress(b" " * (LIMIT + 1), mtime=0)), streamed(b"zz")]
+    answers = [answer.replace(b"\r\n", b"\r\nContent-Encoding: gzip\r\n", 1) for answer in zipped]
+    answers.append(streamed(b"zz").replace(b"\r\n", b"\r\nContent-Encoding: br\r\n", 1))
+    async with exchanging(*answers) as (_, exchange):
+        assert await ask(exchange) == {"ok": True}
+        for code in (TOO_LARGE, -32700, -32700):
             with pytest.raises(RpcError) as caught:
                 await ask(exchange)
-            assert caught.value.code == TOO_LARGE
-        else:
-            assert len((await ask(exchange))["a"]) == LIMIT - empty
+            assert caught.value.code == code
+
+
+@pytest.mark.parametrize("cuts", [(-1,), (-2,), (-2, -1), (600_000,), (300_000, 600_000, -2, -1)])
+def test_an_event_of_no_more_than_the_limit_is_none_too_large_wherever_it_is_cut(cuts: Sequence[int]) -> None:
+    events, data = Events(LIMIT), result(1, {"text": "x" * (LIMIT - 100)})
+    whole = b"event: message\ndata: " + data + b"\n\n"
+    for _ in range(2):
+        found: list[bytes] = []
+        for start, stop in zip((0, *cuts), (*cuts, None), strict=True):
+            assert not events.is_too_large
+            found += events.feed(whole[start:stop])
+        assert found == [data]
+    events.feed(b"data: " + b"x" * (LIMIT - 100))
+    events.feed(b"\ndata: " + b"x" * 100)
+    assert events.is_too_large
 
 
 async def test_a_stream_that_ends_or_breaks_before_its_answer_is_lost() -> None:

@@ -1,0 +1,59 @@
+"""Connections of 2025 sessions that are lost in the middle of a call: that is no cancellation (2025-11-25, Transports)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+
+from gateway.server.underway import HAND_ON_SECONDS
+from tests.server.test_direct import happened, old_heads, old_request, open_session, post, standing, told
+
+
+@pytest.fixture(autouse=True)
+def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `test_direct`."""
+    monkeypatch.setattr("gateway.server.direct.is_traced", lambda: False)
+
+
+@pytest.mark.parametrize("after", [0.0, HAND_ON_SECONDS + 0.4])
+async def test_a_client_of_a_session_that_leaves_ends_neither_its_call_nor_its_session(tmp_path: Path, after: float) -> None:
+    async with standing(tmp_path) as house:
+        lines = list(old_heads(await open_session(house)).items())
+        await post(house.wired, lines, json.dumps(old_request(number=0)).encode())  # from then on the place is known
+        before, house.echo.seconds = house.taken, HAND_ON_SECONDS + 1
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post, house.wired, lines, json.dumps(old_request()).encode())
+            while house.taken == before:
+                await anyio.sleep(0.001)
+            await anyio.sleep(after)
+            tasks.cancel_scope.cancel()
+        house.echo.seconds = 0
+        assert told(await post(house.wired, lines, json.dumps(old_request(number=2)).encode()))[0] == 200
+        while [what[0] for what in happened(house.events, 0)].count("call.finished") < 3:
+            await anyio.sleep(0.01)
+        assert not house.echo.cancelled.is_set() and len(house.echo.calls) == 3
+        assert told(await post(house.longer, lines, json.dumps(old_request(number=3)).encode()))[0] == 200
+
+
+async def test_what_a_client_of_a_session_missed_of_a_call_is_sent_when_it_comes_back(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        session = await open_session(house)
+        house.echo.seconds = HAND_ON_SECONDS + 2
+        body = json.dumps(old_request())
+        head = "".join(f"{name}: {value}\r\n" for name, value in {"host": "127.0.0.1", **old_heads(session)}.items())
+
+        async def told_until(mark: bytes, opening: str) -> bytes:
+            told = b""
+            async with await anyio.connect_tcp("127.0.0.1", house.wired.port) as stream:
+                await stream.send(opening.encode())
+                while mark not in told:
+                    told += await stream.receive()
+            return told
+
+        begun = await told_until(b"\r\nretry: ", f"POST /mcp HTTP/1.1\r\n{head}content-length: {len(body)}\r\n\r\n{body}")
+        seen = begun.split(b"\r\nid: ")[1].split(b"\r\n")[0].decode()
+        rest = await told_until(b'"result":', f"GET /mcp HTTP/1.1\r\n{head}last-event-id: {seen}\r\n\r\n")
+        assert b'"id":1,"result":' in rest and not house.echo.cancelled.is_set()
