@@ -474,12 +474,12 @@ class Gateway:
         from gateway.app.serving import Endpoint, serve_http
         from gateway.server.http import Away, build_http_app, check_bind
 
-        check_bind(host, self.keys)
         server, place = self.loaded.config.server, self._place
+        requires_key = check_bind(host, self.keys) if place is None else place.requires_key
         endpoint = Endpoint.bind(host, port, server.http) if place is None else Endpoint.at_place(host, place, server.http)
         away = None
         if place is not None and self._spread is not None and not place.is_home:
-            away = Away(place.home_path, lambda: place.board.home_serves, self._spread.takes)
+            away = Away(place.home_path, place.board, self._spread.takes)
 
         def routes() -> list[BaseRoute]:
             from gateway.console.routes import build_routes
@@ -495,8 +495,9 @@ class Gateway:
             ready=self._settled.is_set,
             routes=routes,
             away=away,
+            requires_key=requires_key,
         )
-        await serve_http(endpoint, app, on_ready)
+        await serve_http(endpoint, app, on_ready, place.note_stopping if place is not None else lambda: None)
 
 
 def _schemas(definitions: Sequence[JsonObject]) -> dict[str, JsonValue]:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
 import httptools
@@ -57,6 +56,20 @@ _AWAY = "The gateway's first worker is not there; try again."
 Headers = list[tuple[bytes, bytes]]
 
 
+class HomeState(Protocol):
+    """How home is, as all workers see it."""
+
+    @property
+    def home_serves(self) -> bool:
+        """Whether it takes requests."""
+        ...
+
+    @property
+    def home_lives(self) -> bool:
+        """Whether it may still answer those that it took."""
+        ...
+
+
 class HomeLost(Exception):
     """The connection broke before the answer was whole."""
 
@@ -64,11 +77,11 @@ class HomeLost(Exception):
 class Homeward:
     """Hands on; `app` gets calls that were begun here, and what is about this process alone."""
 
-    def __init__(self, app: ASGIApp, *, path: str, home_serves: Callable[[], bool], own_paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, *, path: str, home: HomeState, own_paths: frozenset[str]) -> None:
         """`path` is home's socket; requests for `own_paths` are answered here."""
         self._app = app
         self._path = path
-        self._home_serves = home_serves
+        self._home = home
         self._own_paths = own_paths
         self._idle: list[_Line] = []
         self._busy: set[_Line] = set()
@@ -99,13 +112,13 @@ class Homeward:
 
     async def _is_home_there(self) -> bool:
         with anyio.move_on_after(HOME_SECONDS):
-            while not self._home_serves():  # noqa: ASYNC110  # shared memory has no event
+            while not self._home.home_serves:  # noqa: ASYNC110  # shared memory has no event
                 await anyio.sleep(LOOK_SECONDS)
-        return self._home_serves()
+        return self._home.home_serves
 
     def _watch_home(self) -> None:
         """End what waits for a home that does not live, and look again later while anything waits."""
-        if not self._home_serves():
+        if not self._home.home_lives:
             for line in list(self._busy):
                 line.close()
         elif self._watch is None and self._busy:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.auth.keys import KeyStore
 from tests.cli.processes import moongate, moongate_process
 from tests.fakes.nursery import sooner
 from tests.fakes.running import ROOT, upstream_http, upstream_stdio
@@ -178,11 +182,84 @@ def test_a_stop_lets_running_calls_end_and_leaves_no_process(tmp_path: Path) -> 
         assert [pid for pid in pids if is_alive(pid)] == []
 
 
-def test_workers_end_with_the_process_that_watches_over_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_nobody_is_let_in_any_more_while_the_last_calls_end(tmp_path: Path, how: signal.Signals) -> None:
+    config = {"mcpServers": {"near": counting(tmp_path)}, "server": {"http": {"drainSeconds": 20}}}
+    with workers(tmp_path, config, 2) as two, ThreadPoolExecutor() as pool:
+        line = two.through(1)
+        answer = pool.submit(line.text, "near__wait")
+        until(lambda: "tools/call wait" in (tmp_path / "near.requests").read_text())
+        two.process.send_signal(how)
+        until(lambda: is_refused(two.port))
+        assert not answer.done()
+        (tmp_path / "go").touch()
+        assert answer.result(20) == "waited"
+
+
+def is_refused(port: int) -> bool:
+    """Whether nobody listens there; whoever is taken is to be answered too."""
+    try:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+            connection.request("GET", "/health")
+            return connection.getresponse().status != 200
+    except ConnectionRefusedError:
+        return True
+    except (ConnectionResetError, http.client.RemoteDisconnected):
+        return False  # it came just before the door closed
+
+
+@pytest.mark.faults
+def test_requests_for_a_first_worker_that_stops_are_told_to_come_again_and_its_calls_end(tmp_path: Path) -> None:
+    config = {"mcpServers": {"near": counting(tmp_path)}, "server": {"http": {"drainSeconds": 60}}}
+    with workers(tmp_path, config) as three, ThreadPoolExecutor() as pool:
+        line, other = three.through(1), three.through(2)
+        answer = pool.submit(line.text, "near__wait")
+        until(lambda: "tools/call wait" in (tmp_path / "near.requests").read_text())
+        first = three.pids()[0]
+        os.kill(first, signal.SIGTERM)
+        until(lambda: "Stopping" in three.log.read_text())
+        status, headers, _ = other.post({"jsonrpc": "2.0", "id": 9, "method": "ping"})
+        assert (status, headers["retry-after"]) == (503, "1")
+        (tmp_path / "go").touch()
+        assert answer.result(20) == "waited"
+        until(lambda: three.pids()[0] != first)
+        assert other.text("near__tool-0") == "tool-0"
+
+
+def test_a_worker_that_is_started_again_lets_nobody_in_whom_the_gateway_would_not(tmp_path: Path) -> None:
+    keys = KeyStore(tmp_path / "gateway-state" / "keys.json")
+    key = keys.add("alice")
+    with upstream_http() as far, workers(tmp_path, {"mcpServers": {"far": {"type": "http", "url": far}}}, 2) as two:
+        keys.revoke(key.id)
+        for number in (1, 0):
+            killed = two.pids()[number]
+            os.kill(killed, signal.SIGKILL)
+            until(lambda number=number, killed=killed: two.pids()[number] != killed)
+            assert two.through(number).send("tools/call", name="far__echo", arguments={"text": "hello"})["error"] == "unauthorized"
+
+
+def test_a_worker_that_is_started_again_takes_up_no_more_than_those_that_run(tmp_path: Path) -> None:
     with workers(tmp_path, {}, 2) as two:
+        written = json.loads(two.config.read_text())
+        two.config.write_text(
+            json.dumps({**written, "server": {"http": {"path": "/elsewhere"}}, "storage": {"dir": str(tmp_path / "other")}})
+        )
+        for number in (1, 0):
+            killed = two.pids()[number]
+            os.kill(killed, signal.SIGKILL)
+            until(lambda number=number, killed=killed: two.pids()[number] != killed)
+            assert "gateway_status" in {tool["name"] for tool in two.through(number).send("tools/list")["result"]["tools"]}
+        assert not (tmp_path / "other").exists()
+
+
+def test_workers_end_with_the_process_that_watches_over_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with workers(tmp_path, {}, 2) as two:
+        assert list(tmp_path.glob("moongate-*"))
         pids = two.pids().values()
         two.process.kill()
         until(lambda: not any(is_alive(pid) for pid in pids))
+        assert not list(tmp_path.glob("moongate-*"))
 
 
 def test_a_gateway_that_cannot_start_says_why_once_and_ends(tmp_path: Path) -> None:
