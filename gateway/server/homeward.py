@@ -38,8 +38,8 @@ WATCH_SECONDS = 1.0
 IDLE_SECONDS = 30.0
 """A connection unused for longer is not used again; home itself closes it later."""
 
-MAX_IDLE = 64
-"""Connections kept for later requests."""
+MAX_IDLE = 8
+"""Connections kept for later requests; to home each is one of the connections that it may have."""
 
 HIGH_WATER_BYTES = 262_144
 """Of an answer nobody has taken yet; reading pauses here."""
@@ -131,7 +131,7 @@ class Homeward:
     async def _exchange(self, line: _Line, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_upload, line, scope, receive, tasks.cancel_scope)
+                tasks.start_soon(_upload, line, scope, receive, answer, tasks.cancel_scope)
                 await answer.take(line, is_head=scope["method"] == "HEAD")
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
@@ -142,7 +142,7 @@ class Homeward:
         except BaseException:
             line.close()
             raise
-        if line.is_reusable and len(self._idle) < MAX_IDLE:
+        if line.is_reusable and line.is_sent and len(self._idle) < MAX_IDLE:
             line.rest()
             self._idle.append(line)
         else:
@@ -160,8 +160,8 @@ class Homeward:
         return line
 
 
-async def _upload(line: _Line, scope: Scope, receive: Receive, whole: anyio.CancelScope) -> None:
-    """Send the request, then watch for its client to leave."""
+async def _upload(line: _Line, scope: Scope, receive: Receive, answer: _Answer, whole: anyio.CancelScope) -> None:
+    """Send the request, then watch for its client to leave before it has its answer."""
     headers = [(name, value) for name, value in cast("Headers", scope["headers"]) if name not in _HOP]
     is_chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
     target = scope.get("raw_path") or scope["path"].encode()
@@ -174,8 +174,9 @@ async def _upload(line: _Line, scope: Scope, receive: Receive, whole: anyio.Canc
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            line.close()
-            whole.cancel()
+            if not answer.is_whole:
+                line.close()
+                whole.cancel()
             return
         body = message.get("body", b"")
         is_last = not message.get("more_body", False)
@@ -184,6 +185,7 @@ async def _upload(line: _Line, scope: Scope, receive: Receive, whole: anyio.Canc
         if body:
             line.write(body)
             await line.writable()
+        line.is_sent = is_last
 
 
 class _Answer:
@@ -191,7 +193,7 @@ class _Answer:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.is_begun = False
+        self.is_begun = self.is_whole = False
 
     async def take(self, line: _Line, *, is_head: bool) -> None:
         """Give the client what home answers, to the end. Raises `HomeLost`."""
@@ -203,9 +205,9 @@ class _Answer:
             line.is_reusable = False
             return
         while True:
-            part, is_last = await line.part()
-            await self._send({"type": "http.response.body", "body": part, "more_body": not is_last})
-            if is_last:
+            part, self.is_whole = await line.part()
+            await self._send({"type": "http.response.body", "body": part, "more_body": not self.is_whole})
+            if self.is_whole:
                 return
 
 
@@ -223,6 +225,8 @@ class _Line(asyncio.Protocol):
         """Be ready for the next request."""
         self.rested = asyncio.get_running_loop().time()
         self.is_reusable = False
+        self.is_sent = False
+        """Whether home has the request to its end; it may answer before, and would take the next one for the rest of it."""
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Headers = []
         self._head: tuple[int, Headers] | None = None

@@ -99,6 +99,33 @@ def test_a_task_begun_through_one_worker_is_seen_through_another(three: Workers)
     until(lambda: line.send("tasks/get", tasks=True, taskId=started["taskId"])["result"]["status"] == "completed")
 
 
+def connections_home(found: Workers) -> set[str]:
+    """Those that the first worker took from others, by their inode."""
+    sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    taken = {fields[6] for fields in sockets if len(fields) == 8 and fields[5] == "03" and fields[7].endswith("/home")}
+    return {inode for inode in taken if f"socket:[{inode}]" in map(os.readlink, Path(f"/proc/{found.pids()[0]}/fd").iterdir())}
+
+
+def test_a_connection_home_serves_one_request_after_the_other(three: Workers) -> None:
+    line = three.through(1)
+    line.text("near__tool-0")
+    before = connections_home(three)
+    for _ in range(3):
+        line.text("near__tool-0")
+    assert before and before <= connections_home(three)
+
+
+def test_a_request_that_is_answered_before_it_is_whole_takes_nothing_of_the_next(three: Workers) -> None:
+    line, other = three.through(1), three.through(1)
+    other.text("near__tool-0")
+    line.connection.putrequest("POST", "/nothing")
+    line.connection.putheader("Content-Length", "1000000")
+    line.connection.endheaders(b"the rest never comes")
+    assert line.connection.getresponse().status == 404
+    for _ in range(3):
+        assert other.text("near__tool-0") == "tool-0"
+
+
 def test_a_client_that_leaves_in_the_middle_ends_its_call_at_home(three: Workers, folder: Path) -> None:
     line, other = three.through(1), three.through(2)
     line.begin("far__hang", _meta={"progressToken": "p"})
