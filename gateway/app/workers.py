@@ -229,15 +229,12 @@ class Supervisor:
         """The place of a worker, or the exit code once every worker has ended.
 
         Raises:
-            ConfigError: This system has no processes of this kind.
+            ConfigError: This system has no processes of this kind, or no place for what they share.
         """
         if sys.platform == "win32":
             raise ConfigError("--workers needs a POSIX system; on Windows run one process.", path="--workers")
         self._workers = [_Worker(number) for number in range(self.count)]
-        self._folder = Path(tempfile.mkdtemp(prefix="moongate-"))
-        self._home = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._home.bind(str(self._folder / "home"))
-        self._home.listen(2048)
+        self._meet()
         self._woken[1].setblocking(False)
         signal.set_wakeup_fd(self._woken[1].fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
@@ -253,6 +250,21 @@ class Supervisor:
                 return self._code
             self._wait()
             self._reap()
+
+    def _meet(self) -> None:
+        """Make the folder of the workers and the socket in it."""
+        self._home = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="moongate-"))
+            try:
+                self._home.bind(str(self._folder / "home"))
+            except OSError:
+                self._folder.rmdir()
+                raise
+        except OSError as error:
+            reason = f"The workers have no place to meet: {error.strerror or error}."
+            raise ConfigError(f"{reason} Set TMPDIR to a folder that can be written and has a short path.", path="TMPDIR") from None
+        self._home.listen(2048)
 
     def _is_over(self) -> bool:
         return bool(self._stop_at) and not any(worker.pid for worker in self._workers)

@@ -20,6 +20,7 @@ import httptools
 
 from gateway.server.answers import json_answer
 from gateway.server.calls import RUNNING_SCOPE_KEY
+from gateway.server.origins import PROXY_HOST
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -49,6 +50,9 @@ RETRY_SECONDS = 1
 
 _HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"expect", b"te", b"date"})
 """Headers of one connection; and the date, which each process writes itself."""
+
+_PROXYS = frozenset({b"x-forwarded-proto", b"x-forwarded-for"})
+"""Headers that are taken from a proxy on this machine and from nobody else; home cannot see who sent them."""
 
 _LOST = "The worker of the gateway that had this request ended; it may have run."
 _AWAY = "The gateway's first worker is not there; try again."
@@ -162,7 +166,9 @@ class Homeward:
 
 async def _upload(line: _Line, scope: Scope, receive: Receive, answer: _Answer, whole: anyio.CancelScope) -> None:
     """Send the request, then watch for its client to leave before it has its answer."""
-    headers = [(name, value) for name, value in cast("Headers", scope["headers"]) if name not in _HOP]
+    client: tuple[str, int] | None = scope.get("client")
+    left_out = _HOP if client is not None and client[0] == PROXY_HOST else _HOP | _PROXYS
+    headers = [(name, value) for name, value in cast("Headers", scope["headers"]) if name not in left_out]
     is_chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
     target = scope.get("raw_path") or scope["path"].encode()
     if scope["query_string"]:

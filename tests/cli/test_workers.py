@@ -99,6 +99,18 @@ def test_a_task_begun_through_one_worker_is_seen_through_another(three: Workers)
     until(lambda: line.send("tasks/get", tasks=True, taskId=started["taskId"])["result"]["status"] == "completed")
 
 
+@pytest.mark.parametrize(("peer", "scheme"), [("127.0.0.1", "https"), ("127.0.0.2", "http")])
+def test_a_proxy_on_this_machine_and_nobody_else_is_believed_how_a_client_came(three: Workers, peer: str, scheme: str) -> None:
+    for number in (0, 1):
+        with three.stopped(*({0, 1, 2} - {number})):
+            connection = http.client.HTTPConnection("127.0.0.1", three.port, timeout=20, source_address=(peer, 0))
+            connection.request("GET", "/health")
+            connection.getresponse().read()
+        with closing(connection):
+            connection.request("GET", "/mcp/", headers={"X-Forwarded-Proto": "https"})
+            assert connection.getresponse().headers["location"] == f"{scheme}://127.0.0.1:{three.port}/mcp"
+
+
 def connections_home(found: Workers) -> set[str]:
     """Those that the first worker took from others, by their inode."""
     sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
@@ -296,6 +308,15 @@ def test_a_gateway_that_cannot_start_says_why_once_and_ends(tmp_path: Path) -> N
     done = moongate_process("run", "--workers", "3", "--http", "127.0.0.1:0", "--config", str(config), cwd=tmp_path)
     assert done.code == 2
     assert done.err.count("error:") == 1
+
+
+def test_workers_that_have_no_place_to_meet_say_so(tmp_path: Path) -> None:
+    deep = tmp_path / ("deep" * 30)
+    deep.mkdir()
+    done = moongate_process("run", "--workers", "2", "--http", "127.0.0.1:0", cwd=tmp_path, env={"TMPDIR": str(deep)})
+    assert done.code == 2
+    assert "Set TMPDIR to a folder" in done.err
+    assert not list(deep.iterdir())
 
 
 def test_workers_are_for_http(tmp_path: Path) -> None:
