@@ -120,17 +120,20 @@ class Homeward:
                 await anyio.sleep(LOOK_SECONDS)
         return self._home.home_serves
 
-    def _watch_home(self) -> None:
-        """End what waits for a home that does not live, and look again later while anything waits."""
-        if not self._home.home_lives:
+    def _watch_home(self, *, was_silent: bool = False) -> None:
+        """Look later, while anything waits, whether home lives."""
+        if self._watch is None and self._busy:
+            self._watch = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._look, was_silent)
+
+    def _look(self, was_silent: bool) -> None:
+        """End what waits for a home that did not live the last time either: both may just have been stopped, and go on."""
+        self._watch = None
+        is_silent = not self._home.home_lives
+        if is_silent and was_silent:
             for line in list(self._busy):
                 line.close()
-        elif self._watch is None and self._busy:
-            self._watch = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._look)
-
-    def _look(self) -> None:
-        self._watch = None
-        self._watch_home()
+        else:
+            self._watch_home(was_silent=is_silent)
 
     async def _exchange(self, line: _Line, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from gateway.app.workers import SILENT_SECONDS
 from gateway.auth.keys import KeyStore
 from tests.cli.processes import moongate, moongate_process
 from tests.fakes.nursery import sooner
@@ -202,6 +204,21 @@ def test_a_first_worker_that_stands_still_fails_what_waits_for_it_and_serves_aga
             os.kill(home, signal.SIGCONT)
         until(lambda: line.post({"jsonrpc": "2.0", "id": 9, "method": "ping"})[0] != 503)
         assert line.text("near__pid") == child_pid
+
+
+@pytest.mark.faults
+def test_workers_that_all_stood_still_go_on_where_they_were(tmp_path: Path) -> None:
+    with workers(tmp_path, {"mcpServers": {"near": counting(tmp_path)}}, 2) as two, ThreadPoolExecutor() as pool:
+        answer = pool.submit(two.through(1, seconds=60).text, "near__wait")
+        until(lambda: "tools/call wait" in (tmp_path / "near.requests").read_text())
+        with two.stopped(0):
+            with two.stopped(1):
+                time.sleep(SILENT_SECONDS + 1)
+            time.sleep(0.5)  # the other looks for a sign of life first
+        time.sleep(2)
+        assert not answer.done()
+        (tmp_path / "go").touch()
+        assert answer.result(20) == "waited"
 
 
 def test_a_stop_lets_running_calls_end_and_leaves_no_process(tmp_path: Path) -> None:
