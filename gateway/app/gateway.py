@@ -472,10 +472,11 @@ class Gateway:
             ConfigError: The address is taken or may not be used.
         """
         from gateway.app.serving import Endpoint, serve_http
-        from gateway.server.http import Away, build_http_app, check_bind
+        from gateway.server.http import AsWorker, Away, build_http_app, check_bind
 
         server, place = self.loaded.config.server, self._place
-        requires_key = check_bind(host, self.keys) if place is None else place.requires_key
+        if place is None:
+            check_bind(host, self.keys)
         endpoint = Endpoint.bind(host, port, server.http) if place is None else Endpoint.at_place(host, place, server.http)
         away = None
         if place is not None and self._spread is not None and not place.is_home:
@@ -494,8 +495,7 @@ class Gateway:
             port=endpoint.port,
             ready=self._settled.is_set,
             routes=routes,
-            away=away,
-            requires_key=requires_key,
+            worker=AsWorker(place.requires_key, away) if place is not None else None,
         )
         await serve_http(endpoint, app, on_ready, place.note_stopping if place is not None else lambda: None)
 

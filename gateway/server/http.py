@@ -53,6 +53,16 @@ class Away:
     """Which calls need not go there."""
 
 
+@dataclass(frozen=True, slots=True)
+class AsWorker:
+    """What a worker is told, where there are several."""
+
+    requires_key: bool
+    """What `check_bind` said when the first of them started."""
+    away: Away | None
+    """At home there is none."""
+
+
 def check_bind(host: str, keys: KeyStore) -> bool:
     """Refuse to listen beyond loopback without API keys; returns whether callers need one as long as this gateway runs.
 
@@ -200,19 +210,16 @@ def build_http_app(
     port: int,
     ready: Callable[[], bool],
     routes: Callable[[], Sequence[BaseRoute]] = tuple,
-    away: Away | None = None,
-    requires_key: bool | None = None,
+    worker: AsWorker | None = None,
 ) -> KeyGate:
     """The ASGI application; its lifespan runs the legacy session manager. Gate and direct path are outermost: they are of every call.
 
-    `routes` makes those of other rooms when they are needed. A worker that is not home hands on what is not for it (`away`).
-    `requires_key` is what `check_bind` said when the gateway started; without it that is now.
+    `routes` makes those of other rooms when they are needed. A `worker` that is not home hands on what is not for it.
 
     Raises:
         ConfigError: The bind is not safe.
     """
-    if requires_key is None:
-        requires_key = check_bind(host, keys)
+    requires_key, away = (check_bind(host, keys), None) if worker is None else (worker.requires_key, worker.away)
     places = places_of(host, port, settings.allowed_hosts, settings.allowed_origins)
     site = LateSite(server, settings, places, ready=ready, routes=routes)
     app: ASGIApp = site
