@@ -473,14 +473,15 @@ class Gateway:
             ConfigError: The address is taken or may not be used.
         """
         from gateway.app.serving import Endpoint, serve_http
-        from gateway.server.http import Away, build_http_app, check_bind
+        from gateway.server.http import AsWorker, Away, build_http_app, check_bind
 
-        check_bind(host, self.keys)
         server, place = self.loaded.config.server, self._place
+        if place is None:
+            check_bind(host, self.keys)
         endpoint = Endpoint.bind(host, port, server.http) if place is None else Endpoint.at_place(host, place, server.http)
         away = None
         if place is not None and self._spread is not None and not place.is_home:
-            away = Away(place.home_path, lambda: place.board.home_serves, self._spread.takes)
+            away = Away(place.home_path, place.board, self._spread.takes)
 
         def routes() -> list[BaseRoute]:
             from gateway.console.routes import build_routes
@@ -495,9 +496,9 @@ class Gateway:
             port=endpoint.port,
             ready=self._settled.is_set,
             routes=routes,
-            away=away,
+            worker=AsWorker(place.requires_key, away) if place is not None else None,
         )
-        await serve_http(endpoint, app, on_ready)
+        await serve_http(endpoint, app, on_ready, place.note_stopping if place is not None else lambda: None)
 
 
 def _mark(own_id: str, loaded: LoadedConfig) -> str:

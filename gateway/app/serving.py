@@ -70,8 +70,13 @@ class Endpoint:
     @classmethod
     def at_place(cls, host: str, place: Place, settings: HttpSettings) -> Endpoint:
         """Where a worker serves: the socket that all share, and at home the one for what the others hand on."""
-        listeners = [shared(place.listener), *([shared(place.home)] if place.is_home else [])]
-        return cls(listeners, settings, *_reached_at(host, place.listener, settings))
+        reached_at = _reached_at(host, place.listener, settings)
+        listeners = [shared(place.listener)]
+        if place.is_home:
+            listeners.append(shared(place.home))
+        else:
+            place.home.close()
+        return cls(listeners, settings, *reached_at)
 
 
 def _reached_at(host: str, listener: socket.socket, settings: HttpSettings) -> tuple[int, str]:
@@ -81,8 +86,10 @@ def _reached_at(host: str, listener: socket.socket, settings: HttpSettings) -> t
     return bound, f"http://{shown}:{bound}{settings.path}"
 
 
-async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str], None]) -> None:
+async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str], None], on_stop: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint's URL once it serves.
+
+    `on_stop` is called at a signal, before the listeners close.
 
     After the first signal calls that run may finish, for `drain_seconds` at most; the second ends them.
     """
@@ -114,6 +121,7 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
             on_ready(endpoint.url)
 
         def stop(count: int) -> None:
+            on_stop()
             if server.server_state.tasks and count == 1:
                 logger.warning("Stopping; what runs may take %s s more, a second signal ends it now", endpoint.settings.drain_seconds)
             server.should_exit = True

@@ -53,8 +53,11 @@ BEAT_SECONDS = 1.0
 SILENT_SECONDS = 20.0
 """Home without a sign of life for this long is stuck or stopped, and serves nobody until it gives one."""
 
-_HOME_SERVES, _EDITION, _BEAT = 0, slice(8, 16), slice(16, 24)
-"""Places in the shared memory: whether home serves, the edition of what it published, and when it was last alive (monotonic, µs)."""
+_HOME, _EDITION, _BEAT = 0, slice(8, 16), slice(16, 24)
+"""Places in the shared memory: how home is, the edition of what it published, and when it was last alive (monotonic, µs)."""
+
+_AWAY, _SERVES, _STOPS = range(3)
+"""How home may be. One that stops lets what it has begun come to its end."""
 
 
 class Board:
@@ -66,13 +69,30 @@ class Board:
     @property
     def home_serves(self) -> bool:
         """Whether home takes requests."""
-        lived = int.from_bytes(self._memory[_BEAT], "little") / 1e6
-        return self._memory[_HOME_SERVES] == 1 and time.monotonic() - lived < SILENT_SECONDS
+        return self._memory[_HOME] == _SERVES and self._is_heard
 
-    @home_serves.setter
-    def home_serves(self, value: bool) -> None:
+    @property
+    def home_lives(self) -> bool:
+        """Whether home may still answer what it took."""
+        return self._memory[_HOME] != _AWAY and self._is_heard
+
+    @property
+    def _is_heard(self) -> bool:
+        lived = int.from_bytes(self._memory[_BEAT], "little") / 1e6
+        return time.monotonic() - lived < SILENT_SECONDS
+
+    def note_serving(self) -> None:
+        """Home takes requests from here on."""
         self.beat()
-        self._memory[_HOME_SERVES] = int(value)
+        self._memory[_HOME] = _SERVES
+
+    def note_stopping(self) -> None:
+        """Home takes no more."""
+        self._memory[_HOME] = _STOPS
+
+    def note_away(self) -> None:
+        """There is none."""
+        self._memory[_HOME] = _AWAY
 
     def beat(self) -> None:
         """Home lives."""
@@ -99,6 +119,8 @@ class Place:
     """Where clients come in, shared by all."""
     home: socket.socket
     """Where the others' requests come home."""
+    requires_key: bool
+    """Whether callers need an API key, as it was when the first workers started (`server.http.check_bind`)."""
     folder: Path
     """Private to the workers; gone with the supervisor."""
     board: Board
@@ -124,8 +146,13 @@ class Place:
     def note_ready(self) -> None:
         """Tell the supervisor that this worker serves."""
         if self.is_home:
-            self.board.home_serves = True
+            self.board.note_serving()
         os.write(self._ready, bytes([self.number]))
+
+    def note_stopping(self) -> None:
+        """Tell the other workers that this one, if it is home, takes no more requests."""
+        if self.is_home:
+            self.board.note_stopping()
 
     async def give_signs_of_life(self) -> None:
         """At home, until cancelled."""
@@ -137,6 +164,7 @@ class Place:
         """Wait until the supervisor is gone, then stop as at SIGTERM."""
         await anyio.wait_readable(self._lifeline)
         logger.error("the supervisor of the workers is gone, so worker %s stops", self.number)
+        shutil.rmtree(self.folder, ignore_errors=True)  # nobody else is left to do it
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -156,8 +184,8 @@ class OneAtATime(socket.socket):
 
 
 def shared(listener: socket.socket) -> socket.socket:
-    """The same listening socket for one of several processes that take from it."""
-    return OneAtATime(listener.family, listener.type, listener.proto, fileno=os.dup(listener.fileno()))
+    """The same listening socket for one of several processes that take from it; what it was is closed."""
+    return OneAtATime(listener.family, listener.type, listener.proto, fileno=listener.detach())
 
 
 @dataclass(slots=True)
@@ -183,6 +211,7 @@ class Supervisor:
     count: int
     listener: socket.socket
     drain_seconds: float
+    requires_key: bool
     _workers: list[_Worker] = field(init=False)
     _folder: Path = field(init=False)
     _home: socket.socket = field(init=False)
@@ -200,15 +229,12 @@ class Supervisor:
         """The place of a worker, or the exit code once every worker has ended.
 
         Raises:
-            ConfigError: This system has no processes of this kind.
+            ConfigError: This system has no processes of this kind, or no place for what they share.
         """
         if sys.platform == "win32":
             raise ConfigError("--workers needs a POSIX system; on Windows run one process.", path="--workers")
         self._workers = [_Worker(number) for number in range(self.count)]
-        self._folder = Path(tempfile.mkdtemp(prefix="moongate-"))
-        self._home = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._home.bind(str(self._folder / "home"))
-        self._home.listen(2048)
+        self._meet()
         self._woken[1].setblocking(False)
         signal.set_wakeup_fd(self._woken[1].fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
@@ -224,6 +250,21 @@ class Supervisor:
                 return self._code
             self._wait()
             self._reap()
+
+    def _meet(self) -> None:
+        """Make the folder of the workers and the socket in it."""
+        self._home = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="moongate-"))
+            try:
+                self._home.bind(str(self._folder / "home"))
+            except OSError:
+                self._folder.rmdir()
+                raise
+        except OSError as error:
+            reason = f"The workers have no place to meet: {error.strerror or error}."
+            raise ConfigError(f"{reason} Set TMPDIR to a folder that can be written and has a short path.", path="TMPDIR") from None
+        self._home.listen(2048)
 
     def _is_over(self) -> bool:
         return bool(self._stop_at) and not any(worker.pid for worker in self._workers)
@@ -262,10 +303,9 @@ class Supervisor:
         os.close(self._ready[0])
         for end in self._woken:
             end.close()
-        is_first = worker.deaths == 0
-        return Place(
-            worker.number, self.count, self.listener, self._home, self._folder, self._board, is_first, self._life[0], self._ready[1]
-        )
+        is_first, requires_key = worker.deaths == 0, self.requires_key
+        sockets, pipes = (self.listener, self._home), (self._life[0], self._ready[1])
+        return Place(worker.number, self.count, *sockets, requires_key, self._folder, self._board, is_first, *pipes)
 
     # -- watching ----------------------------------------------------------------------------------------------
 
@@ -303,6 +343,9 @@ class Supervisor:
             self._stop()
 
     def _stop(self) -> None:
+        """Workers let what runs come to its end; nobody waits meanwhile at a door that does not open again."""
+        self.listener.close()
+        self._home.close()
         self._stop_at = time.monotonic() + self.drain_seconds + STOP_SECONDS
         self._tell_all(signal.SIGTERM)
 
@@ -327,7 +370,7 @@ class Supervisor:
         """A worker ended: at a stop that is all, else it is started again; a gateway that never served is given up."""
         pid, worker.pid = worker.pid, 0
         if worker.number == 0:
-            self._board.home_serves = False
+            self._board.note_away()
         if self._stop_at:
             return
         if not self._home_served:

@@ -62,8 +62,10 @@ def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path
         mask = configure_log(loaded)
         place = _divide(loaded, host, port, count) if count > 1 else None
         if place is not None and not place.is_first:
+            from gateway.app.reload import with_fixed
+
             watch = watch_of(config_path)
-            loaded = load(config_path)
+            loaded = with_fixed(loaded, load(config_path))
             mask = configure_log(loaded)
         export_telemetry(mask)
         follow = _Follow(loaded, watch, mask, place)
@@ -84,8 +86,8 @@ def _divide(loaded: LoadedConfig, host: str, port: int, count: int) -> Place:
     from gateway.storage.state import state_dir
 
     import_module("gateway.app.http1")  # and all behind it, before the workers part, so that they share its memory
-    check_bind(host, KeyStore(state_dir(loaded.config.storage.dir) / "keys.json"))
-    place = Supervisor(count, bind(host, port), loaded.config.server.http.drain_seconds).run()
+    requires_key = check_bind(host, KeyStore(state_dir(loaded.config.storage.dir) / "keys.json"))
+    place = Supervisor(count, bind(host, port), loaded.config.server.http.drain_seconds, requires_key).run()
     if isinstance(place, int):
         sys.exit(place)
     return place

@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
 import httptools
 
 from gateway.server.answers import json_answer
 from gateway.server.calls import RUNNING_SCOPE_KEY
+from gateway.server.origins import PROXY_HOST
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -39,8 +39,8 @@ WATCH_SECONDS = 1.0
 IDLE_SECONDS = 30.0
 """A connection unused for longer is not used again; home itself closes it later."""
 
-MAX_IDLE = 64
-"""Connections kept for later requests."""
+MAX_IDLE = 8
+"""Connections kept for later requests; to home each is one of the connections that it may have."""
 
 HIGH_WATER_BYTES = 262_144
 """Of an answer nobody has taken yet; reading pauses here."""
@@ -51,10 +51,27 @@ RETRY_SECONDS = 1
 _HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"expect", b"te", b"date"})
 """Headers of one connection; and the date, which each process writes itself."""
 
+_PROXYS = frozenset({b"x-forwarded-proto", b"x-forwarded-for"})
+"""Headers that are taken from a proxy on this machine and from nobody else; home cannot see who sent them."""
+
 _LOST = "The worker of the gateway that had this request ended; it may have run."
 _AWAY = "The gateway's first worker is not there; try again."
 
 Headers = list[tuple[bytes, bytes]]
+
+
+class HomeState(Protocol):
+    """How home is, as all workers see it."""
+
+    @property
+    def home_serves(self) -> bool:
+        """Whether it takes requests."""
+        ...
+
+    @property
+    def home_lives(self) -> bool:
+        """Whether it may still answer those that it took."""
+        ...
 
 
 class HomeLost(Exception):
@@ -64,11 +81,11 @@ class HomeLost(Exception):
 class Homeward:
     """Hands on; `app` gets calls that were begun here, and what is about this process alone."""
 
-    def __init__(self, app: ASGIApp, *, path: str, home_serves: Callable[[], bool], own_paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, *, path: str, home: HomeState, own_paths: frozenset[str]) -> None:
         """`path` is home's socket; requests for `own_paths` are answered here."""
         self._app = app
         self._path = path
-        self._home_serves = home_serves
+        self._home = home
         self._own_paths = own_paths
         self._idle: list[_Line] = []
         self._busy: set[_Line] = set()
@@ -99,26 +116,29 @@ class Homeward:
 
     async def _is_home_there(self) -> bool:
         with anyio.move_on_after(HOME_SECONDS):
-            while not self._home_serves():  # noqa: ASYNC110  # shared memory has no event
+            while not self._home.home_serves:  # noqa: ASYNC110  # shared memory has no event
                 await anyio.sleep(LOOK_SECONDS)
-        return self._home_serves()
+        return self._home.home_serves
 
-    def _watch_home(self) -> None:
-        """End what waits for a home that does not live, and look again later while anything waits."""
-        if not self._home_serves():
+    def _watch_home(self, *, was_silent: bool = False) -> None:
+        """Look later, while anything waits, whether home lives."""
+        if self._watch is None and self._busy:
+            self._watch = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._look, was_silent)
+
+    def _look(self, was_silent: bool) -> None:
+        """End what waits for a home that did not live the last time either: both may just have been stopped, and go on."""
+        self._watch = None
+        is_silent = not self._home.home_lives
+        if is_silent and was_silent:
             for line in list(self._busy):
                 line.close()
-        elif self._watch is None and self._busy:
-            self._watch = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._look)
-
-    def _look(self) -> None:
-        self._watch = None
-        self._watch_home()
+        else:
+            self._watch_home(was_silent=is_silent)
 
     async def _exchange(self, line: _Line, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_upload, line, scope, receive, tasks.cancel_scope)
+                tasks.start_soon(_upload, line, scope, receive, answer, tasks.cancel_scope)
                 await answer.take(line, is_head=scope["method"] == "HEAD")
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
@@ -129,7 +149,7 @@ class Homeward:
         except BaseException:
             line.close()
             raise
-        if line.is_reusable and len(self._idle) < MAX_IDLE:
+        if line.is_reusable and line.is_sent and len(self._idle) < MAX_IDLE:
             line.rest()
             self._idle.append(line)
         else:
@@ -147,9 +167,11 @@ class Homeward:
         return line
 
 
-async def _upload(line: _Line, scope: Scope, receive: Receive, whole: anyio.CancelScope) -> None:
-    """Send the request, then watch for its client to leave."""
-    headers = [(name, value) for name, value in cast("Headers", scope["headers"]) if name not in _HOP]
+async def _upload(line: _Line, scope: Scope, receive: Receive, answer: _Answer, whole: anyio.CancelScope) -> None:
+    """Send the request, then watch for its client to leave before it has its answer."""
+    client: tuple[str, int] | None = scope.get("client")
+    left_out = _HOP if client is not None and client[0] == PROXY_HOST else _HOP | _PROXYS
+    headers = [(name, value) for name, value in cast("Headers", scope["headers"]) if name not in left_out]
     is_chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
     target = scope.get("raw_path") or scope["path"].encode()
     if scope["query_string"]:
@@ -161,8 +183,9 @@ async def _upload(line: _Line, scope: Scope, receive: Receive, whole: anyio.Canc
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            line.close()
-            whole.cancel()
+            if not answer.is_whole:
+                line.close()
+                whole.cancel()
             return
         body = message.get("body", b"")
         is_last = not message.get("more_body", False)
@@ -171,6 +194,7 @@ async def _upload(line: _Line, scope: Scope, receive: Receive, whole: anyio.Canc
         if body:
             line.write(body)
             await line.writable()
+        line.is_sent = is_last
 
 
 class _Answer:
@@ -178,7 +202,7 @@ class _Answer:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.is_begun = False
+        self.is_begun = self.is_whole = False
 
     async def take(self, line: _Line, *, is_head: bool) -> None:
         """Give the client what home answers, to the end. Raises `HomeLost`."""
@@ -190,9 +214,9 @@ class _Answer:
             line.is_reusable = False
             return
         while True:
-            part, is_last = await line.part()
-            await self._send({"type": "http.response.body", "body": part, "more_body": not is_last})
-            if is_last:
+            part, self.is_whole = await line.part()
+            await self._send({"type": "http.response.body", "body": part, "more_body": not self.is_whole})
+            if self.is_whole:
                 return
 
 
@@ -210,6 +234,8 @@ class _Line(asyncio.Protocol):
         """Be ready for the next request."""
         self.rested = asyncio.get_running_loop().time()
         self.is_reusable = False
+        self.is_sent = False
+        """Whether home has the request to its end; it may answer before, and would take the next one for the rest of it."""
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Headers = []
         self._head: tuple[int, Headers] | None = None

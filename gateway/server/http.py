@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from gateway.server.homeward import HomeState
+
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({HEALTH_PATH, READY_PATH})
@@ -46,13 +48,23 @@ class Away:
 
     home_path: str
     """The socket where it takes requests."""
-    home_serves: Callable[[], bool]
+    home: HomeState
     takes: Takes
     """Which calls need not go there."""
 
 
-def check_bind(host: str, keys: KeyStore) -> None:
-    """Refuse to listen beyond loopback without API keys.
+@dataclass(frozen=True, slots=True)
+class AsWorker:
+    """What a worker is told, where there are several."""
+
+    requires_key: bool
+    """What `check_bind` said when the first of them started."""
+    away: Away | None
+    """At home there is none."""
+
+
+def check_bind(host: str, keys: KeyStore) -> bool:
+    """Refuse to listen beyond loopback without API keys; returns whether callers need one as long as this gateway runs.
 
     Raises:
         ConfigError: With the command that makes one.
@@ -63,6 +75,7 @@ def check_bind(host: str, keys: KeyStore) -> None:
             f"Make one with `moongate keys add NAME`, or bind 127.0.0.1.",
             path="server.http.host",
         )
+    return not is_loopback(host) or bool(keys.list())
 
 
 MAX_KNOWN_ORIGINS = 256
@@ -197,28 +210,27 @@ def build_http_app(
     port: int,
     ready: Callable[[], bool],
     routes: Callable[[], Sequence[BaseRoute]] = tuple,
-    away: Away | None = None,
+    worker: AsWorker | None = None,
 ) -> KeyGate:
     """The ASGI application; its lifespan runs the legacy session manager. Gate and direct path are outermost: they are of every call.
 
-    `routes` makes those of other rooms when they are needed. A worker that is not home hands on what is not for it (`away`).
+    `routes` makes those of other rooms when they are needed. A `worker` that is not home hands on what is not for it.
 
     Raises:
         ConfigError: The bind is not safe.
     """
-    check_bind(host, keys)
+    requires_key, away = (check_bind(host, keys), None) if worker is None else (worker.requires_key, worker.away)
     places = places_of(host, port, settings.allowed_hosts, settings.allowed_origins)
     site = LateSite(server, settings, places, ready=ready, routes=routes)
     app: ASGIApp = site
     if away is not None:
         from gateway.server.homeward import Homeward
 
-        app = Homeward(app, path=away.home_path, home_serves=away.home_serves, own_paths=frozenset({HEALTH_PATH}))
+        app = Homeward(app, path=away.home_path, home=away.home, own_paths=frozenset({HEALTH_PATH}))
     direct = None
     if settings.direct_path == "auto":
         if away is None:  # sessions are kept at home
             app = LeanSessions(site, server, path=settings.path, max_request_bytes=settings.max_request_bytes)
         takes = away.takes if away is not None else None
         app = direct = DirectPath(app, server, path=settings.path, max_request_bytes=settings.max_request_bytes, takes=takes)
-    must = not is_loopback(host) or bool(keys.list())
-    return KeyGate(app, keys, places, requires_key=must, judged=(settings.path, AGUI_PATH), direct=direct)
+    return KeyGate(app, keys, places, requires_key=requires_key, judged=(settings.path, AGUI_PATH), direct=direct)

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
+PROXY_HOST = "127.0.0.1"
+"""The address of a peer that is believed how a client came to it (`X-Forwarded-Proto`)."""
+
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 

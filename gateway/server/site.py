@@ -19,7 +19,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from gateway.auth.principal import LOCAL, Principal
 from gateway.config.models import HttpSettings
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
-from gateway.server.origins import Places
+from gateway.server.origins import PROXY_HOST, Places
 from gateway.server.replay import RETRY_MILLISECONDS, SessionManager
 from gateway.server.sdk_server import SdkServer
 
@@ -43,11 +43,13 @@ class Site:
         )
         self._users: dict[str, AuthenticatedUser] = {}
         site = Starlette(routes=[Route(settings.path, StreamableHTTPASGIApp(self.manager)), *routes])
-        self._app = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site)))  # only redirects ask how the client came
+        self._app = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site), PROXY_HOST))  # only redirects ask how the client came
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, with its caller in the SDK's form."""
         self.introduce(scope)
+        if scope.get("client") is None:  # another worker hands it on, with a proxy's words only where they were one's
+            scope["client"] = PROXY_HOST, 0
         await self._app(scope, receive, send)
 
     def introduce(self, scope: Scope) -> None:
