@@ -378,9 +378,9 @@ class Begun:
 
 
 def _is_for_here(tool: GuardedTool) -> bool:
-    """Whether a tool is a server's, never becomes a task, and has no arguments that headers may have to match."""
-    definition = tool.definition
-    return definition.task_by == "nobody" and not tool.is_local and "x-mcp-header" not in json.dumps(definition.input_schema)
+    """Whether a tool is a server's, never becomes a task nor waits for a person, and has no arguments that headers may have to match."""
+    may_be_long = tool.definition.task_by != "nobody" or tool.needs_approval
+    return not may_be_long and not tool.is_local and "x-mcp-header" not in json.dumps(tool.definition.input_schema)
 
 
 def _session_id(head: Head) -> str:

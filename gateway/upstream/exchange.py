@@ -262,7 +262,7 @@ class Exchange:
         """The body, which is taken out of the answer, without its coding."""
         said, answer.parts = answer.parts, []
         uncode = uncoding(answer.headers, self._pool.max_body_bytes)
-        return said if uncode is None else [uncode(b"".join(said))]
+        return said if uncode is None else list(uncode(b"".join(said)))
 
     async def _streamed(self, stream: Stream, number: int, hear: Hear, ctx: CallContext | None) -> JsonObject:
         """The answer at the end of an event stream; that of a 2025 server may break off and be taken up again."""

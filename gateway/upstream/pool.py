@@ -17,7 +17,7 @@ import select
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -65,7 +65,7 @@ DRAIN_SECONDS = 1.0
 class Stream:
     """The messages of an event stream, taken while they come."""
 
-    def __init__(self, line: Line, max_bytes: int, uncode: Callable[[bytes], bytes] | None) -> None:
+    def __init__(self, line: Line, max_bytes: int, uncode: Callable[[bytes], Iterator[bytes]] | None) -> None:
         """One message has at most `max_bytes`; `uncode` takes off the coding of what comes, if it has one (`codings`)."""
         self._line: Line | None = line
         self._events = Events(max_bytes)
@@ -138,14 +138,14 @@ class Stream:
         if self._failure is not None:
             return
         try:
-            found = self._events.feed(data if self._uncode is None else self._uncode(data))
-        except RpcError as error:
-            found, self._failure = [], error
-        for message in found:
-            self._messages.append(message)
-            self._size += len(message)
-        if self._events.is_too_large:
-            self._failure = TooLarge("", server=server)
+            for piece in (data,) if self._uncode is None else self._uncode(data):
+                for message in self._events.feed(piece):
+                    self._messages.append(message)
+                    self._size += len(message)
+                if self._events.is_too_large:
+                    raise TooLarge("", server=server)
+        except (RpcError, TooLarge) as error:
+            self._failure = error
         self._wake()
 
     def end(self, failure: UpstreamLost | None) -> None:

@@ -365,7 +365,10 @@ async def test_whatever_is_sent_is_told_done_and_recorded_the_same_by_both_paths
         for body in bodies(chance):
             await same(house, heads(json.loads(body)["params"]["name"]) if b'"own", "arg' in body else heads(), body)
         for name in ("mirrored", "asking", "own", "none"):
-            await same(house, heads(name), json.dumps(request(name=name)).encode(), direct=False)
+            await same(house, heads(name), json.dumps(request(name=name)).encode(), direct=name == "asking")
+        for value in ({"roots": {}}, {"sampling": {}}, {"elicitation": {"url": {}}}):
+            body = request(None, {f"{META}clientCapabilities": value}, name="asking")
+            await same(house, heads("asking"), json.dumps(body).encode(), direct=False)
         for lines in fields(chance):
             await same(house, lines, json.dumps(request()).encode())
 
@@ -494,14 +497,12 @@ async def test_whatever_is_sent_in_a_session_is_told_done_and_recorded_the_same_
             if message.get("id") is None and "id" not in message:
                 continue  # no request: nothing is answered
             await same(house, given, json.dumps(message).encode())
-        for name in ("asking", "own", "none"):
-            await same(house, given, json.dumps(old_request(name=name)).encode(), direct=False)
-        body = json.dumps(old_request()).encode()
-        odd = ["", "x", "application/json", "2025-03-26", "2025-06-18", VERSION, "*/*"]
-        for lines in [[(n, value if n == name else v) for n, v in given.items()] for name in given for value in odd]:
-            await same(house, lines, body)
-        for name in given:
-            await same(house, [line for line in given.items() if line[0] != name], body)
+        for name, direct in (("asking", True), ("own", False), ("none", False)):
+            await same(house, given, json.dumps(old_request(name=name)).encode(), direct=direct)
+        odd = ("", "x", "application/json", "2025-03-26", "2025-06-18", VERSION, "*/*")
+        changed = [[(n, value if n == name else v) for n, v in given.items()] for name in given for value in odd]
+        for lines in [*changed, *([line for line in given.items() if line[0] != name] for name in given)]:
+            await same(house, lines, json.dumps(old_request()).encode())
 
 
 async def test_a_plain_call_in_a_session_never_reaches_the_sdk_and_is_judged_by_the_gate(tmp_path: Path) -> None:
@@ -566,8 +567,7 @@ async def test_another_caller_s_session_is_not_found_by_either_path(tmp_path: Pa
     async with standing(tmp_path) as house:
         session = await open_session(house)
         await same(house, old_heads(session), json.dumps(old_request()).encode(), direct=True)
-        secret = house.keys.add("other").token
-        lines = old_heads(session) | {"authorization": f"Bearer {secret}"}
+        lines = old_heads(session) | {"authorization": f"Bearer {house.keys.add('other').token}"}
         status, *_ = await same(house, lines, json.dumps(old_request()).encode(), direct=False)
         assert status == 404
 
