@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from gateway.protocol import PARSE_ERROR, RpcError
 from gateway.upstream.standins import TOO_LARGE, too_large
 
-
 PIECE_BYTES = 1_048_576
 """What little unfolds into much is given in such pieces, so that nobody has to hold it to see that it is too much."""
 

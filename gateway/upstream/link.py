@@ -1,8 +1,8 @@
 """`Link`: an open way to one server, on which a `Session` speaks; `links` has those there are.
 
-Plain requests of the modern era, and all over a pipe, take its `exchange`, which needs no SDK. Everything else (a 2025 server
-behind a URL, a sign-in, a proxy, traces) takes the SDK's dispatcher over the streams that `widen` gives; they are opened when they
-are first wanted. What a server says by itself goes to the session's `Taker`, whichever way it comes.
+Plain requests, and all over a pipe, take its `exchange`, which needs no SDK. Everything else (the handshake and the stream of a 2025
+server behind a URL, a sign-in, a proxy, traces) takes the SDK's dispatcher over the streams that `widen` gives; they are opened when
+they are first wanted. What a server says by itself goes to the session's `Taker`, whichever way it comes.
 """
 
 from __future__ import annotations
