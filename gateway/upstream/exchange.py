@@ -56,6 +56,9 @@ logger = logging.getLogger(__name__)
 Hear = Callable[[str, JsonMapping], Awaitable[None]]
 """Takes a notification that comes before the answer."""
 
+Take = Callable[[JsonObject], None]
+"""Takes a request of the server's that comes before the answer."""
+
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 """Takes how far a request is: of how much, and in words."""
 
@@ -120,7 +123,7 @@ class Joined:
     headers: Mapping[str, str]
     """By which the server knows its requests."""
     take: Callable[[JsonObject, CallContext | None], None]
-    """Takes a request of the server's, made during a call."""
+    """Takes a request of the server's, made during this call."""
     pass_on: Callable[[bytes], None]
     """Has a message sent (`Exchange.tell`) that nobody waits for."""
 
@@ -145,7 +148,7 @@ class Exchange:
         return self._joined is not None
 
     def join(self, session: Joined) -> None:
-        """From now on requests are part of this session, and answered as by a 2025 server."""
+        """From now on requests are part of this session, and answered as by a 2025 server, until that sets a cookie."""
         self._joined = session
         self._last = max(self._last, FIRST_NUMBER - 1)
 
@@ -186,9 +189,11 @@ class Exchange:
             answer = await self._pool.send(b"".join((head, *parts)))
             if 300 <= answer.status < 400:
                 return None
+            if joined is not None and b"set-cookie" in answer.headers:
+                self._joined = None  # the SDK's client keeps cookies, by which a balancer may find the session
             if answer.stream is not None:
-                return await self._streamed(answer.stream, number, hear, ctx)
-            return self._settle(answer, number)
+                return await self._streamed(answer.stream, number, hear, joined, ctx)
+            return self._settle(answer, number, joined)
         except CANCELLED:
             if joined is not None:
                 joined.pass_on(cancellation(number))
@@ -200,9 +205,9 @@ class Exchange:
         except UpstreamLost as error:
             raise RpcError(LOST, f"connection lost: {error}") from None
 
-    async def tell(self, message: bytes) -> None:
-        """Have a 2025 server take what has no answer; one that does not take it in time goes without."""
-        fields = self._fields(self._joined.headers) if self._joined is not None else None
+    async def tell(self, message: bytes, headers: Mapping[str, str]) -> None:
+        """Have a 2025 server take what has no answer, in the session of these `headers`; one that does not take it in time goes without."""
+        fields = self._fields(headers)
         if fields is None:
             return
         async with self._passing:
@@ -224,7 +229,7 @@ class Exchange:
             known = self._known[key] = (self._head + "".join(f"\r\n{name}: {value}" for name, value in headers.items())).encode()
         return known
 
-    def _settle(self, answer: Answer, number: int) -> JsonObject:
+    def _settle(self, answer: Answer, number: int, joined: Joined | None) -> JsonObject:
         status = answer.status
         headers = answer.headers
         if status >= 400:
@@ -237,7 +242,7 @@ class Exchange:
         is_json = kind.startswith(b"application/json")
         if status >= 400:
             body = b"".join(self._read(answer))
-            if self._joined is not None and "mcp-session-id" in self._joined.headers and is_session_gone(status, body):
+            if joined is not None and "mcp-session-id" in joined.headers and is_session_gone(status, body):
                 raise RpcError(SESSION_GONE, NO_SESSION)
             said = None
             with contextlib.suppress(RpcError):
@@ -264,25 +269,30 @@ class Exchange:
         uncode = uncoding(answer.headers, self._pool.max_body_bytes)
         return said if uncode is None else list(uncode(b"".join(said)))
 
-    async def _streamed(self, stream: Stream, number: int, hear: Hear, ctx: CallContext | None) -> JsonObject:
+    async def _streamed(self, stream: Stream, number: int, hear: Hear, joined: Joined | None, ctx: CallContext | None) -> JsonObject:
         """The answer at the end of an event stream; that of a 2025 server may break off and be taken up again."""
+
+        def take(message: JsonObject) -> None:
+            assert joined is not None
+            joined.take(message, ctx)
+
         while True:
             try:
-                found = await self._answer_in(stream, number, hear, ctx)
+                found = await self._answer_in(stream, number, hear, None if joined is None else take)
             except TooLarge:
                 raise
             except UpstreamLost:
                 found = None
-                if self._joined is None or not stream.last_id:
+                if joined is None or not stream.last_id:
                     raise
             if found is not None:
                 return found
-            if self._joined is None or not stream.last_id:
+            if joined is None or not stream.last_id:
                 raise RpcError(CONNECTION_CLOSED, "SSE stream ended without a response")
             await own_task()
-            stream = await self._taken_up(stream, self._joined)
+            stream = await self._taken_up(stream, joined)
 
-    async def _answer_in(self, stream: Stream, number: int, hear: Hear, ctx: CallContext | None) -> JsonObject | None:
+    async def _answer_in(self, stream: Stream, number: int, hear: Hear, take: Take | None) -> JsonObject | None:
         try:
             while data := await stream.message():
                 try:
@@ -295,7 +305,7 @@ class Exchange:
                 if (error := error_of(message)) is not None:
                     raise error
                 await own_task()
-                await self._heard(message, hear, ctx)
+                await self._heard(message, hear, take)
         except BaseException:
             stream.close()
             raise
@@ -315,7 +325,7 @@ class Exchange:
                     return answer.stream
         raise RpcError(CONNECTION_CLOSED, "SSE stream ended without a response")
 
-    async def _heard(self, message: JsonValue, hear: Hear, ctx: CallContext | None) -> None:
+    async def _heard(self, message: JsonValue, hear: Hear, take: Take | None) -> None:
         """A notification, or a request of a 2025 server's; on the stream of a modern one that has no place, and gets no answer."""
         if not isinstance(message, dict):
             return
@@ -325,8 +335,8 @@ class Exchange:
             logger.debug("%s: a message without a place in an answer was dropped", self._server)
         elif "id" not in fields:
             await hear(method, cast("JsonMapping", params or {}))
-        elif self._joined is not None:
-            self._joined.take(fields, ctx)
+        elif take is not None:
+            take(fields)
         else:
             logger.debug("%s: a request in an answer was dropped, as modern servers ask in results", self._server)
 

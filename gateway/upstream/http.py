@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 MAX_CHALLENGE_CHARS = 4096
 """Of a `WWW-Authenticate` header that is read."""
 
-SESSION_HEADERS = ("mcp-session-id", "mcp-protocol-version", "cookie")
-"""What makes a request part of a 2025 session: its id, and the cookies by which a balancer finds the server that knows it."""
+SESSION_HEADERS = ("mcp-session-id", "mcp-protocol-version")
+"""What makes a request part of a 2025 session."""
 
 HEAD_BYTES = 256
 """Of a message, enough to see what it is: the SDK writes `jsonrpc`, `id` and `method` first."""
@@ -232,7 +232,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
             try:
                 with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
                     response = await self._deliver(request)
-                    if self._up is not None and response.is_success and b'"method":"notifications/initialized"' in _head(request):
+                    if self._up is not None and response.is_success and _ends_handshake(request):
                         self._up({name: request.headers[name] for name in SESSION_HEADERS if name in request.headers})
                     return response
             finally:
@@ -393,6 +393,11 @@ def _has_no_answer(request: httpx2.Request) -> bool:
     """Whether a POST carries a notification, or our answer to a server's request."""
     head = _head(request)
     return b'"method"' not in head or b'"method":"notifications/' in head
+
+
+def _ends_handshake(request: httpx2.Request) -> bool:
+    """Whether a 2025 session is up with this POST. One with cookies does not count: the client keeps them, and they are renewed."""
+    return b'"method":"notifications/initialized"' in _head(request) and "cookie" not in request.headers
 
 
 def _is_waited_for_by_none(request: httpx2.Request) -> bool:

@@ -53,11 +53,12 @@ class HttpLink:
         self._open_streams = open_streams
         self._desk: Desk | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._session: Mapping[str, str] = {}
 
     async def serve(self, taker: Taker) -> None:
         """Nothing comes but in answers; what is asked in those of a 2025 session is answered here."""
         async with anyio.create_task_group() as tasks:
-            self._tasks, self._desk = tasks, Desk(taker, tasks, self.exchange.tell)
+            self._tasks, self._desk = tasks, Desk(taker, tasks, self._tell)
             try:
                 await anyio.sleep_forever()
             finally:
@@ -69,11 +70,15 @@ class HttpLink:
 
     def _join(self, headers: Mapping[str, str]) -> None:
         if self._desk is not None:
+            self._session = headers
             self.exchange.join(Joined(headers, self._desk.take, self._pass_on))
 
     def _pass_on(self, message: bytes) -> None:
         if self._tasks is not None:
-            self._tasks.start_soon(self.exchange.tell, message)
+            self._tasks.start_soon(self._tell, message)
+
+    async def _tell(self, message: bytes) -> None:
+        await self.exchange.tell(message, self._session)
 
 
 class PipeLink:

@@ -62,6 +62,7 @@ class Server:
         self.replied = anyio.Event()
         self.taken_back = anyio.Event()
         self.owed: Message = {}
+        self.cookies: list[tuple[bytes, bytes]] = []
 
     def of(self, method: str) -> list[Posted]:
         return [(headers, message) for headers, message in self.posted if message.get("method") == method]
@@ -94,10 +95,10 @@ class Server:
 
     async def handshake(self, answer: Message, saying: Saying) -> None:
         answer["result"] = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}}
-        await saying.whole(200, answer, (b"mcp-session-id", b"s1"), (b"set-cookie", b"node=7; Path=/"))
+        await saying.whole(200, answer, (b"mcp-session-id", b"s1"), *self.cookies)
 
     async def plain(self, answer: Message, saying: Saying) -> None:
-        await saying.whole(200, answer)
+        await saying.whole(200, answer, *self.cookies)
 
     async def gone(self, answer: Message, saying: Saying) -> None:
         await saying.whole(404)
@@ -164,8 +165,10 @@ class Owner:
 
 
 @asynccontextmanager
-async def joined(owner: Owner | None = None) -> AsyncGenerator[tuple[Server, Session]]:
+async def joined(owner: Owner | None = None, *, is_baked: bool = False) -> AsyncGenerator[tuple[Server, Session]]:
+    """One that `is_baked` sets a cookie from the beginning."""
     server = Server()
+    server.cookies += [(b"set-cookie", b"node=7; Path=/")] if is_baked else []
     with anyio.fail_after(SECONDS):
         async with served(server) as port:
             entry = HttpServer(type="http", url=f"http://127.0.0.1:{port}/mcp", headers={"x-key": "k"})
@@ -174,7 +177,7 @@ async def joined(owner: Owner | None = None) -> AsyncGenerator[tuple[Server, Ses
                 open_session("up", link, owner or Owner(), client={"name": "test", "version": "1"}) as session,
             ):
                 await session.negotiate("legacy", {"elicitation": {}})
-                while session.exchange is not None and not session.exchange.speaks_both_eras:
+                while not is_baked and session.exchange is not None and not session.exchange.speaks_both_eras:
                     await anyio.sleep(0.01)
                 yield server, session
 
@@ -194,10 +197,23 @@ async def test_a_call_is_part_of_the_session_that_the_longer_way_began() -> None
         assert [message["id"] for _, message in server.of("tools/call")] == [FIRST_NUMBER, FIRST_NUMBER + 1, FIRST_NUMBER + 2]
         for headers, message in server.of("tools/call"):
             assert (headers["mcp-session-id"], headers["mcp-protocol-version"], headers["x-key"]) == ("s1", "2025-11-25", "k")
-            assert headers["cookie"] == "node=7", "a balancer finds the server by it"
             assert "mcp-method" not in headers and message["params"] == {"name": "plain"}
         with pytest.raises(UpstreamRefused, match="no such"):
             await call(session, "refused")
+
+
+async def test_a_server_that_sets_cookies_is_left_to_the_client_that_keeps_them() -> None:
+    async with joined(is_baked=True) as (server, session):
+        for _ in range(3):
+            await call(session, "plain")
+            await anyio.sleep(0.05)
+        assert all(headers["cookie"] == "node=7" and message["id"] < FIRST_NUMBER for headers, message in server.of("tools/call"))
+    async with joined() as (server, session):
+        server.cookies.append((b"set-cookie", b"node=8; Path=/"))
+        for _ in range(3):
+            await call(session, "plain")
+        seen = [(headers.get("cookie"), message["id"] < FIRST_NUMBER) for headers, message in server.of("tools/call")]
+        assert seen == [(None, False), (None, True), ("node=8", True)]
 
 
 async def test_what_is_said_in_an_answer_is_of_the_call_that_it_answers() -> None:
