@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -51,8 +52,9 @@ class Meter:
                     found.append(int(entry.name))
         return found
 
-    async def until_back(self, before: Held, *, seconds: float = 20) -> None:
-        """Until it holds what it held `before`, and little more memory."""
+    async def until_back(self, before: Held, *, seconds: float = 20, pooled: int = 0) -> None:
+        """Until it holds what it held `before`, and little more memory; pools may have grown by as many connections as `pooled`."""
+        before = dataclasses.replace(before, descriptors=before.descriptors + pooled)
         with anyio.move_on_after(seconds):
             while not self._is_back(now := self.now(), before):
                 await anyio.sleep(0.1)

@@ -25,10 +25,11 @@ WARM = 100
 """Rounds before the first look: imports, pools and caches fill."""
 
 ROUNDS = 1_000
+AT_ONCE = 40
 FAST: dict[str, Any] = {"timeoutSeconds": 0.5, "connectTimeoutSeconds": 5}
 
 
-async def many(count: int, client: Any, name: str, arguments: dict[str, Any], *, at_once: int = 40) -> int:
+async def many(count: int, client: Any, name: str, arguments: dict[str, Any], *, at_once: int = AT_ONCE) -> int:
     """Make calls, some at once; how many were errors."""
     errors = 0
     numbers = iter(range(count))
@@ -61,7 +62,7 @@ async def test_a_thousand_failing_calls_of_a_server_over_http_leave_nothing_behi
                 before = meter.now()
                 for use in (client, other):
                     assert await many(ROUNDS // 2, use, f"{row.name}__do", {}) == ROUNDS // 2
-                await meter.until_back(before)
+                await meter.until_back(before, pooled=AT_ONCE)
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
