@@ -19,6 +19,7 @@ from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_
 from gateway.server.clients import Clients, RequestContext, is_modern, scope_of_request
 from gateway.server.errors import relays_code, to_rpc_error
 from gateway.server.parked import GONE, ParkedCalls, open_upstream_state, seal_upstream_state
+from gateway.server.plain_results import is_plain_result
 from gateway.server.profiles import fit_outcome
 from gateway.server.running import RunningCalls
 from gateway.server.tasks import TaskHandler, declares_tasks
@@ -82,9 +83,10 @@ class CallHandler:
                 raise to_rpc_error(error, era) from None
             outcome = Complete.text(str(error), is_error=True)
         if isinstance(outcome, Complete):
-            outcome = fit_outcome(outcome, facts.client)
-            if not is_call_result(to_wire(outcome, modern=modern), ctx.protocol_version):
-                outcome = Complete.text(f"Tool {params.name!r} answered with a result that cannot be read; it may have run.", is_error=True)
+            wire = to_wire(fit_outcome(outcome, facts.client), modern=modern)
+            if is_plain_result(wire) or is_call_result(wire, ctx.protocol_version):
+                return wire
+            outcome = Complete.text(f"Tool {params.name!r} answered with a result that cannot be read; it may have run.", is_error=True)
         return to_wire(outcome, modern=modern)
 
     def _running(self, ctx: RequestContext) -> Underway | None:

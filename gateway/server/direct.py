@@ -31,6 +31,7 @@ from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
 from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes, Introduced, decoded, is_named, is_plain_meta
 from gateway.server.head import Head
 from gateway.server.plain import METHODS, plain_question
+from gateway.server.plain_results import is_plain_result
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import Complete, ToolOutcome
@@ -60,13 +61,6 @@ _JSON: Headers = [(b"content-type", b"application/json")]
 _WANTED = frozenset({b"application/json", b"text/event-stream"})
 _NOTHING: JsonMapping = {}
 _PARAMS = frozenset({"name", "arguments", "_meta"})
-_BLOCKS: Mapping[str, Sequence[str]] = {
-    "text": ("type", "text"),
-    "image": ("type", "data", "mimeType"),
-    "audio": ("type", "data", "mimeType"),
-}
-_RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
-"""Blocks and keys that every version has as they are, so that no model needs to look at them."""
 
 
 class DirectPath:
@@ -440,40 +434,3 @@ class Replay:
     async def __call__(self) -> Message:
         """As `receive`."""
         return self._seen.popleft() if self._seen else await self._receive()
-
-
-def is_plain_result(result: JsonMapping) -> bool:
-    """Whether the SDK's models of every version would send the result as it is."""
-    content: list[JsonMapping] | None = result.get("content")  # at best
-    if not isinstance(content, list):
-        return False
-    for key in result:
-        if key not in _RESULT:
-            return False
-    if "_meta" in result and not _is_plain_result_meta(result["_meta"]):
-        return False
-    if "structuredContent" in result and result["structuredContent"] is None:
-        return False
-    if "isError" in result and not isinstance(result["isError"], bool):
-        return False
-    for block in content:
-        if not _is_plain_block(block):
-            return False
-    return True
-
-
-def _is_plain_result_meta(meta: JsonValue) -> bool:
-    return isinstance(meta, dict) and SERVER_INFO_META_KEY not in meta and None not in cast("JsonMapping", meta).values()
-
-
-def _is_plain_block(block: JsonMapping) -> bool:
-    if not isinstance(block, dict):
-        return False
-    kind = block.get("type")
-    known = _BLOCKS.get(kind) if isinstance(kind, str) else None
-    if known is None or len(block) != len(known):
-        return False
-    for name in known:
-        if not isinstance(block.get(name), str):
-            return False
-    return True
