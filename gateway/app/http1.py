@@ -380,7 +380,7 @@ class Http1(asyncio.Protocol):
         hosts = b"host" in fields if head.is_single else [name for name, _ in headers].count(b"host")
         if version not in ("1.1", "1.0") or hosts > 1 or (version == "1.1" and not hosts):
             raise ValueError("version or host")
-        if fields.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+        if b"transfer-encoding" in fields and [value.lower() for name, value in headers if name == b"transfer-encoding"] != [b"chunked"]:
             raise ValueError("a coding of the body that is not known")
         wants_continue = version == "1.1" and b"expect" in fields and (b"expect", b"100-continue") in ((n, v.lower()) for n, v in headers)
         keep_alive = version == "1.1" and parser.should_keep_alive()
