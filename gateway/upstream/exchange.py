@@ -56,14 +56,17 @@ logger = logging.getLogger(__name__)
 Hear = Callable[[str, JsonMapping], Awaitable[None]]
 """Takes a notification that comes before the answer."""
 
-Take = Callable[[JsonObject], None]
-"""Takes a request of the server's that comes before the answer."""
-
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 """Takes how far a request is: of how much, and in words."""
 
 FIRST_NUMBER = 1_000_000_001
 """Ids of our requests begin here where the SDK's dispatcher, which counts from one on the same connection, has its own."""
+
+RETRY_SECONDS = 1.0
+"""Before a stream is taken up again whose server does not say when; as in the SDK's transport."""
+
+LEAST_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 60.0
+"""What a server may say."""
 
 MAX_KNOWN_HEADS = 1024
 """Heads of requests remembered: one for each tool, and one for each argument that is mirrored into a header."""
@@ -220,14 +223,19 @@ class Exchange:
                     logger.debug("%s: not taken: %s", self._server, error)
 
     def _fields(self, headers: Mapping[str, str]) -> bytes | None:
-        """The head of a request but its length; `None` where a value is none that goes out as it is."""
+        """The head of a request but its length, remembered; `None` where a value is none that goes out as it is."""
         key = tuple(headers.items())
         known = self._known.get(key)
-        if known is None and all(_VALUE.fullmatch(value) for value in headers.values()):
+        if known is None and (known := self._spelled(headers)) is not None:
             if len(self._known) >= MAX_KNOWN_HEADS:
                 self._known.clear()
-            known = self._known[key] = (self._head + "".join(f"\r\n{name}: {value}" for name, value in headers.items())).encode()
+            self._known[key] = known
         return known
+
+    def _spelled(self, headers: Mapping[str, str]) -> bytes | None:
+        if not all(_VALUE.fullmatch(value) for value in headers.values()):
+            return None
+        return (self._head + "".join(f"\r\n{name}: {value}" for name, value in headers.items())).encode()
 
     def _settle(self, answer: Answer, number: int, joined: Joined | None) -> JsonObject:
         status = answer.status
@@ -271,28 +279,28 @@ class Exchange:
 
     async def _streamed(self, stream: Stream, number: int, hear: Hear, joined: Joined | None, ctx: CallContext | None) -> JsonObject:
         """The answer at the end of an event stream; that of a 2025 server may break off and be taken up again."""
-
-        def take(message: JsonObject) -> None:
-            assert joined is not None
-            joined.take(message, ctx)
-
+        last_id, seconds = b"", RETRY_SECONDS
         while True:
+            found, failure = None, RpcError(CONNECTION_CLOSED, "SSE stream ended without a response")
             try:
-                found = await self._answer_in(stream, number, hear, None if joined is None else take)
+                found = await self._answer_in(stream, number, hear, joined, ctx)
             except TooLarge:
                 raise
-            except UpstreamLost:
-                found = None
-                if joined is None or not stream.last_id:
-                    raise
+            except UpstreamLost as error:
+                failure = error
             if found is not None:
                 return found
-            if joined is None or not stream.last_id:
-                raise RpcError(CONNECTION_CLOSED, "SSE stream ended without a response")
+            last_id = stream.last_id or last_id
+            if joined is None or not last_id:
+                raise failure
             await own_task()
-            stream = await self._taken_up(stream, joined)
+            if stream.retry_seconds is not None:
+                seconds = min(max(stream.retry_seconds, LEAST_RETRY_SECONDS), MAX_RETRY_SECONDS)
+            stream = await self._taken_up(joined, last_id, seconds)
 
-    async def _answer_in(self, stream: Stream, number: int, hear: Hear, take: Take | None) -> JsonObject | None:
+    async def _answer_in(
+        self, stream: Stream, number: int, hear: Hear, joined: Joined | None, ctx: CallContext | None
+    ) -> JsonObject | None:
         try:
             while data := await stream.message():
                 try:
@@ -305,7 +313,7 @@ class Exchange:
                 if (error := error_of(message)) is not None:
                     raise error
                 await own_task()
-                await self._heard(message, hear, take)
+                await self._heard(message, hear, joined, ctx)
         except BaseException:
             stream.close()
             raise
@@ -313,19 +321,18 @@ class Exchange:
             stream.leave()
         return None
 
-    async def _taken_up(self, stream: Stream, joined: Joined) -> Stream:
-        """The rest of a stream that ended before its answer (2025-11-25: Streamable HTTP, Resumability)."""
-        headers = {**joined.headers, "last-event-id": stream.last_id.decode("latin-1")}
-        fields = self._fields(headers)
-        for _ in range(RESUME_ATTEMPTS if fields is not None else 0):
-            await anyio.sleep(stream.retry_seconds)
+    async def _taken_up(self, joined: Joined, last_id: bytes, seconds: float) -> Stream:
+        """The rest of a stream that ended before its answer, after so many (2025-11-25: Streamable HTTP, Resumability)."""
+        head = self._spelled({**joined.headers, "last-event-id": last_id.decode("latin-1")})
+        for _ in range(RESUME_ATTEMPTS if head is not None else 0):
+            await anyio.sleep(seconds)
             with contextlib.suppress(UpstreamUnavailable, UpstreamLost):
-                answer = await self._pool.send(b"GET%s\r\n\r\n" % cast("bytes", fields).removeprefix(b"POST"))
+                answer = await self._pool.send(b"GET%b\r\n\r\n" % (head or b"").removeprefix(b"POST"))
                 if answer.stream is not None:
                     return answer.stream
         raise RpcError(CONNECTION_CLOSED, "SSE stream ended without a response")
 
-    async def _heard(self, message: JsonValue, hear: Hear, take: Take | None) -> None:
+    async def _heard(self, message: JsonValue, hear: Hear, joined: Joined | None, ctx: CallContext | None) -> None:
         """A notification, or a request of a 2025 server's; on the stream of a modern one that has no place, and gets no answer."""
         if not isinstance(message, dict):
             return
@@ -335,8 +342,8 @@ class Exchange:
             logger.debug("%s: a message without a place in an answer was dropped", self._server)
         elif "id" not in fields:
             await hear(method, cast("JsonMapping", params or {}))
-        elif take is not None:
-            take(fields)
+        elif joined is not None:
+            joined.take(fields, ctx)
         else:
             logger.debug("%s: a request in an answer was dropped, as modern servers ask in results", self._server)
 

@@ -17,7 +17,7 @@ import select
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -53,11 +53,6 @@ LONG_BYTES = 65_536
 HIGH_WATER_BYTES = 1_048_576
 """Of messages nobody has taken yet; reading pauses beyond."""
 
-RETRY_SECONDS = 1.0
-"""Before a stream is taken up again whose server does not say when, which may say something within these."""
-
-MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 60.0
-
 DRAIN_SECONDS = 1.0
 """For the end of a stream whose last message has come; then the connection is closed instead of kept."""
 
@@ -65,11 +60,12 @@ DRAIN_SECONDS = 1.0
 class Stream:
     """The messages of an event stream, taken while they come."""
 
-    def __init__(self, line: Line, max_bytes: int, uncode: Callable[[bytes], Iterator[bytes]] | None) -> None:
-        """One message has at most `max_bytes`; `uncode` takes off the coding of what comes, if it has one (`codings`)."""
+    def __init__(self, line: Line, pool: Pool, headers: Mapping[bytes, bytes]) -> None:
+        """`headers` are those of the answer, which may have a coding; one message has no more bytes than a body of `pool`."""
         self._line: Line | None = line
-        self._events = Events(max_bytes)
-        self._uncode = uncode
+        self._server = pool.server
+        self._events = Events(pool.max_body_bytes)
+        self._uncode = uncoding(headers, pool.max_body_bytes)
         self._messages: deque[bytes] = deque()
         self._size = 0
         self._failure: UpstreamLost | RpcError | None = None
@@ -116,10 +112,9 @@ class Stream:
         return self._events.last_id
 
     @property
-    def retry_seconds(self) -> float:
-        """Before it may be taken up again."""
-        said = self._events.retry_seconds
-        return RETRY_SECONDS if said is None else min(max(said, MIN_RETRY_SECONDS), MAX_RETRY_SECONDS)
+    def retry_seconds(self) -> float | None:
+        """As `Events.retry_seconds`."""
+        return self._events.retry_seconds
 
     def leave(self) -> None:
         """Nothing more is wanted: the connection is kept if the end comes at once, else closed."""
@@ -133,7 +128,7 @@ class Stream:
         if line is not None:
             line.abort()
 
-    def feed(self, data: bytes, server: str) -> None:
+    def feed(self, data: bytes) -> None:
         """More came (from `Line`)."""
         if self._failure is not None:
             return
@@ -143,7 +138,7 @@ class Stream:
                     self._messages.append(message)
                     self._size += len(message)
                 if self._events.is_too_large:
-                    raise TooLarge("", server=server)
+                    raise TooLarge("", server=self._server)
         except (RpcError, TooLarge) as error:
             self._failure = error
         self._wake()
@@ -458,7 +453,7 @@ class Line(asyncio.Protocol):
         if coding is not None and coding.strip().lower() != b"chunked":
             self._fail("it frames its answer in a way that is not taken")
         elif status == 200 and headers.get(b"content-type", b"").lower().startswith(b"text/event-stream"):
-            self._stream = Stream(self, self._pool.max_body_bytes, uncoding(headers, self._pool.max_body_bytes))
+            self._stream = Stream(self, self._pool, headers)
         elif length is not None:
             self._length = int(length)
             if self._length > self._pool.max_body_bytes:
@@ -469,7 +464,7 @@ class Line(asyncio.Protocol):
         self._quiet = 0
         stream = self._stream
         if stream is not None:
-            stream.feed(data, self._pool.server)
+            stream.feed(data)
             if stream.is_ready and self._waiter is not None:
                 self._answer = self._answered(stream)
             if stream.is_full and self._transport is not None:

@@ -63,6 +63,8 @@ class Server:
         self.taken_back = anyio.Event()
         self.owed: Message = {}
         self.cookies: list[tuple[bytes, bytes]] = []
+        self.patience = 0
+        """How often it is asked for the rest before there is any."""
 
     def of(self, method: str) -> list[Posted]:
         return [(headers, message) for headers, message in self.posted if message.get("method") == method]
@@ -72,8 +74,9 @@ class Server:
         if "last-event-id" in headers:
             self.resumed.append(headers)
             await saying.begin(200)
-            await saying.event(self.owed)
-            await saying.end()
+            if len(self.resumed) > self.patience:
+                await saying.event(self.owed)
+            await saying.end(b": nothing yet\n\n")
         elif scope["method"] != "POST":
             await saying.whole(405 if scope["method"] == "GET" else 200)
         else:
@@ -245,12 +248,15 @@ async def test_a_call_that_is_not_waited_for_any_more_is_taken_back_at_the_serve
         assert await call(session, "plain") == "plain"
 
 
+@pytest.mark.parametrize("patience", [0, 2])
 @pytest.mark.parametrize("name", ["polled", "broken"])
-async def test_an_answer_whose_stream_ends_early_is_taken_up_again_where_the_server_says_how(name: str) -> None:
+async def test_an_answer_whose_stream_ends_early_is_taken_up_again_where_the_server_says_how(name: str, patience: int) -> None:
     async with joined() as (server, session):
+        server.patience = patience
         assert await call(session, name) == name
-        (headers,) = server.resumed
-        assert (headers["last-event-id"], headers["mcp-session-id"], headers["x-key"]) == ("5", "s1", "k")
+        assert len(server.resumed) == patience + 1
+        for headers in server.resumed:
+            assert (headers["last-event-id"], headers["mcp-session-id"], headers["x-key"]) == ("5", "s1", "k")
         assert len(server.of("tools/call")) == 1
 
 
