@@ -285,6 +285,8 @@ class Load:
     era: str = "modern"
     size: int = 100
     result: int = 0
+    is_image: bool = False
+    """What comes back as result: an image, or prose."""
     connections: int = 1
     calls: int = 2_000
     seconds: float = 0.5
@@ -299,7 +301,7 @@ class Slot:
     def __init__(self, wire: Wire, load: Load) -> None:
         self._wire = wire
         self._load = load
-        self._call = Call(load.era, wire.tool, load.size, load.result)
+        self._call = Call(load.era, wire.tool, load.size, load.result, is_image=load.is_image)
         self._number = FIRST_NUMBER
         self._left = load.connections
         self._until = float("inf")

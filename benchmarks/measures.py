@@ -159,7 +159,9 @@ async def hop(plan: Plan, sheet: Sheet) -> None:
         await rounds(plan, sheet, "100 B, 2025, c16", plan.load(connections=16, era="legacy"), common)
         await rounds(plan, sheet, "10 kB, c16", plan.load(connections=16, size=10_000), common)
         await rounds(plan, sheet, "1 MB both ways, c1", plan.load(size=MEGABYTE), everyone)
-        await rounds(plan, sheet, "1 MB result, c4", plan.load(connections=4, result=MEGABYTE), everyone)
+        for cell, is_image in (("1 MB result, c4", False), ("1 MB image, c4", True)):
+            load = plan.load(connections=4, result=MEGABYTE, is_image=is_image, seconds=plan.seconds * 2)
+            await rounds(plan, sheet, cell, load, everyone)
         await rounds(plan, sheet, "100 B, c64", plan.load(connections=64), common)
         await counted(plan, sheet, upstream.wire, [one for one in everyone if one.name == "gateway"])
 

@@ -18,19 +18,19 @@ from typing import Any, cast
 import httptools
 
 from benchmarks.machine import run_loop
-from benchmarks.payload import prose
+from benchmarks.payload import image, prose
 
 SCHEMA = {
     "type": "object",
     "properties": {
         "text": {"type": "string", "description": "What is to be said back. It is not changed, and has no limit of its own."},
         "size": {"type": "integer", "minimum": 0, "description": "So many characters of prose are put behind the text."},
-        "format": {"type": "string", "enum": ["text", "markdown"], "description": "What the text is; it comes back as it was."},
+        "format": {"type": "string", "enum": ["text", "markdown", "image"], "description": "What comes back: an image has `size` of them."},
     },
     "required": ["text"],
     "additionalProperties": False,
 }
-"""`text` comes back; with `size`, so many characters of prose behind it."""
+"""`text` comes back; with `size`, so many characters of prose behind it, or instead an image of as many."""
 
 DESCRIPTION = "Says back what it is given, to the letter. Use it to see that calls arrive; it reads nothing and changes nothing."
 
@@ -44,6 +44,7 @@ class Answers:
         self._tools = [{"name": f"tool_{n}", "description": DESCRIPTION, "inputSchema": SCHEMA} for n in range(tools)]
         self._ttl_ms = ttl_ms
         self._prose: dict[int, bytes] = {}
+        self._images: dict[int, bytes] = {}
 
     def counts(self) -> bytes:
         """For `GET /counts`."""
@@ -65,10 +66,18 @@ class Answers:
     def _called(self, arguments: dict[str, Any]) -> bytes:
         """The result of a call; its prose is written once."""
         text, size = json.dumps(arguments["text"]).encode()[:-1], arguments.get("size", 0)
+        if arguments.get("format") == "image":
+            return b'{"resultType":"complete","content":[{"type":"image","data":"%s","mimeType":"image/png"}]}' % self._image(size)
         if size and size not in self._prose:
             self._prose[size] = json.dumps(prose(size)).encode()[1:-1]
         content = b'[{"type":"text","text":%s%s"}]' % (text, self._prose[size] if size else b"")
         return b'{"resultType":"complete","content":%s}' % content
+
+    def _image(self, size: int) -> bytes:
+        """So many characters of encoded binary, written once."""
+        if size not in self._images:
+            self._images[size] = image(size).encode()
+        return self._images[size]
 
     def _said(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """`result` or `error` of one request; a list is written anew for each, as by servers that are not made for this."""

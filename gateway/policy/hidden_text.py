@@ -137,7 +137,7 @@ def _strip_object(node: JsonObject, keys: bool, depth: int) -> JsonObject | None
         return None
     changed: JsonObject | None = None
     for key, item in node.items():
-        if (isinstance(item, str) and _is_binary(key, node)) or item is None:
+        if (isinstance(item, str) and is_binary(key, node)) or item is None:
             continue
         clean = strip_value(item, keys=keys, depth=depth + 1)
         if clean is not item:
@@ -149,7 +149,8 @@ def _strip_object(node: JsonObject, keys: bool, depth: int) -> JsonObject | None
     return kept
 
 
-def _is_binary(key: str, node: JsonObject) -> bool:
+def is_binary(key: str, node: JsonObject) -> bool:
+    """Whether the text of this name in a content block is encoded binary, which is never looked at."""
     return key == "blob" or (key == "data" and node.get("type") in _BINARY_KINDS)
 
 
@@ -266,7 +267,7 @@ def _texts(value: JsonValue, path: str, depth: int) -> Iterator[tuple[str, str |
         node = cast("JsonObject", value)
         for key, item in node.items():
             yield path, key
-            if not (isinstance(item, str) and _is_binary(key, node)):
+            if not (isinstance(item, str) and is_binary(key, node)):
                 yield from _texts(item, f"{path}.{strip_text(key)}" if path else strip_text(key), depth + 1)
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[JsonValue]", value)):

@@ -400,7 +400,7 @@ class GuardedTool:
         if isinstance(outcome, TaskStarted):
             self._readable(outcome.task)
             return outcome
-        if not isinstance(outcome, Complete) or (outcome.encoded is not None and not any(map(may_hide, outcome.encoded))):
+        if not isinstance(outcome, Complete) or ((parts := outcome.looked_at) is not None and not any(map(may_hide, parts))):
             return outcome
         verdict = judge_result_text(outcome.result, self._policy.hidden_text)
         match verdict:

@@ -1,4 +1,4 @@
-"""A long text in an answer, with the JSON that it came as: set apart when the answer is read, and written again as it came.
+"""A long text (or image, or sound) in an answer, with its JSON: set apart when the answer is read, and written again as it came.
 
 Encoding it anew would cost more than all else. Nothing is taken on trust: its JSON is read alone, as a string and nothing but that, and
 the rest of the answer is read with a mark in its place, which must come out as a text of the result. So what is written again is the
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from pydantic_core import from_json, to_json
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.hidden_text import is_binary
 
 LONG_BYTES = 65_536
 """Of the JSON of a text; shorter ones are encoded sooner than they are found."""
@@ -28,6 +29,11 @@ _MARK = secrets.token_hex(16)
 
 _MARKED = to_json(_MARK)
 
+_BACKSLASH = ord("\\")  # a number is found at once
+
+_NAMES = ("text", "data")
+"""Of what may be long in a block of a result."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verbatim:
@@ -35,6 +41,8 @@ class Verbatim:
 
     text: str
     encoded: memoryview
+    is_binary: bool
+    """Whether it is encoded binary, in which nobody looks for anything."""
 
 
 def decode(data: bytes) -> tuple[JsonValue, tuple[bytes, ...], Verbatim | None]:
@@ -57,12 +65,13 @@ def decode_parts(parts: list[bytes]) -> tuple[JsonValue, tuple[bytes, ...], Verb
         before, after = _cut(parts, 0, start), _cut(parts, stop, size)
         with contextlib.suppress(ValueError):
             message: JsonValue = from_json(b"".join((before, _MARKED, after)))
-            block = _marked_block(message)
-            if block is not None:
+            marked = _marked(message)
+            if marked is not None:
+                block, name = marked
                 encoded = _cut(parts, start, stop)
                 parts[:] = before, encoded, after  # it is there twice else, and a third time when it is read
-                text = block["text"] = cast("str", from_json(encoded))
-                return message, (before, encoded, after), Verbatim(text, memoryview(encoded))
+                text = block[name] = cast("str", from_json(encoded))
+                return message, (before, encoded, after), Verbatim(text, memoryview(encoded), is_binary(name, block))
     data = b"".join(parts)
     return from_json(data), (data,), None
 
@@ -84,7 +93,7 @@ def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
 
 def _unescaped(data: bytes) -> bytes:
     """As long as `data`, without the quotes that end no string. A search for the others takes a tenth of one that knows escapes."""
-    return data.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+    return data.replace(b"\\\\", b"__").replace(b'\\"', b"__") if _BACKSLASH in data else data
 
 
 def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
@@ -101,13 +110,14 @@ def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
     return b"".join(found)
 
 
-def _marked_block(message: JsonValue) -> JsonObject | None:
-    """The block of the result that has the mark for its text."""
+def _marked(message: JsonValue) -> tuple[JsonObject, str] | None:
+    """The block of the result that has the mark for its text or data, and which of them."""
     result: JsonValue = cast("JsonMapping", message).get("result") if isinstance(message, dict) else None
     content: JsonValue = cast("JsonMapping", result).get("content") if isinstance(result, dict) else None
     for block in cast("list[JsonValue]", content) if isinstance(content, list) else ():
-        if isinstance(block, dict) and (found := cast("JsonObject", block)).get("text") == _MARK:
-            return found
+        for name in _NAMES if isinstance(block, dict) else ():
+            if (found := cast("JsonObject", block)).get(name) == _MARK:
+                return found, name
     return None
 
 
@@ -119,6 +129,13 @@ def encode_around(value: JsonObject, verbatim: Verbatim) -> Sequence[bytes | mem
     """
     result = cast("JsonMapping", value["result"])
     content = cast("Sequence[JsonMapping]", result["content"])
-    marked: list[Mapping[str, JsonValue]] = [{**block, "text": _MARK} if block.get("text") is verbatim.text else block for block in content]
+    marked = [_with_mark(block, verbatim.text) for block in content]
     parts = to_json({**value, "result": {**result, "content": marked}}).split(_MARKED)
     return (parts[0], verbatim.encoded, parts[1]) if len(parts) == 2 else (to_json(value),)
+
+
+def _with_mark(block: JsonMapping, text: str) -> JsonMapping:
+    for name in _NAMES:
+        if block.get(name) is text:
+            return {**block, name: _MARK}
+    return block

@@ -61,6 +61,15 @@ def pictures(count: int) -> t.CallToolResult:
     return t.CallToolResult(content=[text("here"), *[picture() for _ in range(count)]])
 
 
+def shown(count: int) -> t.CallToolResult:
+    image = t.ImageContent(type="image", data=PIXEL * count, mime_type="image/png")
+    return t.CallToolResult(content=[text("a plain caption"), image])
+
+
+def secretly_shown(count: int) -> t.CallToolResult:
+    return t.CallToolResult(content=[text("a cap\u200btion"), *shown(count).content[1:]])
+
+
 def mixed(count: int) -> t.CallToolResult:
     long = t.TextContent(type="text", text=lines_text(count), annotations=t.Annotations(audience=["user"], priority=0.5))
     inner = t.TextResourceContents(uri="data://inner", mime_type="text/csv", text=lines_text(count))
@@ -81,6 +90,8 @@ TOOLS: dict[str, tuple[Callable[[int], t.CallToolResult], dict[str, Any] | None]
     "uncuttable_rows": (rows, UNCUTTABLE),
     "lines": (lines, None),
     "pictures": (pictures, None),
+    "shown": (shown, None),
+    "secretly_shown": (secretly_shown, None),
     "mixed": (mixed, None),
     "crowd": (crowd, None),
 }

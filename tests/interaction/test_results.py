@@ -176,6 +176,19 @@ async def test_pictures_alone_are_never_shortened(fronts: Fronts) -> None:
     assert sum(len(block.data) for block in result.content[1:]) > 300_000
 
 
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize("upstream", ["up", "old"])
+async def test_a_large_picture_arrives_as_it_is_and_its_caption_without_what_is_hidden(fronts: Fronts, era: Any, upstream: str) -> None:
+    async with connected(Way("http", era, upstream), fronts.http) as (client, _):
+        plain: Any = await client.call_tool(f"{upstream}__shown", {"count": 12_000})
+        hiding: Any = await client.call_tool(f"{upstream}__secretly_shown", {"count": 12_000})
+    for result, caption, meta in ((plain, "a plain caption", None), (hiding, "a caption", "stripped")):
+        assert [block.type for block in result.content] == ["text", "image"]
+        assert result.content[0].text == caption
+        assert result.content[1].data == PIXEL * 12_000
+        assert (dict(result.meta) if result.meta else {}).get("dev.moongate/hiddenText") == meta
+
+
 async def test_many_small_texts_are_kept_as_one_document(fronts: Fronts) -> None:
     async with connected(Way("http", "modern", "up"), fronts.small) as (client, _):
         result: Any = await client.call_tool("up__crowd", {"count": 5_000})

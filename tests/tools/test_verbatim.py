@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic_core import from_json, to_json
 
+from gateway.tools.base import Complete
 from gateway.tools.verbatim import ENDS_BYTES, LONG_BYTES, Verbatim, decode, decode_parts, encode_around
 
 LINE = 'The fox said "hello" in C:\\temp, and went on its way.\n\t'
@@ -39,6 +40,7 @@ APART = {
     "many backslashes": to_json(answer("\\\\a" * 35_000)),
     "many quotes": to_json(answer('"' * 70_000)),
     "with structured content": to_json(answer(TEXT, structuredContent={"a": [{"b": "c"}]}, isError=False)),
+    "an image": to_json({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "image", "data": "iVBOR/0K" * 9000}]}}),
     "escapes that need not be": PLAIN.replace(b"fox", b"f\\u006fx"),
     "the name twice, the last one long": PLAIN.replace(b'"text":"The', b'"text":"evil","text":"The', 1),
 }
@@ -99,7 +101,7 @@ def test_a_long_text_is_set_apart_and_written_as_it_came_whichever_way_that_was(
     again = {"jsonrpc": "2.0", "id": "other", "result": {**message["result"], "_meta": {"a": 1}}}
     written = sent(again, verbatim)
     assert json.loads(written) == again and encoded[1] in written
-    assert written.count(b'"result":') == 1 and written.count(b'"text":') == len(message["result"]["content"])
+    assert written.count(b'"result":') == 1 and written.count(b'"type":') == len(message["result"]["content"])
 
 
 @pytest.mark.parametrize("way", WHOLE)
@@ -172,3 +174,11 @@ def test_a_long_text_is_found_where_the_grammar_finds_it() -> None:
         assert (verbatim is not None) is is_one
         found += is_one
     assert found > 50
+
+
+@pytest.mark.parametrize(("kind", "is_binary"), [("image", True), ("audio", True), ("text", False), ("new", False)])
+def test_only_the_data_of_an_image_or_a_sound_is_not_looked_at(kind: str, is_binary: bool) -> None:
+    block = {"type": kind, "data": "iVBOR/0K" * 9_000}
+    message, encoded, verbatim = decode(to_json({"jsonrpc": "2.0", "id": 1, "result": {"content": [block]}}))
+    looked_at = Complete(message["result"], encoded, verbatim).looked_at
+    assert looked_at == ((encoded[0], encoded[2]) if is_binary else encoded)
