@@ -84,7 +84,7 @@ class Complete:
     encoded: tuple[bytes, ...] | None = field(default=None, compare=False, repr=False)
     """JSON that all of `result` was read from, in parts, where it is at hand: it tells at a glance what a walk through `result` would."""
     verbatim: Verbatim | None = field(default=None, compare=False, repr=False)
-    """A long text of `result` with its JSON, likewise. Then `encoded` has three parts, and the text is the second."""
+    """A long text of `result` with its JSON, likewise. Then `encoded` has this at each odd place, and what is around it at the others."""
 
     @classmethod
     def text(cls, text: str, *, is_error: bool = False, structured: JsonValue = None) -> Complete:
@@ -100,7 +100,7 @@ class Complete:
     def looked_at(self) -> tuple[bytes, ...] | None:
         """`encoded` without what is only binary: JSON in which all text is that a person or model may be shown."""
         parts, verbatim = self.encoded, self.verbatim
-        return parts if parts is None or verbatim is None or not verbatim.is_binary else (parts[0], parts[2])
+        return parts if parts is None or verbatim is None or not verbatim.is_binary else parts[::2]
 
     @property
     def content(self) -> list[JsonObject]:

@@ -2,7 +2,8 @@
 
 Encoding it anew would cost more than all else. Nothing is taken on trust: its JSON is read alone, as a string and nothing but that, and
 the rest of the answer is read with a mark in its place, which must come out as a text of the result. So what is written again is the
-JSON of the very text that was judged, however it was spelled.
+JSON of the very text that was judged, however it was spelled. Many servers give a text twice, as a block and as structured content: it is
+read once where both are spelled the same.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 from pydantic_core import from_json, to_json
 
@@ -29,10 +30,9 @@ _MARK = secrets.token_hex(16)
 
 _MARKED = to_json(_MARK)
 
-_BACKSLASH = ord("\\")  # a number is found at once
+_Part = TypeVar("_Part")
 
-_NAMES = ("text", "data")
-"""Of what may be long in a block of a result."""
+_BACKSLASH = ord("\\")  # a number is found at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,17 @@ class Verbatim:
     """Whether it is encoded binary, in which nobody looks for anything."""
 
 
-def decode(data: bytes) -> tuple[JsonValue, tuple[bytes, ...], Verbatim | None]:
+Decoded = tuple[JsonValue, tuple[bytes, ...], Verbatim | None]
+"""A message, the JSON that it was read from in parts that follow each other, and the long text of its result if it was set apart."""
+
+
+def decode(data: bytes) -> Decoded:
     """As `decode_parts`, of a message in one piece."""
     return (from_json(data), (data,), None) if len(data) < LONG_BYTES else decode_parts([data])
 
 
-def decode_parts(parts: list[bytes]) -> tuple[JsonValue, tuple[bytes, ...], Verbatim | None]:
-    """A message, the JSON that it was read from in parts that follow each other, and the long text of its result if it was set apart.
+def decode_parts(parts: list[bytes]) -> Decoded:
+    """Read a message.
 
     Takes over `parts`, the JSON in pieces as it came: a long text is put together once, by itself.
 
@@ -61,19 +65,33 @@ def decode_parts(parts: list[bytes]) -> tuple[JsonValue, tuple[bytes, ...], Verb
     size = sum(map(len, parts))
     place = _place(parts, size) if size >= LONG_BYTES else None
     if place is not None:
-        start, stop = place
-        before, after = _cut(parts, 0, start), _cut(parts, stop, size)
         with contextlib.suppress(ValueError):
-            message: JsonValue = from_json(b"".join((before, _MARKED, after)))
-            marked = _marked(message)
-            if marked is not None:
-                block, name = marked
-                encoded = _cut(parts, start, stop)
-                parts[:] = before, encoded, after  # it is there twice else, and a third time when it is read
-                text = block[name] = cast("str", from_json(encoded))
-                return message, (before, encoded, after), Verbatim(text, memoryview(encoded), is_binary(name, block))
+            found = _apart(parts, size, *place)
+            if found is not None:
+                return found
     data = b"".join(parts)
     return from_json(data), (data,), None
+
+
+def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | None:
+    """What is read with the text between these set apart, or the two texts if it is twice the same; nothing where it cannot be."""
+    first_stop, last_start = _gap(parts, start, stop) or (stop, start)
+    around = [_cut(parts, 0, start), _cut(parts, stop, size)]
+    if last_start > start:
+        around.insert(1, _cut(parts, first_stop, last_start))
+    message: JsonValue = from_json(_MARKED.join(around))
+    marked = _marked(message)
+    if len(marked) != len(around) - 1:
+        return None
+    encoded = _cut(parts, start, first_stop)
+    if last_start > start and encoded != _cut(parts, last_start, stop):
+        return None
+    parts[:] = _joined(around, encoded)  # it is there twice else, and a third time when it is read
+    text = cast("str", from_json(encoded))
+    for node, name in marked:
+        node[name] = text
+    node, name = marked[0]
+    return message, tuple(parts), Verbatim(text, memoryview(encoded), is_binary(name, node))
 
 
 def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
@@ -110,15 +128,24 @@ def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
     return b"".join(found)
 
 
-def _marked(message: JsonValue) -> tuple[JsonObject, str] | None:
-    """The block of the result that has the mark for its text or data, and which of them."""
+def _gap(parts: Sequence[bytes], start: int, stop: int) -> tuple[int, int] | None:
+    """Where the first of two long texts would end and the second begin, if both are as long as each other and nothing else is."""
+    middle = (start + stop) // 2
+    near = _cut(parts, middle - ENDS_BYTES, middle + ENDS_BYTES)
+    end = near.rfind(b'"', 0, max(near.find(b'"structuredContent"'), 0)) + 1
+    first_stop = middle - ENDS_BYTES + end
+    last_start = stop - (first_stop - start)
+    return (first_stop, last_start) if end and first_stop < last_start else None
+
+
+def _marked(message: JsonValue) -> list[tuple[JsonObject, str]]:
+    """The blocks of the result, and its structured content, that have the mark for a text, and by which name."""
     result: JsonValue = cast("JsonMapping", message).get("result") if isinstance(message, dict) else None
-    content: JsonValue = cast("JsonMapping", result).get("content") if isinstance(result, dict) else None
-    for block in cast("list[JsonValue]", content) if isinstance(content, list) else ():
-        for name in _NAMES if isinstance(block, dict) else ():
-            if (found := cast("JsonObject", block)).get(name) == _MARK:
-                return found, name
-    return None
+    if not isinstance(result, dict):
+        return []
+    content: JsonValue = cast("JsonMapping", result).get("content")
+    nodes = [*(cast("list[JsonValue]", content) if isinstance(content, list) else ()), cast("JsonMapping", result).get("structuredContent")]
+    return [(node, name) for node in nodes if isinstance(node, dict) for name, item in cast("JsonObject", node).items() if item == _MARK]
 
 
 def encode_around(value: JsonObject, verbatim: Verbatim) -> Sequence[bytes | memoryview]:
@@ -127,15 +154,24 @@ def encode_around(value: JsonObject, verbatim: Verbatim) -> Sequence[bytes | mem
     Raises:
         ValueError: Half a character is in it.
     """
-    result = cast("JsonMapping", value["result"])
-    content = cast("Sequence[JsonMapping]", result["content"])
-    marked = [_with_mark(block, verbatim.text) for block in content]
-    parts = to_json({**value, "result": {**result, "content": marked}}).split(_MARKED)
-    return (parts[0], verbatim.encoded, parts[1]) if len(parts) == 2 else (to_json(value),)
+    result = cast("JsonObject", value["result"])
+    content, structured = cast("Sequence[JsonMapping]", result["content"]), result.get("structuredContent")
+    marked: JsonObject = {**result, "content": [_with_mark(block, verbatim.text) for block in content]}
+    if isinstance(structured, dict):
+        marked["structuredContent"] = _with_mark(cast("JsonMapping", structured), verbatim.text)
+    return _joined(to_json({**value, "result": marked}).split(_MARKED), verbatim.encoded)
 
 
-def _with_mark(block: JsonMapping, text: str) -> JsonMapping:
-    for name in _NAMES:
-        if block.get(name) is text:
-            return {**block, name: _MARK}
-    return block
+def _with_mark(node: JsonMapping, text: str) -> JsonMapping:
+    for item in node.values():
+        if item is text:
+            return {name: _MARK if item is text else item for name, item in node.items()}
+    return node
+
+
+def _joined(around: Sequence[_Part], between: _Part) -> list[_Part]:
+    """These, with the other one between each two."""
+    found = list(around)
+    for at in range(len(around) - 1, 0, -1):
+        found.insert(at, between)
+    return found

@@ -66,6 +66,15 @@ def shown(count: int) -> t.CallToolResult:
     return t.CallToolResult(content=[text("a plain caption"), image])
 
 
+def twice(count: int) -> t.CallToolResult:
+    return t.CallToolResult(content=[text(lines_text(count))], structured_content={"result": lines_text(count)})
+
+
+def secretly_twice(count: int) -> t.CallToolResult:
+    hiding = lines_text(count) + "\u202e"
+    return t.CallToolResult(content=[text(hiding)], structured_content={"result": hiding})
+
+
 def secretly_shown(count: int) -> t.CallToolResult:
     return t.CallToolResult(content=[text("a cap\u200btion"), *shown(count).content[1:]])
 
@@ -92,6 +101,8 @@ TOOLS: dict[str, tuple[Callable[[int], t.CallToolResult], dict[str, Any] | None]
     "pictures": (pictures, None),
     "shown": (shown, None),
     "secretly_shown": (secretly_shown, None),
+    "twice": (twice, None),
+    "secretly_twice": (secretly_twice, None),
     "mixed": (mixed, None),
     "crowd": (crowd, None),
 }

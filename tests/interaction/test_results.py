@@ -189,6 +189,18 @@ async def test_a_large_picture_arrives_as_it_is_and_its_caption_without_what_is_
         assert (dict(result.meta) if result.meta else {}).get("dev.moongate/hiddenText") == meta
 
 
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize("upstream", ["up", "old"])
+async def test_a_long_text_that_is_structured_content_too_arrives_as_both_without_what_is_hidden(
+    fronts: Fronts, era: Any, upstream: str
+) -> None:
+    async with connected(Way("http", era, upstream), fronts.http) as (client, _):
+        for tool in ("twice", "secretly_twice"):
+            result: Any = await client.call_tool(f"{upstream}__{tool}", {"count": 3_000})
+            assert [block.text for block in result.content] == [lines_text(3_000)]
+            assert result.structured_content == {"result": lines_text(3_000)}
+
+
 async def test_many_small_texts_are_kept_as_one_document(fronts: Fronts) -> None:
     async with connected(Way("http", "modern", "up"), fronts.small) as (client, _):
         result: Any = await client.call_tool("up__crowd", {"count": 5_000})
