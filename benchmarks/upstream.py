@@ -44,6 +44,8 @@ STREAM = (
     b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\ntransfer-encoding: chunked\r\n"
 )
 """Of the head of a stream, as servers on the SDKs send it; nginx then passes on what comes as it comes."""
+EVENT = b"%x\r\nevent: message\r\ndata: %s\r\n\r\n\r\n"
+"""A chunk of its own; with its length, which counts neither itself nor the line end behind it."""
 END = b"0\r\n\r\n"
 """Of a stream."""
 
@@ -189,8 +191,7 @@ class Served(asyncio.Protocol):
 
     def _write_event(self, answer: bytes) -> None:
         """Head, event and end leave one after the other, as they do in servers on the SDKs."""
-        event = b"event: message\r\ndata: %s\r\n\r\n" % answer
-        self._send(b"%x\r\n%s\r\n" % (len(event), event))
+        self._send(EVENT % (len(EVENT) - len(b"%x\r\n%s\r\n") + len(answer), answer))
         asyncio.get_running_loop().call_soon(self._send, END)
 
     def _send(self, data: bytes) -> None:
