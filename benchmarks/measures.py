@@ -108,13 +108,13 @@ class Cast:
             self._sheet.fail(contender.title, error)
             return []
 
-    async def upstream(self, tools: int, ttl_ms: int = 60_000) -> Running:
+    async def upstream(self, tools: int, ttl_ms: int = 60_000, kind: str = "both", eras: tuple[str, ...] = UPSTREAM.eras) -> Running:
         """The server behind them."""
 
         def command(place: Place) -> Command:
-            return python("-m", "benchmarks.upstream", str(place.port), str(tools), str(ttl_ms))
+            return python("-m", "benchmarks.upstream", str(place.port), str(tools), str(ttl_ms), kind)
 
-        found = await self.start(dataclasses.replace(UPSTREAM, command=command), core=cores()[1])
+        found = await self.start(dataclasses.replace(UPSTREAM, command=command, eras=eras), core=cores()[1])
         assert found, self._sheet.failed
         return found[0]
 
@@ -222,6 +222,38 @@ async def translated(plan: Plan, sheet: Sheet) -> None:
             everyone += await stage.start(by_name(name), server[0].wire.port) if server else []
         await rounds(plan, sheet, "SDK server, 2025, c16", plan.load(connections=16, era="legacy"), everyone)
         await rounds(plan, sheet, "SDK server, 2026, c16", plan.load(connections=16), everyone)
+
+
+SERVERS = {
+    "2025 server": ("2025", "legacy"),
+    "2025 server, streams": ("2025-streams", "legacy"),
+    "2026 server, streams": ("streams", "modern"),
+}
+"""By load the kind of the server and the era of its clients: the server's own, for what only passes bytes on."""
+
+SHORTER = 0.6
+"""The length of a slot before these, of the others: there are many, and all together are to take a minute."""
+
+TRANSLATORS = ("gateway", "relay", "fastmcp")
+"""Who may have clients of one era before a server of another."""
+
+
+async def servers(plan: Plan, sheet: Sheet) -> None:
+    """In front of servers that speak 2025 with sessions, and of those whose answers are event streams."""
+    seconds = plan.seconds * SHORTER
+    for cell, (kind, era) in SERVERS.items():
+        async with cast(plan, sheet) as stage:
+            upstream = await stage.upstream(2, kind=kind, eras=(era,))
+            everyone = [upstream]
+            for name in ("nginx", *TRANSLATORS):
+                everyone += await stage.start(dataclasses.replace(by_name(name), eras=(era,)), upstream.wire.port)
+            small = plan.load(connections=16, era=era, seconds=seconds)
+            large = plan.load(connections=4, era=era, seconds=seconds, result=MEGABYTE)
+            await rounds(plan, sheet, f"{cell}, c16", small, everyone)
+            await rounds(plan, sheet, f"{cell}, 1 MB result, c4", large, everyone)
+            if kind == "2025":
+                able = [one for one in everyone if one.name in TRANSLATORS]
+                await rounds(plan, sheet, f"{cell}, 2026 clients, c16", dataclasses.replace(small, era="modern"), able)
 
 
 @dataclass(frozen=True)
@@ -360,4 +392,12 @@ async def bridges(plan: Plan, sheet: Sheet) -> None:
             await rounds(plan, sheet, f"over stdio, {label}, c16", load, there)
 
 
-PARTS = {"hop": hop, "catalogue": catalogue, "translated": translated, "starts": starts, "memory": memory, "bridges": bridges}
+PARTS = {
+    "hop": hop,
+    "catalogue": catalogue,
+    "translated": translated,
+    "servers": servers,
+    "starts": starts,
+    "memory": memory,
+    "bridges": bridges,
+}

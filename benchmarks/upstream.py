@@ -1,18 +1,23 @@
-"""The upstream of the benchmarks: a bare streamable HTTP answerer of both eras that counts requests and connections.
+"""The upstream of the benchmarks: a bare streamable HTTP answerer that counts requests and connections.
 
 It speaks just enough MCP for every contender (discover, initialize, tools/list, tools/call) and does no work of its own, so that the
 hop is what is measured. `GET /counts` tells what it saw.
 
-    python -m benchmarks.upstream PORT[,PORT…] TOOLS [TTL_MS]
+    python -m benchmarks.upstream PORT[,PORT…] TOOLS [TTL_MS [KIND]]
+
+`KIND` is one of `KINDS`: a server of both eras, which keeps no sessions, or one that knows 2025 and sessions only; each answers with JSON,
+or with an event stream per answer.
 
 Plain protocols of the event loop: a framework here would take more of the processor than most of what is measured.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio  # noqa: TID251  # one connection is a protocol of the event loop
 import json
-import sys
+import uuid
+from dataclasses import dataclass
 from typing import Any, cast
 
 import httptools
@@ -35,14 +40,50 @@ SCHEMA = {
 DESCRIPTION = "Says back what it is given, to the letter. Use it to see that calls arrive; it reads nothing and changes nothing."
 
 
+STREAM = (
+    b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\ntransfer-encoding: chunked\r\n"
+)
+"""Of the head of a stream, as servers on the SDKs send it; nginx then passes on what comes as it comes."""
+EVENT = b"%x\r\nevent: message\r\ndata: %s\r\n\r\n\r\n"
+"""A chunk of its own; with its length, which counts neither itself nor the line end behind it."""
+END = b"0\r\n\r\n"
+"""Of a stream."""
+
+HANDSHAKES = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""What a server that knows no later version agrees on, the one it offers first."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a server speaks."""
+
+    has_sessions: bool = False
+    """It knows 2025 only, and what names no session is refused, unless it is the handshake."""
+    streams: bool = False
+    """Every answer is an event stream of one message."""
+
+
+KINDS = {
+    "both": Kind(),
+    "streams": Kind(streams=True),
+    "2025": Kind(has_sessions=True),
+    "2025-streams": Kind(has_sessions=True, streams=True),
+}
+
+
 class Answers:
     """What is said to whom, and what was asked."""
 
-    def __init__(self, tools: int, ttl_ms: int) -> None:
+    def __init__(self, tools: int, ttl_ms: int, kind: Kind) -> None:
+        self.kind = kind
         self.requests: dict[str, int] = {}
         self.connections = 0
+        self.sessions: dict[bytes, SessionServed | None] = {}
+        """By name, and who listens in it."""
         self._tools = [{"name": f"tool_{n}", "description": DESCRIPTION, "inputSchema": SCHEMA} for n in range(tools)]
-        self._ttl_ms = ttl_ms
+        self._stamp = {} if kind.has_sessions else {"resultType": "complete"}
+        self._hints = {} if kind.has_sessions else {"ttlMs": ttl_ms, "cacheScope": "private"}
+        self._opening = b"{" if kind.has_sessions else b'{"resultType":"complete",'
         self._prose: dict[int, bytes] = {}
         self._images: dict[int, bytes] = {}
 
@@ -67,11 +108,11 @@ class Answers:
         """The result of a call; its prose is written once."""
         text, size = json.dumps(arguments["text"]).encode()[:-1], arguments.get("size", 0)
         if arguments.get("format") == "image":
-            return b'{"resultType":"complete","content":[{"type":"image","data":"%s","mimeType":"image/png"}]}' % self._image(size)
+            return b'%s"content":[{"type":"image","data":"%s","mimeType":"image/png"}]}' % (self._opening, self._image(size))
         if size and size not in self._prose:
             self._prose[size] = json.dumps(prose(size)).encode()[1:-1]
         content = b'[{"type":"text","text":%s%s"}]' % (text, self._prose[size] if size else b"")
-        return b'{"resultType":"complete","content":%s}' % content
+        return b'%s"content":%s}' % (self._opening, content)
 
     def _image(self, size: int) -> bytes:
         """So many characters of encoded binary, written once."""
@@ -81,15 +122,16 @@ class Answers:
 
     def _said(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """`result` or `error` of one request; a list is written anew for each, as by servers that are not made for this."""
-        stamp = {"resultType": "complete"}
         match method:
             case "tools/list":
-                return {"result": {**stamp, "tools": self._tools, "ttlMs": self._ttl_ms, "cacheScope": "private"}}
-            case "server/discover":
+                return {"result": {**self._stamp, "tools": self._tools, **self._hints}}
+            case "server/discover" if not self.kind.has_sessions:
                 found: dict[str, Any] = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
-                return {"result": {**stamp, **found, "ttlMs": 0, "cacheScope": "private"}}
+                return {"result": {**self._stamp, **found, "ttlMs": 0, "cacheScope": "private"}}
             case "initialize":
-                agreed: dict[str, Any] = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}}
+                wanted = params["protocolVersion"]
+                version = wanted if wanted in HANDSHAKES else HANDSHAKES[0]
+                agreed: dict[str, Any] = {"protocolVersion": version, "capabilities": {"tools": {}}}
                 return {"result": {**agreed, "serverInfo": {"name": "bench", "version": "1"}}}
             case "ping":
                 return {"result": {}}
@@ -98,7 +140,7 @@ class Answers:
 
 
 class Served(asyncio.Protocol):
-    """One connection; also what httptools calls back."""
+    """One connection; also what httptools calls back. Nobody asks for more on it before the answer is there."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
@@ -107,9 +149,14 @@ class Served(asyncio.Protocol):
         self._url = b""
         self._body: list[bytes] = []
         self._is_counted = False
+        self._lines = b""
+        """Of the head of every answer."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -131,26 +178,117 @@ class Served(asyncio.Protocol):
         if not self._is_counted:
             self._is_counted = True
             self._answers.connections += 1
-        if self._parser.get_method() != b"POST":
+        self._asked(self._parser.get_method(), body)
+
+    def _asked(self, method: bytes, body: bytes) -> None:
+        if method != b"POST":
             self._write(405, b"")
             return
         answer = self._answers.to(body)
-        self._write(200 if answer else 202, answer)
+        if answer and self._answers.kind.streams:
+            self._begin_stream()
+            asyncio.get_running_loop().call_soon(self._write_event, answer)
+        else:
+            self._write(200 if answer else 202, answer)
 
     def _write(self, status: int, body: bytes) -> None:
-        head = b"HTTP/1.1 %d OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, len(body))
+        head = b"HTTP/1.1 %d OK\r\n%scontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, self._lines, len(body))
+        self._send(head + body)
+
+    def _begin_stream(self) -> None:
+        self._send(b"HTTP/1.1 200 OK\r\n%s%s\r\n" % (self._lines, STREAM))
+
+    def _write_event(self, answer: bytes) -> None:
+        """Head, event and end leave one after the other, as they do in servers on the SDKs."""
+        self._send(EVENT % (len(EVENT) - len(b"%x\r\n%s\r\n") + len(answer), answer))
+        asyncio.get_running_loop().call_soon(self._send, END)
+
+    def _send(self, data: bytes) -> None:
         if self._transport is not None:
-            self._transport.write(head + body)
+            self._transport.write(data)
 
 
-async def serve(ports: list[int], tools: int, ttl_ms: int) -> None:
+class SessionServed(Served):
+    """One connection to a server of 2025 that keeps sessions. It refuses as the SDK's does: what it does not know has no session."""
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__(answers)
+        self._session = b""
+        self._listens_in = b""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.end_stream()
+
+    def on_message_begin(self) -> None:
+        self._session = b""
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"mcp-session-id":
+            self._session = value
+
+    def end_stream(self) -> None:
+        """The session is over, or the connection."""
+        if self._listens_in in self._answers.sessions:
+            self._answers.sessions[self._listens_in] = None
+            self._send(END)
+        self._listens_in = b""
+
+    def _asked(self, method: bytes, body: bytes) -> None:
+        self._lines, sessions = b"", self._answers.sessions
+        if not self._session and not (method == b"POST" and json.loads(body)["method"] == "initialize"):
+            self._refuse(400, "Bad Request: Missing session ID")
+            return
+        if self._session and self._session not in sessions:
+            self._refuse(404, "Session not found")
+            return
+        if not self._session:
+            self._session = uuid.uuid4().hex.encode()
+            sessions[self._session] = None
+        self._lines = b"mcp-session-id: %s\r\n" % self._session
+        match method:
+            case b"GET":
+                self._listen()
+            case b"DELETE":
+                if (listener := sessions[self._session]) is not None:
+                    listener.end_stream()
+                del sessions[self._session]
+                self._write(200, b"")
+            case _:
+                super()._asked(method, body)
+
+    def _listen(self) -> None:
+        if self._answers.sessions[self._session] is not None:
+            self._refuse(409, "Conflict: Only one SSE stream is allowed per session")
+            return
+        self._answers.sessions[self._session], self._listens_in = self, self._session
+        self._begin_stream()
+
+    def _refuse(self, status: int, why: str) -> None:
+        error = {"code": -32600, "message": why}
+        self._write(status, json.dumps({"jsonrpc": "2.0", "id": "server-error", "error": error}).encode())
+
+
+async def serve(ports: list[int], tools: int, ttl_ms: int, kind: Kind) -> None:
     """Answer until ended."""
-    answers = Answers(tools, ttl_ms)
+    answers = Answers(tools, ttl_ms, kind)
+    served = SessionServed if kind.has_sessions else Served
     loop = asyncio.get_running_loop()
     for port in ports:
-        await loop.create_server(lambda: Served(answers), "127.0.0.1", port, backlog=1024)
+        await loop.create_server(lambda: served(answers), "127.0.0.1", port, backlog=1024)
     await asyncio.Event().wait()
 
 
+def main() -> None:
+    """Of the command line."""
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("ports")
+    cli.add_argument("tools", type=int)
+    cli.add_argument("ttl_ms", type=int, nargs="?", default=60_000)
+    cli.add_argument("kind", choices=list(KINDS), nargs="?", default="both")
+    options = cli.parse_args()
+    run_loop(serve([int(port) for port in options.ports.split(",")], options.tools, options.ttl_ms, KINDS[options.kind]))
+
+
 if __name__ == "__main__":
-    run_loop(serve([int(port) for port in sys.argv[1].split(",")], int(sys.argv[2]), int([*sys.argv, "60000"][3])))
+    main()

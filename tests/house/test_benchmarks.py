@@ -8,9 +8,12 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 
-from benchmarks.driver import CallFailed, Load, Wire, drive, plain_get
+from benchmarks import measures
+from benchmarks.contenders import UPSTREAM, Contender
+from benchmarks.driver import CallFailed, Load, Streams, Wire, close_session, drive, open_session, plain_get, request
 from benchmarks.report import TARGETS, About, Target, added, page, ratio, tables, verdict
 from benchmarks.sheet import Sheet
 from tests.fakes.running import child, free_port, wait_until_ready
@@ -64,6 +67,30 @@ def test_a_page_has_a_figure_for_each_run_the_table_of_all_and_what_was_left_out
     assert tables([Sheet()]) == []
 
 
+def test_a_table_is_there_when_one_of_its_loads_was_measured_and_left_out_for_runs_without() -> None:
+    title = "## In front of servers that speak 2025, or answer with streams, 16 connections"
+    kept = measured([4.0], [1.0])
+    assert not [text for text in tables([kept]) if text.startswith(title)]
+    newer = Sheet(cells={"2025 server, streams, c16": {"gateway": [round_of(0.25, 3_000.0)], "direct": [round_of(0.1, 9_000.0)]}})
+    found = next(text for text in tables([kept, newer]) if text.startswith(title))
+    assert "| **Moongate** | - | - | 3,000 | 0.25 | - |" in found and "| direct (no proxy) | - | - | 9,000 | - | - |" in found
+
+
+async def test_the_loads_before_servers_of_each_kind_are_those_of_their_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts fast stands in for the contenders: a server of both eras."""
+
+    def stand_in(name: str) -> Contender:
+        return dataclasses.replace(UPSTREAM, name=name)
+
+    monkeypatch.setattr(measures, "by_name", stand_in)
+    monkeypatch.setattr(measures, "TRANSLATORS", ("gateway",))
+    sheet = Sheet()
+    await measures.servers(measures.Plan(tmp_path, calls=20, rounds=1), sheet)
+    assert not sheet.failed
+    rows = [line for text in tables([sheet]) for line in text.splitlines() if line.startswith("| **Moongate** |")]
+    assert len(rows) == 2 and not [row for row in rows if "| - |" in row]
+
+
 def test_the_page_in_the_docs_has_every_target_as_it_is_here() -> None:
     kept = read("docs/benchmarks.md")
     for target in TARGETS:
@@ -72,9 +99,9 @@ def test_the_page_in_the_docs_has_every_target_as_it_is_here() -> None:
 
 
 @asynccontextmanager
-async def upstream(folder: Path) -> AsyncGenerator[Wire]:
+async def upstream(folder: Path, kind: str = "both") -> AsyncGenerator[Wire]:
     port = free_port()
-    with child("-m", "benchmarks.upstream", str(port), "2", log=folder / "log") as process:
+    with child("-m", "benchmarks.upstream", str(port), "2", "60000", kind, log=folder / "log") as process:
         wait_until_ready(process, f"http://127.0.0.1:{port}/counts", folder / "log")
         yield Wire(port)
 
@@ -88,3 +115,45 @@ async def test_a_slot_calls_in_both_eras_and_fails_where_an_answer_is_not_its_ow
         assert counts["requests"]["tools/call"] == 88 and counts["requests"]["initialize"] == 4
         with pytest.raises(CallFailed, match="Method not found"):
             await drive(wire, Load(method="resources/list", calls=1))
+
+
+@pytest.mark.parametrize(("kind", "eras"), [("streams", ["modern", "legacy"]), ("2025", ["legacy"]), ("2025-streams", ["legacy"])])
+async def test_servers_of_each_kind_are_called_and_answer_as_they_do(tmp_path: Path, kind: str, eras: list[str]) -> None:
+    async with upstream(tmp_path, kind) as wire:
+        for era in eras:
+            taken = await drive(wire, Load(era=era, connections=4, calls=20, seconds=5.0, result=50_000))
+            assert taken.calls == 20
+            session = await open_session(wire) if era == "legacy" else ""
+            assert bool(session) == kind.startswith("2025")
+            answer = await request(wire, era, "tools/list", {}, session)
+            assert answer.startswith(b"event: message\r\ndata: {") == kind.endswith("streams")
+            assert (b"resultType" in answer) == (not kind.startswith("2025"))
+
+
+async def test_a_server_of_2025_refuses_what_has_no_session_of_its_own(tmp_path: Path) -> None:
+    async with upstream(tmp_path, "2025-streams") as wire:
+        with pytest.raises(CallFailed, match=r"400.*Missing session ID"):
+            await request(wire, "modern", "server/discover", {})
+        session = await open_session(wire)
+        with pytest.raises(CallFailed, match=r"404.*Session not found"):
+            await request(wire, "legacy", "tools/list", {}, session + "0")
+        assert b"Method not found" in await request(wire, "legacy", "server/discover", {}, session)
+        await close_session(wire, session)
+        with pytest.raises(CallFailed, match=r"404.*Session not found"):
+            await request(wire, "legacy", "tools/list", {}, session)
+
+
+async def test_a_session_has_one_listening_stream_which_ends_with_it(tmp_path: Path) -> None:
+    async with upstream(tmp_path, "2025") as wire:
+        session = await open_session(wire)
+        listen = f"GET /mcp HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\nmcp-session-id: {session}\r\n\r\n".encode()
+        async with await anyio.connect_tcp("127.0.0.1", wire.port) as first, await anyio.connect_tcp("127.0.0.1", wire.port) as second:
+            await first.send(listen)
+            assert b"200 OK" in await first.receive()
+            await second.send(listen)
+            assert b"409 " in await second.receive()
+            await close_session(wire, session)
+            assert await first.receive() == b"0\r\n\r\n"
+        streams = Streams(wire)
+        await streams.open(2)
+        await streams.close()
