@@ -92,6 +92,8 @@ class Http1(asyncio.Protocol):
         self._limit = config.limit_concurrency
         self._idle_seconds = config.timeout_keep_alive
         self._state = server_state
+        self._tasks: set[Any] = server_state.tasks
+        """What uvicorn waits for when it stops: tasks, and calls of the short cut."""
         self._app_state = app_state
         self._common: tuple[object, bytes] = None, b""
         self._parser = httptools.HttpRequestParser(self)
@@ -268,7 +270,7 @@ class Http1(asyncio.Protocol):
         """The short cut led to an answer, or it is the application's to go on."""
         begun, exchange.begun = exchange.begun, None
         assert begun is not None, "it settles once"
-        self._state.tasks.discard(cast("Any", begun))
+        self._tasks.discard(begun)
         try:
             answer = begun.answer()
             if answer is not None:
@@ -420,7 +422,7 @@ class Http1(asyncio.Protocol):
     def _start(self, exchange: Exchange) -> None:
         self._serving = exchange
         exchange.is_begun = True
-        tasks, limit = self._state.tasks, self._limit
+        tasks, limit = self._tasks, self._limit
         if limit is not None and (len(self._state.connections) >= limit or len(tasks) >= limit):
             self._run(exchange, _one_too_many)
             return
@@ -432,13 +434,13 @@ class Http1(asyncio.Protocol):
                 return
             if begun is not None:
                 exchange.begun, exchange.is_taken = begun, True
-                tasks.add(cast("Any", begun))
+                tasks.add(begun)
                 begun.when_settled(exchange.settled)
                 return
         self._run(exchange, self._app)
 
     def _run(self, exchange: Exchange, app: ASGIApp) -> None:
-        tasks = self._state.tasks
+        tasks = self._tasks
         task = self.loop.create_task(cast("Any", app(exchange.scope, exchange.receive, exchange.send)))
         tasks.add(task)
 
