@@ -68,6 +68,42 @@ def waits_for_news(head: Head) -> bool:
 class Http1(asyncio.Protocol):
     """One connection. uvicorn makes it, and calls `shutdown` when it stops; `patient_protocol` gives it its deadlines."""
 
+    __slots__ = (
+        "_app",
+        "_app_state",
+        "_arrival",
+        "_arriving",
+        "_authority",
+        "_awaits_body",
+        "_common",
+        "_ends",
+        "_headers",
+        "_held",
+        "_idle",
+        "_idle_seconds",
+        "_idle_since",
+        "_in_head",
+        "_is_last",
+        "_is_paused",
+        "_limit",
+        "_parser",
+        "_quiet",
+        "_repeats",
+        "_root",
+        "_serving",
+        "_state",
+        "_target",
+        "_targeted",
+        "_tasks",
+        "_unread",
+        "_url",
+        "_waiting",
+        "common_count",
+        "drained",
+        "loop",
+        "transport",
+    )
+
     short_cut: Take | None = None
     head_seconds: float
     """From the connection or the first byte of a later request until its headers are whole; then 408."""
@@ -274,7 +310,8 @@ class Http1(asyncio.Protocol):
         try:
             answer = begun.answer()
             if answer is not None:
-                exchange.answer(*answer)
+                session, body = answer
+                exchange.answer(session, body)
         except Exception as error:
             begun.forget()
             self._over(exchange, error)
@@ -518,6 +555,8 @@ def patient_protocol(settings: HttpSettings, take: Take | None = None) -> type[H
     """The protocol with the deadlines of `settings` and a short cut, to be given to uvicorn's `Config` as `http`."""
 
     class Patient(Http1):
+        __slots__ = ()
+
         together = Together()
         heap = Heap()
         short_cut = staticmethod(take) if take is not None else None
