@@ -21,6 +21,9 @@ HIGH_WATER_BYTES = 262_144
 _JOINED_BYTES = 65_536
 """A body up to this is copied behind its head; a larger one is handed over as it is."""
 
+_JSON_HEAD = b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\ncontent-type: application/json\r\n%b%b"
+"""Of an answer of the short cut: with the lines that every answer has, its length, and what else is to be said."""
+
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
 """First lines of answers, line break included."""
 
@@ -86,8 +89,8 @@ class Begun(Protocol):
         """Have `then` called once, when `answer` can tell."""
         ...
 
-    def answer(self) -> tuple[list[tuple[bytes, bytes]], Sequence[bytes | memoryview]] | None:
-        """Headers, and the body in parts; `None` where the longer path must go on."""
+    def answer(self) -> tuple[bytes, Sequence[bytes | memoryview]] | None:
+        """The 2025 session that the answer is of, if it is of one, and its JSON in parts; `None` where the longer path must go on."""
         ...
 
     def forget(self) -> None:
@@ -185,21 +188,20 @@ class Exchange:
             self._parts = [b"".join(self._parts)]
         return self._parts[0]
 
-    def answer(self, headers: list[tuple[bytes, bytes]], body: Sequence[bytes | memoryview]) -> None:
-        """Send a whole answer to a POST, unless the peer is gone. The headers are ours, in lower case, and tell the length."""
+    def answer(self, session: bytes, body: Sequence[bytes | memoryview]) -> None:
+        """Send what the short cut answers to a POST, as `Begun.answer` gives it, unless the peer is gone."""
         if self.is_gone:
             return
         line = self._line
-        parts: list[bytes | memoryview] = [STATUS_LINES[200], line.common_fields()]
-        for name, value in headers:
-            parts += (name, b": ", value, b"\r\n")
-        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        size = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        said = b"mcp-session-id: %b\r\n" % session if session else b""
+        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        head = _JSON_HEAD % (line.common_fields(), size, said, end)
         self.is_started = True
-        if len(body) == 1 and len(body[0]) <= _JOINED_BYTES:
-            parts.append(body[0])
-            line.write_soon(b"".join(parts))
+        if len(body) == 1 and size <= _JOINED_BYTES:
+            line.write_soon(head + body[0])
         else:
-            line.write_parts((b"".join(parts), *body))
+            line.write_parts((head, *body))
         self.is_answered = True
         self._parts = []  # or a connection keeps its last body until the next
         self.wake()

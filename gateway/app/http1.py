@@ -68,6 +68,42 @@ def waits_for_news(head: Head) -> bool:
 class Http1(asyncio.Protocol):
     """One connection. uvicorn makes it, and calls `shutdown` when it stops; `patient_protocol` gives it its deadlines."""
 
+    __slots__ = (
+        "_app",
+        "_app_state",
+        "_arrival",
+        "_arriving",
+        "_authority",
+        "_awaits_body",
+        "_common",
+        "_ends",
+        "_headers",
+        "_held",
+        "_idle",
+        "_idle_seconds",
+        "_idle_since",
+        "_in_head",
+        "_is_last",
+        "_is_paused",
+        "_limit",
+        "_parser",
+        "_quiet",
+        "_repeats",
+        "_root",
+        "_serving",
+        "_state",
+        "_target",
+        "_targeted",
+        "_tasks",
+        "_unread",
+        "_url",
+        "_waiting",
+        "common_count",
+        "drained",
+        "loop",
+        "transport",
+    )
+
     short_cut: Take | None = None
     head_seconds: float
     """From the connection or the first byte of a later request until its headers are whole; then 408."""
@@ -92,6 +128,8 @@ class Http1(asyncio.Protocol):
         self._limit = config.limit_concurrency
         self._idle_seconds = config.timeout_keep_alive
         self._state = server_state
+        self._tasks: set[Any] = server_state.tasks
+        """What uvicorn waits for when it stops: tasks, and calls of the short cut."""
         self._app_state = app_state
         self._common: tuple[object, bytes] = None, b""
         self._parser = httptools.HttpRequestParser(self)
@@ -268,11 +306,12 @@ class Http1(asyncio.Protocol):
         """The short cut led to an answer, or it is the application's to go on."""
         begun, exchange.begun = exchange.begun, None
         assert begun is not None, "it settles once"
-        self._state.tasks.discard(cast("Any", begun))
+        self._tasks.discard(begun)
         try:
             answer = begun.answer()
             if answer is not None:
-                exchange.answer(*answer)
+                session, body = answer
+                exchange.answer(session, body)
         except Exception as error:
             begun.forget()
             self._over(exchange, error)
@@ -420,7 +459,7 @@ class Http1(asyncio.Protocol):
     def _start(self, exchange: Exchange) -> None:
         self._serving = exchange
         exchange.is_begun = True
-        tasks, limit = self._state.tasks, self._limit
+        tasks, limit = self._tasks, self._limit
         if limit is not None and (len(self._state.connections) >= limit or len(tasks) >= limit):
             self._run(exchange, _one_too_many)
             return
@@ -432,13 +471,13 @@ class Http1(asyncio.Protocol):
                 return
             if begun is not None:
                 exchange.begun, exchange.is_taken = begun, True
-                tasks.add(cast("Any", begun))
+                tasks.add(begun)
                 begun.when_settled(exchange.settled)
                 return
         self._run(exchange, self._app)
 
     def _run(self, exchange: Exchange, app: ASGIApp) -> None:
-        tasks = self._state.tasks
+        tasks = self._tasks
         task = self.loop.create_task(cast("Any", app(exchange.scope, exchange.receive, exchange.send)))
         tasks.add(task)
 
@@ -516,6 +555,8 @@ def patient_protocol(settings: HttpSettings, take: Take | None = None) -> type[H
     """The protocol with the deadlines of `settings` and a short cut, to be given to uvicorn's `Config` as `http`."""
 
     class Patient(Http1):
+        __slots__ = ()
+
         together = Together()
         heap = Heap()
         short_cut = staticmethod(take) if take is not None else None

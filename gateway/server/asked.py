@@ -44,12 +44,12 @@ class Asked:
         """Have `then` called at that time."""
         self.task.add_done_callback(lambda _: then())
 
-    def answer(self) -> tuple[list[tuple[bytes, bytes]], tuple[bytes]] | None:
-        """Headers and body of the answer."""
+    def answer(self) -> tuple[bytes, tuple[bytes]] | None:
+        """No session, and the JSON of the answer."""
         if self.task.cancelled() or self.task.exception() is not None:
             return None  # what went wrong is found again, and said, by the longer path
         body = self.task.result()
-        return None if body is None else ([(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")], (body,))
+        return None if body is None else (b"", (body,))
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The longer path."""

@@ -57,10 +57,11 @@ MAX_KNOWN_TOOLS = 50_000
 _VERSIONS = frozenset(MODERN_PROTOCOL_VERSIONS)
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _METHODS = frozenset({b"tools/call", *(method.encode() for method in METHODS)})
-_JSON: Headers = [(b"content-type", b"application/json")]
 _WANTED = frozenset({b"application/json", b"text/event-stream"})
 _NOTHING: JsonMapping = {}
 _PARAMS = frozenset({"name", "arguments", "_meta"})
+_NUMBERS = frozenset({int, str})
+"""Of which types the id of a request is, as JSON is read."""
 
 
 class DirectPath:
@@ -108,8 +109,9 @@ class DirectPath:
             if answer is None:
                 await begun.go_on(scope, replay, send)
             else:
-                await send({"type": "http.response.start", "status": 200, "headers": answer[0]})
-                await send({"type": "http.response.body", "body": b"".join(answer[1])})
+                session, body = answer[0], b"".join(answer[1])
+                await send({"type": "http.response.start", "status": 200, "headers": _headers(session, body)})
+                await send({"type": "http.response.body", "body": body})
         finally:
             await begun.end()
 
@@ -268,7 +270,7 @@ class DirectPath:
 
     # -- what is answered ----------------------------------------------------------------------------------------
 
-    def plain_result(self, outcome: ToolOutcome, *, is_modern: bool) -> JsonObject | None:
+    def plain_result(self, outcome: ToolOutcome, is_modern: bool) -> JsonObject | None:
         """What the SDK's path would send of an outcome, where it would send it as it is."""
         if not isinstance(outcome, Complete):
             return None
@@ -278,7 +280,7 @@ class DirectPath:
         if is_modern:
             if self._stamp is None:
                 self._stamp = {SERVER_INFO_META_KEY: self._server.identity}
-            meta = cast("JsonObject | None", result.get("_meta"))
+            meta: JsonObject | None = result.get("_meta")
             result["_meta"] = {**meta, **self._stamp} if meta else self._stamp
         elif not isinstance(result.get("structuredContent", {}), dict):
             return None
@@ -329,13 +331,13 @@ class Begun:
         """Have `then` called at that time."""
         self.running.when_settled(self._path.patience, then)
 
-    def answer(self) -> tuple[Headers, Sequence[bytes | memoryview]] | None:
-        """Headers and body of the answer to a call that ended soon and plainly; all others go on."""
+    def answer(self) -> tuple[bytes, Sequence[bytes | memoryview]] | None:
+        """The session it is of, if it is of one, and the JSON of the answer to a call that ended soon and plainly; all others go on."""
         outcome = self.running.result
         if outcome is None or not self.running.is_over:
             return None
         is_modern = self._key is None
-        result = self._path.plain_result(outcome, is_modern=is_modern)
+        result = self._path.plain_result(outcome, is_modern)
         if result is None:
             return None
         message = {"jsonrpc": "2.0", "id": self._number, "result": result}
@@ -347,10 +349,7 @@ class Begun:
         for part in body:
             if isinstance(part, bytes) and has_odd_number(part, result):
                 return None
-        headers = [(b"content-length", b"%d" % sum(map(len, body))), *_JSON]
-        if self._key is not None:
-            headers.append((b"mcp-session-id", self._key[0].encode("latin-1")))
-        return headers, body
+        return b"" if self._key is None else self._key[0].encode("latin-1"), body
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand the call on as it runs, and see to its end."""
@@ -377,6 +376,12 @@ def _is_for_here(tool: GuardedTool) -> bool:
     return not may_be_long and not tool.is_local and "x-mcp-header" not in json.dumps(tool.definition.input_schema)
 
 
+def _headers(session: bytes, body: bytes) -> Headers:
+    """Of an answer that the path gives itself."""
+    headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+    return [*headers, (b"mcp-session-id", session)] if session else headers
+
+
 def _session_id(head: Head) -> str:
     return head.fields.get(b"mcp-session-id", b"").decode("latin-1")
 
@@ -387,7 +392,7 @@ def _plain_params(message: JsonObject) -> JsonObject | None:
         return None
     number: JsonValue = message.get("id")
     params: JsonMapping | None = message.get("params")  # at best
-    if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict):
+    if type(number) not in _NUMBERS or not isinstance(params, dict):
         return None
     for key in params:  # at best three, compared one by one for less than as sets
         if key not in _PARAMS:

@@ -39,10 +39,10 @@ _INFO = {"name", "version", "title", "description"}
 def decoded(body: bytes) -> JsonObject | None:
     """A message, as far as it is an object."""
     try:
-        message: JsonValue = from_json(body)
+        message: JsonObject | None = from_json(body)  # at best
     except ValueError:
         return None
-    return cast("JsonObject", message) if isinstance(message, dict) else None
+    return message if isinstance(message, dict) else None
 
 
 class Introduced:
@@ -60,11 +60,10 @@ class Introduced:
 
     def crossing(self, meta: JsonValue) -> JsonMapping | None:
         """What of another `_meta` goes on to the next hop, if that says the same of its client and asks for nothing."""
-        known = self._envelope
-        if known is None or not isinstance(meta, dict):
+        known, own = self._envelope, _NOTHING
+        envelope: JsonMapping | None = meta  # at best
+        if known is None or not isinstance(envelope, dict):
             return None
-        own = _NOTHING
-        envelope = cast("JsonMapping", meta)
         if len(envelope) != len(known):
             if not is_plain_meta(envelope):
                 return None

@@ -9,12 +9,13 @@ from gateway.json_types import JsonMapping, JsonValue
 from gateway.protocol import SERVER_INFO_META_KEY
 
 _BLOCKS: Mapping[str, Sequence[str]] = {
-    "text": ("type", "text"),
-    "image": ("type", "data", "mimeType"),
-    "audio": ("type", "data", "mimeType"),
+    "text": ("text",),
+    "image": ("data", "mimeType"),
+    "audio": ("data", "mimeType"),
 }
+"""What blocks have beside their type."""
 _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
-"""Blocks and keys that every version has as they are, so that no model needs to look at them."""
+"""What every version has as it is, as these blocks, so that no model needs to look at it."""
 
 
 def is_plain_result(result: JsonMapping) -> bool:
@@ -46,7 +47,7 @@ def _is_plain_block(block: JsonMapping) -> bool:
         return False
     kind = block.get("type")
     known = _BLOCKS.get(kind) if isinstance(kind, str) else None
-    if known is None or len(block) != len(known):
+    if known is None or len(block) != len(known) + 1:
         return False
     for name in known:
         if not isinstance(block.get(name), str):

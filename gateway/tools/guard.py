@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -284,7 +284,12 @@ class GuardedTool:
             ctx = grant.opened(ctx) if grant is not None else ctx
             if ctx.principal.scopes is not None and self.source != OWN_SOURCE:
                 ctx = ctx.let_in()
-            outcome = await self._run(arguments, ctx, record)
+            try:
+                outcome = await self._run(arguments, ctx, record)
+            except AskExpired as error:
+                outcome = record.timed_out(str(error))
+            if outcome is None:
+                outcome = record.timed_out(self._out_of_time(ctx))
             if not self._is_short_and_plain(outcome):
                 outcome = await self._limited(self._cleaned(outcome, record), ctx, record)
             outcome = grant.sealed(outcome) if grant is not None else outcome
@@ -324,24 +329,19 @@ class GuardedTool:
             return answer
         raise ToolFailed(f"No answer about the task within {self._policy.timeout_seconds:g} s.")
 
-    async def _run(self, arguments: JsonObject, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
+    def _run(self, arguments: JsonObject, ctx: CallContext, record: _CallRecord) -> Awaitable[ToolOutcome | None]:
+        """As `run_within`. Not a coroutine itself: each costs every call its steps."""
+        seconds = self._policy.max_task_seconds if ctx.in_task else self._policy.timeout_seconds
+        return run_within(self._limiter, seconds, ctx, self._settle if ctx.durable is None else self._recorded, arguments, record)
+
+    def _out_of_time(self, ctx: CallContext) -> str:
         policy = self._policy
         seconds, key = policy.timeout_seconds, "timeoutSeconds"
         if ctx.in_task:
             seconds, key = policy.max_task_seconds, "tasks.maxWaitSeconds"
-        try:
-            settle = self._settle if ctx.durable is None else self._recorded
-            outcome = await run_within(self._limiter, seconds, ctx, settle, arguments, record)
-        except AskExpired as error:
-            record.outcome = "timeout"
-            return Complete.text(str(error), is_error=True)
-        if outcome is not None:
-            return outcome
-        record.outcome = "timeout"
-        return Complete.text(
+        return (
             f"Timed out after {seconds:g} s and was cancelled; it may have taken effect. "
-            f"Ask for less in one call, or have the operator raise `{key}` of {self.source!r}.",
-            is_error=True,
+            f"Ask for less in one call, or have the operator raise `{key}` of {self.source!r}."
         )
 
     async def _recorded(self, arguments: JsonObject, record: _CallRecord, ctx: CallContext) -> ToolOutcome:
@@ -466,6 +466,10 @@ class _CallRecord:
     def refuse(self, verdict: Reject) -> None:
         self.kind, self.outcome, self.rule = "call.refused", "refused", verdict.rule
         self.dropped = self.dropped or verdict.dropped
+
+    def timed_out(self, text: str) -> Complete:
+        self.outcome = "timeout"
+        return Complete.text(text, is_error=True)
 
     def settle(self, outcome: ToolOutcome) -> None:
         if isinstance(outcome, Complete):

@@ -95,7 +95,8 @@ class Limiter:
     def give_back(self) -> None:
         """Let go of one."""
         self.held -= 1
-        self._hand_out()
+        if self._waiting:
+            self._hand_out()
 
     def _hand_out(self) -> None:
         while self._waiting and self.held < self._total:

@@ -62,6 +62,8 @@ def decode_parts(parts: list[bytes]) -> Decoded:
     Raises:
         ValueError: It is no JSON.
     """
+    if len(parts) == 1 and len(parts[0]) < LONG_BYTES:
+        return decode(parts[0])
     size = sum(map(len, parts))
     place = _place(parts, size) if size >= LONG_BYTES else None
     if place is not None:

@@ -53,8 +53,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Hear = Callable[[str, JsonMapping], Awaitable[None]]
-"""Takes a notification that comes before the answer."""
+Hear = Callable[[str, JsonMapping, "CallContext | None"], Awaitable[None]]
+"""Takes a notification that comes before the answer, and the call that it is for."""
+
+Headers = tuple[tuple[str, str], ...]
+"""What a request says beside its body; of those that are alike the very same, whose head is found sooner."""
 
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 """Takes how far a request is: of how much, and in words."""
@@ -139,7 +142,7 @@ class Exchange:
         self._server = server
         self._pool = pool
         self._head = head
-        self._known: dict[tuple[tuple[str, str], ...], bytes] = {}
+        self._known: dict[Headers, bytes] = {}
         self._last = 0
         self._writer = RequestWriter()
         self._joined: Joined | None = None
@@ -163,7 +166,7 @@ class Exchange:
         self,
         method: str,
         params: JsonMapping,
-        headers: Mapping[str, str],
+        headers: Headers,
         hear: Hear,
         progress: Progress | None = None,
         meta: JsonMapping | None = None,
@@ -179,7 +182,7 @@ class Exchange:
             ToolFailed: The parameters cannot be sent.
         """
         joined = self._joined
-        fields = self._fields(headers if joined is None else {**headers, **joined.headers})
+        fields = self._fields(headers if joined is None else tuple({**dict(headers), **joined.headers}.items()))
         if fields is None:
             return None
         self._last = number = self._last + 1
@@ -187,9 +190,9 @@ class Exchange:
             meta = {**(meta or {}), "progressToken": number}
             hear = _hearing(number, progress, hear)
         parts = self._writer.parts(number, method, params, meta)
-        head = b"%s\r\ncontent-length: %d\r\n\r\n" % (fields, sum(map(len, parts)))
+        body = b"".join(parts)
         try:
-            answer = await self._pool.send(b"".join((head, *parts)))
+            answer = await self._pool.send(b"%b\r\ncontent-length: %d\r\n\r\n%b" % (fields, len(body), body))
             if 300 <= answer.status < 400:
                 return None
             if joined is not None and b"set-cookie" in answer.headers:
@@ -210,7 +213,7 @@ class Exchange:
 
     async def tell(self, message: bytes, headers: Mapping[str, str]) -> None:
         """Have a 2025 server take what has no answer, in the session of these `headers`; one that does not take it in time goes without."""
-        fields = self._fields(headers)
+        fields = self._fields(tuple(headers.items()))
         if fields is None:
             return
         async with self._passing:
@@ -222,20 +225,19 @@ class Exchange:
                 except (UpstreamLost, UpstreamUnavailable) as error:
                     logger.debug("%s: not taken: %s", self._server, error)
 
-    def _fields(self, headers: Mapping[str, str]) -> bytes | None:
+    def _fields(self, headers: Headers) -> bytes | None:
         """The head of a request but its length, remembered; `None` where a value is none that goes out as it is."""
-        key = tuple(headers.items())
-        known = self._known.get(key)
+        known = self._known.get(headers)
         if known is None and (known := self._spelled(headers)) is not None:
             if len(self._known) >= MAX_KNOWN_HEADS:
                 self._known.clear()
-            self._known[key] = known
+            self._known[headers] = known
         return known
 
-    def _spelled(self, headers: Mapping[str, str]) -> bytes | None:
-        if not all(_VALUE.fullmatch(value) for value in headers.values()):
+    def _spelled(self, headers: Headers) -> bytes | None:
+        if not all(_VALUE.fullmatch(value) for _, value in headers):
             return None
-        return (self._head + "".join(f"\r\n{name}: {value}" for name, value in headers.items())).encode()
+        return (self._head + "".join(f"\r\n{name}: {value}" for name, value in headers)).encode()
 
     def _settle(self, answer: Answer, number: int, joined: Joined | None) -> JsonObject:
         status = answer.status
@@ -323,7 +325,7 @@ class Exchange:
 
     async def _taken_up(self, joined: Joined, last_id: bytes, seconds: float) -> Stream:
         """The rest of a stream that ended before its answer, after so many (2025-11-25: Streamable HTTP, Resumability)."""
-        head = self._spelled({**joined.headers, "last-event-id": last_id.decode("latin-1")})
+        head = self._spelled((*joined.headers.items(), ("last-event-id", last_id.decode("latin-1"))))
         for _ in range(RESUME_ATTEMPTS if head is not None else 0):
             await anyio.sleep(seconds)
             with contextlib.suppress(UpstreamUnavailable, UpstreamLost):
@@ -341,7 +343,7 @@ class Exchange:
         if not isinstance(method, str) or not isinstance(params, dict | None):
             logger.debug("%s: a message without a place in an answer was dropped", self._server)
         elif "id" not in fields:
-            await hear(method, cast("JsonMapping", params or {}))
+            await hear(method, cast("JsonMapping", params or {}), ctx)
         elif joined is not None:
             joined.take(fields, ctx)
         else:
@@ -351,11 +353,11 @@ class Exchange:
 def _hearing(number: int, progress: Progress, hear: Hear) -> Hear:
     """Hears the progress of request `number` too."""
 
-    async def told(method: str, params: JsonMapping) -> None:
+    async def told(method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         if method == "notifications/progress" and params.get("progressToken") in (number, str(number)):
             await report(params, progress)
         else:
-            await hear(method, params)
+            await hear(method, params, ctx)
 
     return told
 
@@ -396,13 +398,18 @@ class RequestWriter:
     """Requests over one connection as they are sent. What all of them say alike is encoded once, and what they are for is not copied."""
 
     def __init__(self) -> None:
+        self._methods: dict[str, bytes] = {}
+        """JSON of those that were sent, of which there are few."""
         self._meta: JsonMapping | None = None
         self._encoded = b""
         """The last `_meta`, and the end of a request with it."""
 
     def parts(self, number: int, method: str, params: JsonMapping, meta: JsonMapping | None) -> tuple[bytes, bytes | memoryview, bytes]:
         """A request in parts that follow each other. Raises as `encode_message`."""
-        start = b'{"jsonrpc":"2.0","id":%d,"method":%s,"params":' % (number, to_json(method))
+        said = self._methods.get(method)
+        if said is None:
+            said = self._methods[method] = to_json(method)
+        start = b'{"jsonrpc":"2.0","id":%d,"method":%s,"params":' % (number, said)
         body = encode_message(params)
         if not meta:
             return start, body, b"}"
@@ -432,15 +439,16 @@ def _no_json(what: str = "JSON response") -> RpcError:
 
 def _result_of(message: JsonValue, number: int) -> JsonObject | None:
     """The result in the answer to request `number`, which is none where it is an error too."""
-    if not isinstance(message, dict):
+    fields: JsonMapping | None = message  # at best
+    if not isinstance(fields, dict):
         return None
-    fields = cast("JsonMapping", message)
-    result, said = fields.get("result"), fields.get("id")
-    if "error" in fields and error_of(message) is not None:
+    if "error" in fields and error_of(fields) is not None:
         return None
+    result: JsonObject | None = fields.get("result")  # at best
+    said: JsonValue = fields.get("id")
     if fields.get("jsonrpc") != "2.0" or said is True or not (said == number or said == str(number)) or not isinstance(result, dict):
         return None
-    return cast("JsonObject", result)
+    return result
 
 
 def error_of(message: JsonValue) -> RpcError | None:

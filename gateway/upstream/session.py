@@ -12,7 +12,6 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
@@ -68,6 +67,7 @@ from gateway.upstream.standins import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LO
 
 if TYPE_CHECKING:
     from gateway.upstream.dispatching import Dispatcher
+    from gateway.upstream.exchange import Headers
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +83,8 @@ PROBE_TIMEOUT_SECONDS = 10.0
 MAX_UNTOLD = 64
 """Reports of one call's progress that wait for a slow caller; further ones are dropped."""
 
-MAX_KNOWN_NAMES = 1024
-"""Names remembered as headers carry them: tools, and the resources lately read."""
+MAX_KNOWN_HEADERS = 1024
+"""Headers of requests remembered: of calls of each tool, and of what was lately read."""
 
 _NO_ANSWERS = frozenset(
     {
@@ -191,6 +191,8 @@ class Session:
     def __init__(self, server: str, link: Link, hooks: SessionHooks, client: JsonObject) -> None:
         self.server = server
         self.closed = anyio.Event()
+        self.is_closed = False
+        """Whether `closed` is set, for who asks before every call."""
         self.negotiated = Negotiated("modern", LATEST_MODERN_VERSION, {})
         self._link = link
         self._hooks = hooks
@@ -212,8 +214,8 @@ class Session:
         """The long way, once it was wanted."""
         self._last_meta: tuple[Negotiated, JsonMapping, JsonMapping, LogLevel | None, JsonObject] | None = None
         """`_meta` as it was last sent, after what it was made of. Its identity tells the exchange that it knows its JSON."""
-        self._header_values: dict[str, str] = {}
-        """Names that requests bear, as headers carry them."""
+        self._known_headers: dict[tuple[str, str, str | None], Headers] = {}
+        """What requests say beside their bodies, by protocol version, method and the name they bear."""
         self._wanted = anyio.Event()
         self._widened = anyio.Event()
 
@@ -248,26 +250,26 @@ class Session:
         if ctx is not None:
             self._running[key] = ctx
         try:
-            return await self._dispatch(method, _with_meta(params, meta), self._headers(method, params, envelope), ctx)
+            return await self._dispatch(method, _with_meta(params, meta), dict(self._headers(method, params, envelope)), ctx)
         finally:
             self._running.pop(key, None)
 
     async def _exchange(self, method: str, params: JsonMapping, meta: JsonObject | None, envelope: Envelope) -> JsonObject | None:
         """The result by the short way, or `None` where it does not lead there; then it is not tried again on this connection."""
         exchange, ctx = self.exchange, envelope.ctx
-        if exchange is None or not self._is_plain or not (exchange.speaks_both_eras or self.is_modern):
+        is_modern = self.negotiated.era == "modern"
+        if exchange is None or not self._is_plain or not (is_modern or exchange.speaks_both_eras):
             return None
         is_piped = isinstance(exchange, PipeExchange)
-        if ctx is not None and ctx.wants_progress and not is_piped and not self.is_modern:
+        if ctx is not None and ctx.wants_progress and not is_piped and not is_modern:
             return None  # a 2025 server may tell it on the stream that the SDK hears
         if (ctx is None or ctx.late_clock is None) and is_traced():
             return None
-
-        if self.closed.is_set():
+        if self.is_closed:
             raise self._gone()
         progress = _Telling(self.server, ctx) if ctx is not None and ctx.wants_progress else None
         key = 0
-        if ctx is not None and (is_piped or not self.is_modern):
+        if ctx is not None and (is_piped or not is_modern):
             key = id(envelope)
             self._running[key] = ctx  # what the server says meanwhile may not name the call it is for
         try:
@@ -275,7 +277,7 @@ class Session:
                 result = await exchange.request(method, params, progress, meta)
             else:
                 headers = self._headers(method, params, envelope)
-                result = await exchange.request(method, params, headers, partial(self._hear_for, ctx), progress, meta, ctx)
+                result = await exchange.request(method, params, headers, self.hear, progress, meta, ctx)
             if progress is not None:
                 await progress.told()
         except RpcError as error:
@@ -290,9 +292,6 @@ class Session:
         elif result.get("resultType", "complete") != "complete":
             await own_task()  # what comes of a question or a task, as of an error, may take more than a plain result does
         return result
-
-    async def _hear_for(self, ctx: CallContext | None, method: str, params: JsonMapping) -> None:
-        await self.hear(method, params, ctx)
 
     async def want_level(self, level: LogLevel | None) -> None:
         """Have a legacy server send log messages of `level`; its most talkative caller decides, `server.caller` filters."""
@@ -321,7 +320,7 @@ class Session:
         params: JsonObject = {"notifications": notifications}
         meta = self._meta(PLAIN)
         if await self._exchange(method, params, meta, PLAIN) is None:
-            headers = self._headers(method, params, PLAIN)
+            headers = dict(self._headers(method, params, PLAIN))
             await self._dispatch(method, _with_meta(params, meta), headers, None, f"listen-{self._listens}")
 
     def _meta(self, envelope: Envelope) -> JsonObject | None:
@@ -341,28 +340,32 @@ class Session:
         self._last_meta = agreed, given, capabilities, level, meta
         return meta
 
-    def _headers(self, method: str, params: JsonMapping, envelope: Envelope) -> dict[str, str]:
-        """What a request over HTTP says beside its body; an object of its own for each."""
-        agreed = self.negotiated
-        headers = {MCP_PROTOCOL_VERSION_HEADER: agreed.protocol_version, **envelope.headers}
+    def _headers(self, method: str, params: JsonMapping, envelope: Envelope) -> Headers:
+        """What a request over HTTP says beside its body."""
+        agreed, more = self.negotiated, envelope.headers
+        name_key = NAME_BEARING_METHODS.get(method) or ("taskId" if method.startswith("tasks/") else None)
+        name: JsonValue = params.get(name_key) if name_key is not None else None
+        key = agreed.protocol_version, method, name if isinstance(name, str) else None
+        known = None if more else self._known_headers.get(key)
+        if known is not None:
+            return known
+        headers = {MCP_PROTOCOL_VERSION_HEADER: agreed.protocol_version, **more}
         if agreed.era == "modern":
             headers[MCP_METHOD_HEADER] = method
-            name_key = "taskId" if method.startswith("tasks/") else NAME_BEARING_METHODS.get(method)
-            if name_key is not None and isinstance(name := params.get(name_key), str):
-                headers[MCP_NAME_HEADER] = self._header_values.get(name) or self._header_value(name)
-        return headers
-
-    def _header_value(self, name: str) -> str:
-        if len(self._header_values) >= MAX_KNOWN_NAMES:
-            self._header_values.clear()
-        value = self._header_values[name] = encode_header_value(name)
-        return value
+            if isinstance(name, str):
+                headers[MCP_NAME_HEADER] = encode_header_value(name)
+        made = tuple(headers.items())
+        if not more:
+            if len(self._known_headers) >= MAX_KNOWN_HEADERS:
+                self._known_headers.clear()
+            self._known_headers[key] = made
+        return made
 
     async def _dispatch(
         self, method: str, wire: JsonObject, headers: Mapping[str, str], ctx: CallContext | None, name: str | None = None
     ) -> JsonObject:
         """The result by the long way."""
-        if self.closed.is_set():
+        if self.is_closed:
             raise self._gone()
         dispatcher = self._dispatcher or await self._widen()
         try:
@@ -395,7 +398,7 @@ class Session:
         if code == NOT_SENT:
             return UpstreamUnavailable(text, server=self.server)
         if code == CONNECTION_CLOSED and text == "Connection closed":
-            self.closed.set()
+            self._close()
             code = LOST
         if code == LOST or (code == CONNECTION_CLOSED and text.startswith("SSE stream ")):
             return UpstreamLost(f"The connection to {self.server!r} broke during {method!r}; the call may have run.", server=self.server)
@@ -409,7 +412,7 @@ class Session:
         if code == FORBIDDEN:
             return UpstreamError(text, server=self.server)
         if code == SESSION_GONE:
-            self.closed.set()
+            self._close()
             return SessionGone(f"Server {self.server!r} no longer knows our session.", server=self.server)
         if code == BUSY:
             data = error.data
@@ -556,8 +559,12 @@ class Session:
         finally:
             self._end()
 
-    def _end(self) -> None:
+    def _close(self) -> None:
+        self.is_closed = True
         self.closed.set()
+
+    def _end(self) -> None:
+        self._close()
         self._widened.set()
         if self.exchange is not None:
             self.exchange.close()

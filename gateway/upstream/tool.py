@@ -104,10 +104,10 @@ class RemoteTool:
 
 def _is_readable(result: JsonObject) -> bool:
     """Whether there is something in a result, and its blocks are objects; what kinds there are is for who sends it on to know."""
-    content = result.get("content")
+    content: list[JsonValue] | None = result.get("content")  # at best
     if not isinstance(content, list):
         return "structuredContent" in result
-    for block in cast("list[JsonValue]", content):
+    for block in content:
         if not isinstance(block, dict):
             return False
     return True

@@ -29,8 +29,8 @@ class Told:
     def when_settled(self, then: Callable[[], None]) -> None:
         then()
 
-    def answer(self) -> tuple[list[tuple[bytes, bytes]], Sequence[bytes | memoryview]]:
-        return [(b"content-length", b"%d" % len(self.text))], (self.text,)
+    def answer(self) -> tuple[bytes, Sequence[bytes | memoryview]]:
+        return b"", (self.text,)
 
     def forget(self) -> None:
         """Nothing is kept."""
@@ -45,6 +45,7 @@ async def long_way(scope: Scope, receive: Receive, send: Send) -> None:
     while is_more:
         message: Any = await receive()
         body, is_more = body + message.get("body", b""), message.get("more_body", False)
-    headers, [text] = Told(Head(scope), body).answer()
+    text = Told(Head(scope), body).text
+    headers = [(b"content-length", b"%d" % len(text)), (b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": text})

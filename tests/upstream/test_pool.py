@@ -308,15 +308,15 @@ async def exchanging(*answers: bytes | None, headers: dict[str, str] | None = No
             exchange.close()
 
 
-async def nobody(method: str, params: Any) -> None:
+async def nobody(method: str, params: Any, ctx: object) -> None:
     raise AssertionError(method)
 
 
-Hear = Callable[[str, Any], Awaitable[None]]
+Hear = Callable[[str, Any, object], Awaitable[None]]
 
 
 async def ask(exchange: Exchange, params: dict[str, Any] | None = None, hear: Hear = nobody) -> Any:
-    return await exchange.request("tools/call", params or {"name": "x"}, {"mcp-method": "tools/call", "mcp-name": "x"}, hear)
+    return await exchange.request("tools/call", params or {"name": "x"}, (("mcp-method", "tools/call"), ("mcp-name", "x")), hear)
 
 
 async def test_a_request_says_what_the_longer_way_says() -> None:
@@ -413,7 +413,7 @@ async def test_a_streamed_answer_brings_its_notifications_and_keeps_the_connecti
     async with exchanging(*answers) as (site, exchange):
         heard: list[Any] = []
 
-        async def hear(method: str, params: Any) -> None:
+        async def hear(method: str, params: Any, ctx: object) -> None:
             heard.append((method, params))
 
         for _ in range(2):
@@ -509,5 +509,5 @@ def test_an_entry_that_asks_for_more_than_plain_requests_has_no_short_cut(url: s
 
 async def test_a_header_that_could_break_a_line_is_left_to_the_longer_way() -> None:
     async with exchanging(plain(result(1))) as (site, exchange):
-        assert await exchange.request("tools/call", {}, {"mcp-name": "a\r\nx: y"}, nobody) is None
+        assert await exchange.request("tools/call", {}, (("mcp-name", "a\r\nx: y"),), nobody) is None
         assert site.requests == []
