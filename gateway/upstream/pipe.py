@@ -277,17 +277,18 @@ class Pipe(asyncio.SubprocessProtocol):
         call = self._calls.get(number)
         if call is None or "method" in fields or fields.get("jsonrpc") != "2.0":
             return False
-        outcome = outcome_of(message, fields["id"])
-        if isinstance(outcome, dict):
-            result = Received(outcome, encoded, verbatim)
-            if self._is_quiet:
-                del self._calls[number]
-                call.settle(result, is_plain=True)
-            else:
-                self._answer(number, result)
-        elif outcome is not None:
+        result: JsonObject | RpcError | None = fields.get("result")  # at best
+        if "error" in fields or not isinstance(result, dict):  # else there is nothing to decide
+            result = outcome_of(message, fields["id"])
+        if result is None:
+            return False
+        outcome = Received(result, encoded, verbatim) if isinstance(result, dict) else result
+        if self._is_quiet and not isinstance(outcome, RpcError):
+            del self._calls[number]
+            call.settle(outcome, is_plain=True)
+        else:
             self._answer(number, outcome)
-        return outcome is not None
+        return True
 
     def _answer(self, number: int, outcome: JsonObject | RpcError) -> None:
         if self._is_quiet:

@@ -98,6 +98,6 @@ class RemoteTool:
                 raise NotFound("task", "") from None
             raise
         answer.pop("resultType", None)
-        if method == "tasks/get" and isinstance(answer.get("inputRequests"), dict):
-            return await self._sender.tasks.judged(answer, str(params["taskId"]), ctx)
+        if method == "tasks/get":
+            return await self._sender.tasks.judged(answer, str(params["taskId"]), self._listed.definition.name, ctx)
         return answer
