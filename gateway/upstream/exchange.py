@@ -30,6 +30,7 @@ from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST,
 from gateway.tools.base import Received
 from gateway.tools.verbatim import decode, decode_parts
 from gateway.tools.waits import CANCELLED, own_task
+from gateway.upstream.answers import error_of, outcome_of
 from gateway.upstream.codings import uncoding
 from gateway.upstream.standins import (
     ACKNOWLEDGE_SECONDS,
@@ -42,6 +43,7 @@ from gateway.upstream.standins import (
     TOO_LARGE,
     TooLarge,
     is_session_gone,
+    no_answer,
     too_large,
     turned_away,
 )
@@ -268,10 +270,10 @@ class Exchange:
             message, encoded, verbatim = decode_parts(self._read(answer))
         except ValueError:
             raise _no_json() from None
-        result = _result_of(message, number)
-        if result is None:
-            raise error_of(message) or RpcError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
-        return Received(result, encoded, verbatim)
+        outcome = outcome_of(message, number)
+        if isinstance(outcome, dict):
+            return Received(outcome, encoded, verbatim)
+        raise outcome or no_answer()
 
     def _read(self, answer: Answer) -> list[bytes]:
         """The body, which is taken out of the answer, without its coding."""
@@ -309,11 +311,11 @@ class Exchange:
                     message, encoded, verbatim = decode(data)
                 except ValueError:
                     raise _no_json("SSE message") from None
-                result = _result_of(message, number)
-                if result is not None:
-                    return Received(result, encoded, verbatim)
-                if (error := error_of(message)) is not None:
-                    raise error
+                outcome = outcome_of(message, number)
+                if isinstance(outcome, dict):
+                    return Received(outcome, encoded, verbatim)
+                if outcome is not None:
+                    raise outcome
                 await own_task()
                 await self._heard(message, hear, joined, ctx)
         except BaseException:
@@ -435,29 +437,3 @@ def _decoded(data: bytes) -> JsonValue:
 
 def _no_json(what: str = "JSON response") -> RpcError:
     return RpcError(PARSE_ERROR, f"Failed to parse {what}: it is no JSON")
-
-
-def _result_of(message: JsonValue, number: int) -> JsonObject | None:
-    """The result in the answer to request `number`, which is none where it is an error too."""
-    fields: JsonMapping | None = message  # at best
-    if not isinstance(fields, dict):
-        return None
-    if "error" in fields and error_of(fields) is not None:
-        return None
-    result: JsonObject | None = fields.get("result")  # at best
-    said: JsonValue = fields.get("id")
-    if fields.get("jsonrpc") != "2.0" or said is True or not (said == number or said == str(number)) or not isinstance(result, dict):
-        return None
-    return result
-
-
-def error_of(message: JsonValue) -> RpcError | None:
-    """The JSON-RPC error in an answer; the connection says which request it is for."""
-    found = cast("JsonMapping", message).get("error") if isinstance(message, dict) else None
-    if not isinstance(found, dict):
-        return None
-    error = cast("JsonMapping", found)
-    code, text = error.get("code"), error.get("message")
-    if not isinstance(code, int) or isinstance(code, bool) or not isinstance(text, str):
-        return None
-    return RpcError(code, text, error.get("data"))

@@ -19,10 +19,13 @@ from typing import TypeVar
 import anyio
 import anyio.abc
 import httpx2
+from pydantic_core import from_json
 
 from gateway.egress.transport import build_transport
 from gateway.errors import AuthNeeded, GatewayError, StorageError, UpstreamError, UpstreamUnavailable
 from gateway.json_types import JsonObject, JsonValue
+from gateway.protocol import RpcError
+from gateway.upstream.answers import outcome_of
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.standins import (
     ACKNOWLEDGE_SECONDS,
@@ -36,6 +39,7 @@ from gateway.upstream.standins import (
     TOO_LARGE,
     UNAUTHORIZED,
     is_session_gone,
+    no_answer,
     too_large,
     turned_away,
 )
@@ -67,6 +71,9 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 
 _FRAMING = (b"content-length", b"transfer-encoding")
 """Headers of a body that has been read."""
+
+_REQUEST = b'{"jsonrpc":"2.0","id":'
+"""How messages begin that are requests, or our answers to some."""
 
 _T = TypeVar("_T")
 
@@ -254,7 +261,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         if not self._flights or b'"method":"notifications/cancelled"' not in _head(request):
             return
         named = json.loads(request.content).get("params", {}).get("requestId")
-        start = b'{"jsonrpc":"2.0","id":' + json.dumps(named).encode() + b","
+        start = _REQUEST + json.dumps(named).encode() + b","
         for flight in self._flights:
             if flight.head.startswith(start):
                 flight.let_go()
@@ -315,9 +322,9 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
     async def _whole(
         self, request: httpx2.Request, response: httpx2.Response, stream: httpx2.AsyncByteStream, flight: _Flight | None
     ) -> httpx2.Response:
-        """The response with its body read, or our answer where that is too large or does not come to its end.
+        """The response with its body read, or our answer where that is too large, does not come to its end, or is no result.
 
-        The SDK would read and parse what there is of it.
+        The SDK would read and parse what there is of it, and wait on after a message that is no answer.
         """
         parts: list[bytes] = []
         size = _length(response)
@@ -341,8 +348,11 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
             await response.aclose()
         if size > self._max_body_bytes:
             return _json_rpc_error(request, TOO_LARGE, too_large(self._max_body_bytes))
+        body = b"".join(parts)
+        if response.is_success and response.status_code != 202 and (error := _other_than_result(request, body)) is not None:
+            return _json_rpc_error(request, error.code, error.message, error.data)
         headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _FRAMING]
-        return httpx2.Response(response.status_code, headers=headers, content=b"".join(parts), request=request)
+        return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
 
     async def _session_gone(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response | None:
         """Our answer where the status says that the request was not taken because its session is unknown."""
@@ -393,6 +403,21 @@ def _has_no_answer(request: httpx2.Request) -> bool:
     """Whether a POST carries a notification, or our answer to a server's request."""
     head = _head(request)
     return b'"method"' not in head or b'"method":"notifications/' in head
+
+
+def _other_than_result(request: httpx2.Request, body: bytes) -> RpcError | None:
+    """The error in the body that answers a request, or ours where it is no answer to it; `None` for a result, and for other POSTs."""
+    head = _head(request)
+    if not head.startswith(_REQUEST) or _has_no_answer(request):
+        return None
+    number, _ = json.JSONDecoder().raw_decode(head[len(_REQUEST) :].decode(errors="replace"))
+    try:
+        outcome = outcome_of(from_json(body), number)
+    except ValueError:
+        outcome = None
+    if isinstance(outcome, dict):
+        return None
+    return outcome or no_answer()
 
 
 def _ends_handshake(request: httpx2.Request) -> bool:

@@ -29,7 +29,8 @@ from gateway.protocol import CONNECTION_CLOSED, PARSE_ERROR, RpcError
 from gateway.tools.base import Received
 from gateway.tools.verbatim import decode
 from gateway.tools.waits import PlainWait, own_task
-from gateway.upstream.exchange import FIRST_NUMBER, Progress, RequestWriter, cancellation, encode_message, error_of
+from gateway.upstream.answers import error_of, outcome_of
+from gateway.upstream.exchange import FIRST_NUMBER, Progress, RequestWriter, cancellation, encode_message
 from gateway.upstream.standins import TOO_LARGE, too_large
 
 logger = logging.getLogger(__name__)
@@ -249,8 +250,18 @@ class Pipe(asyncio.SubprocessProtocol):
             self._hand_on(message)
             return
         self._complain("a line that is not JSON-RPC")
-        if self._calls and (number := _number(_id_of(line))) in self._calls:
-            self._answer(number, RpcError(PARSE_ERROR, "Failed to parse JSON response"))
+        said = _id_of(line)
+        if said is None:
+            return
+        if _number(said) in self._calls or _is_marked_answer(line):
+            self._stand_in(said, RpcError(PARSE_ERROR, "Failed to parse JSON response"))
+
+    def _stand_in(self, said: int | str, error: RpcError) -> None:
+        """Give the error to who waits for the answer with this id: a call of the exchange, or else one of the SDK's dispatcher."""
+        if (number := _number(said)) in self._calls:
+            self._answer(number, error)
+        else:
+            self._hand_on({"jsonrpc": "2.0", "id": said, "error": {"code": error.code, "message": error.message}})
 
     def _settle(self, line: bytes) -> bool:
         """Give an answer to the call that waits for it; whether it was one."""
@@ -266,10 +277,12 @@ class Pipe(asyncio.SubprocessProtocol):
         call = self._calls.get(number)
         if call is None or "method" in fields or fields.get("jsonrpc") != "2.0":
             return False
-        result: JsonObject | None = fields.get("result")  # at best
-        outcome = Received(result, encoded, verbatim) if isinstance(result, dict) else error_of(fields)
-        if outcome is None:
+        result: JsonObject | RpcError | None = fields.get("result")  # at best
+        if "error" in fields or not isinstance(result, dict):  # else there is nothing to decide
+            result = outcome_of(message, fields["id"])
+        if result is None:
             return False
+        outcome = Received(result, encoded, verbatim) if isinstance(result, dict) else result
         if self._is_quiet and not isinstance(outcome, RpcError):
             del self._calls[number]
             call.settle(outcome, is_plain=True)
@@ -299,11 +312,7 @@ class Pipe(asyncio.SubprocessProtocol):
         said = _id_of(b"".join(parts))
         if said is None:
             return
-        error = RpcError(TOO_LARGE, too_large(self._max_line_bytes))
-        if (number := _number(said)) in self._calls:
-            self._answer(number, error)
-        else:
-            self._hand_on({"jsonrpc": "2.0", "id": said, "error": {"code": error.code, "message": error.message}})
+        self._stand_in(said, RpcError(TOO_LARGE, too_large(self._max_line_bytes)))
 
     def _complain(self, what: str) -> None:
         self._log.garbage_lines += 1
@@ -479,6 +488,11 @@ def _id_of(line: bytes) -> int | str | None:
     """Which request a line answers that cannot be read, or not whole, as far as can be seen."""
     found = _HEAD_ID.match(line) or _TAIL_ID.search(line)
     return None if found is None else json.loads(found[1])
+
+
+def _is_marked_answer(line: bytes) -> bool:
+    """Whether a line that cannot be read was to be an answer: the numbers of the SDK's requests are small, as others in a log are."""
+    return b'"jsonrpc"' in line and b'"method"' not in line
 
 
 def to_message(line: bytes) -> JsonObject | None:

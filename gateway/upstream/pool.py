@@ -39,7 +39,10 @@ MAX_IDLE = 64
 """Connections kept for later requests, as in the SDK's transport."""
 
 IDLE_SECONDS = 60.0
-"""A connection unused for longer is not trusted any more."""
+"""A connection unused for longer is not trusted any more, and closed."""
+
+LEAST_SWEEP_SECONDS = 1.0
+"""Between two looks for such ones, of which those that come to it one after the other are closed together."""
 
 CONNECT_SECONDS = 10.0
 """For name, TCP and TLS; the deadline of the request itself is its caller's."""
@@ -182,7 +185,10 @@ class Pool:
         self._port = port
         self._tls = tls
         self._idle: list[Line] = []
+        """In the order in which they were last used."""
         self._all: set[Line] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        """While there are connections."""
         self._is_closed = False
         self.together = Together()
         """Requests go out by it."""
@@ -243,6 +249,8 @@ class Pool:
         self._all.add(line)
         if self._is_closed:
             line.abort()
+        elif self._sweeper is None:
+            self._sweep_in(IDLE_SECONDS)
 
     def keep(self, line: Line) -> None:
         """Its answer is complete and the server keeps it open."""
@@ -256,6 +264,21 @@ class Pool:
         self._all.discard(line)
         with contextlib.suppress(ValueError):
             self._idle.remove(line)
+        if self._sweeper is not None and not self._all:
+            self._sweeper.cancel()
+            self._sweeper = None
+
+    def _sweep(self) -> None:
+        """Close what has been idle for too long."""
+        oldest = asyncio.get_running_loop().time() - IDLE_SECONDS
+        stale = sum(line.idle_since <= oldest for line in self._idle)
+        for line in self._idle[:stale]:
+            line.abort()
+        del self._idle[:stale]
+        self._sweep_in(self._idle[0].idle_since - oldest if self._idle else IDLE_SECONDS)
+
+    def _sweep_in(self, seconds: float) -> None:
+        self._sweeper = asyncio.get_running_loop().call_later(max(seconds, LEAST_SWEEP_SECONDS), self._sweep)
 
 
 class Line(asyncio.Protocol):
@@ -265,7 +288,8 @@ class Line(asyncio.Protocol):
         self._pool = pool
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._idle_since = 0.0
+        self.idle_since = 0.0
+        """On the loop's clock."""
         self._is_readable: Callable[[], bool] = lambda: False
         self._drain_timer: asyncio.TimerHandle | None = None
         self._held = b""
@@ -293,7 +317,7 @@ class Line(asyncio.Protocol):
     def is_fresh(self, now: float) -> bool:
         """Whether it can take a request: open, used lately, and silent since."""
         transport = self._transport
-        return transport is not None and not transport.is_closing() and now - self._idle_since < IDLE_SECONDS and not self._is_readable()
+        return transport is not None and not transport.is_closing() and now - self.idle_since < IDLE_SECONDS and not self._is_readable()
 
     def begin(self, request: bytes) -> PlainWait[Answer]:
         """As `Pool.send`; the caller aborts the connection where this raises, or the wait does."""
@@ -418,7 +442,7 @@ class Line(asyncio.Protocol):
     def _settle(self) -> None:
         """All that came with the answer is read: keep the connection, or close it."""
         if self._stays_open and self._transport is not None and not self._transport.is_closing():
-            self._idle_since = asyncio.get_running_loop().time()
+            self.idle_since = asyncio.get_running_loop().time()
             self._pool.keep(self)
         else:
             self.abort()

@@ -10,7 +10,7 @@ import time
 from email.utils import parsedate_to_datetime
 
 from gateway.errors import UpstreamLost
-from gateway.protocol import RpcError
+from gateway.protocol import PARSE_ERROR, RpcError
 
 NOT_SENT = -31001
 """JSON-RPC code of our own stand-in answer: the request never reached the server."""
@@ -71,6 +71,11 @@ def turned_away(server: str, status: int, retry_after: str) -> RpcError | None:
 def is_session_gone(status: int, body: bytes) -> bool:
     """Whether an answer within a 2025 session says that it was not taken, as the session is unknown."""
     return status == 404 or (status == 400 and b"session id" in body.lower())  # which servers of the TypeScript SDK say instead
+
+
+def no_answer() -> RpcError:
+    """What stands in for a message that is no answer to the request, in the words of the SDK's transport for what is no message at all."""
+    return RpcError(PARSE_ERROR, "Failed to parse JSON response: it answers no request of ours")
 
 
 def too_large(limit: int) -> str:

@@ -29,9 +29,10 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.protocol import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
+from gateway.protocol import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from gateway.tools.context import CallContext
 from gateway.tools.recorded import FOLLOWED_TASK
+from gateway.upstream.answers import is_readable
 from gateway.upstream.inputs import Answered, Relayed
 
 logger = logging.getLogger(__name__)
@@ -134,13 +135,13 @@ class TaskFollower:
         except UpstreamRefused as error:
             if error.code not in (METHOD_NOT_FOUND, INVALID_PARAMS):
                 raise
-            return await self._line.send("tools/call", dict(params), ctx, headers)
+            created = await self._line.send("tools/call", dict(params), ctx, headers)
         except UpstreamLost:
             raise TaskError(
                 f"The connection to {self._server!r} broke before it told the task of {tool!r}: whether it runs is unknown. "
                 f"It was not sent again."
             ) from None
-        if _is_result(created):
+        if is_readable(created):
             return created
         handle = created.get("task")
         if not isinstance(handle, dict) or not isinstance(cast("JsonMapping", handle).get("taskId"), str):
@@ -179,8 +180,18 @@ class TaskFollower:
         await self._cancel(run.id, run.quiet)
         raise TaskError(f"Task of {tool!r} was given up: it took longer than the limit of {limit:g} s.")
 
-    async def judged(self, task: JsonObject, task_id: str, ctx: CallContext) -> JsonObject:
-        """A polled task with its asks as the caller may see them. An ask is judged when it is first seen, not at every poll.
+    async def judged(self, task: JsonObject, task_id: str, tool: str, ctx: CallContext) -> JsonObject:
+        """A polled task as the caller may see it: one that is completed with what cannot be read reads as failed."""
+        if task.get("status") == "completed":
+            result: JsonValue = task.get("result")
+            is_one = isinstance(result, dict) and is_readable(cast("JsonMapping", result))
+            return task if is_one else _as_failed(task, INTERNAL_ERROR, _unreadable(self._server, tool))
+        if isinstance(task.get("inputRequests"), dict):
+            return await self._with_judged_asks(task, task_id, ctx)
+        return task
+
+    async def _with_judged_asks(self, task: JsonObject, task_id: str, ctx: CallContext) -> JsonObject:
+        """With its asks as the caller may see them. An ask is judged when it is first seen, not at every poll.
 
         A task that asks what policy refuses is cancelled and reads as failed.
         """
@@ -193,9 +204,7 @@ class TaskFollower:
                     verdict = await self._line.judge_ask(cast("JsonObject", request), ctx)
                 except PolicyDenied as error:
                     await self._cancel(task_id, ctx.child())
-                    refused: JsonObject = {"code": INVALID_REQUEST, "message": str(error)}
-                    kept = {k: v for k, v in task.items() if k != "inputRequests"}
-                    return {**kept, "status": "failed", "statusMessage": str(error), "error": refused}
+                    return _as_failed(task, INVALID_REQUEST, str(error))
                 if isinstance(verdict, Answered):
                     known = _ANSWERED
                     await self._line.send("tasks/update", {"taskId": task_id, "inputResponses": {key: verdict.result}}, ctx.child())
@@ -316,8 +325,8 @@ class _Followed:
                 result = await self._send("tasks/result")
             except UpstreamRefused as error:
                 raise TaskError(f"The result of {self._tool!r} could not be read: {error}") from None
-        if not isinstance(result, dict) or not _is_result(cast("JsonMapping", result)):
-            raise TaskError(f"Server {self._server!r} finished {self._tool!r} with a result that cannot be read.")
+        if not isinstance(result, dict) or not is_readable(cast("JsonMapping", result)):
+            raise TaskError(_unreadable(self._server, self._tool))
         return cast("JsonObject", result)
 
     async def _answer_legacy(self, latest: JsonObject) -> JsonObject:
@@ -379,5 +388,11 @@ def poll_seconds(task: JsonMapping) -> float:
     return min(max(wanted / 1000, MIN_POLL_SECONDS), MAX_POLL_SECONDS)
 
 
-def _is_result(value: JsonMapping) -> bool:
-    return isinstance(value.get("content"), list)
+def _unreadable(server: str, tool: str) -> str:
+    return f"Server {server!r} finished {tool!r} with a result that cannot be read."
+
+
+def _as_failed(task: JsonObject, code: int, text: str) -> JsonObject:
+    """A polled task that reads as failed, whatever its server says of it."""
+    kept = {key: value for key, value in task.items() if key not in ("inputRequests", "result")}
+    return {**kept, "status": "failed", "statusMessage": text, "error": {"code": code, "message": text}}

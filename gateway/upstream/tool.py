@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Protocol, cast
 
 from gateway.errors import NotFound, ToolFailed, UpstreamRefused
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject
 from gateway.protocol import INVALID_PARAMS
 from gateway.tools.base import Complete, InputRequired, Received, TaskMethod, TaskStarted, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.recorded import FOLLOWED_TASK
+from gateway.upstream.answers import is_readable
 from gateway.upstream.hop import without_owned_meta
 from gateway.upstream.listing import Listed
 from gateway.upstream.param_headers import param_headers
@@ -74,7 +75,7 @@ class RemoteTool:
             return Complete(without_owned_meta(await self._sender.tasks.call(params, ctx, headers)))
         result = await self._sender.send("tools/call", params, ctx, headers)
         match result.pop("resultType", "complete"):
-            case "complete" if _is_readable(result):
+            case "complete" if is_readable(result):
                 whole = without_owned_meta(result)
                 return Complete(whole, result.encoded, result.verbatim) if isinstance(result, Received) else Complete(whole)
             case "complete":
@@ -97,17 +98,6 @@ class RemoteTool:
                 raise NotFound("task", "") from None
             raise
         answer.pop("resultType", None)
-        if method == "tasks/get" and isinstance(answer.get("inputRequests"), dict):
-            return await self._sender.tasks.judged(answer, str(params["taskId"]), ctx)
+        if method == "tasks/get":
+            return await self._sender.tasks.judged(answer, str(params["taskId"]), self._listed.definition.name, ctx)
         return answer
-
-
-def _is_readable(result: JsonObject) -> bool:
-    """Whether there is something in a result, and its blocks are objects; what kinds there are is for who sends it on to know."""
-    content: list[JsonValue] | None = result.get("content")  # at best
-    if not isinstance(content, list):
-        return "structuredContent" in result
-    for block in content:
-        if not isinstance(block, dict):
-            return False
-    return True

@@ -5,10 +5,10 @@
 It speaks bare JSON-RPC, so nothing of an SDK tidies up listings or parameters. The JSON object may have `tools`, `resources`,
 `templates`, `prompts` (listings), `instructions`, `results` (tool name → result, or a list of them for one call each), `reads`
 (URI → result of `resources/read`), `skills` (entries of the skills extension, which it has then), `rendered`
-(prompt name → result), `says` (notifications sent before the result of each call), `asks` (a request put to the client during each
-call) and `later` (a second tools listing, announced by the tool `change`). A tool
-without a result answers with the parameters it was called with, as text and as structured content `{"got": params}`; over HTTP
-also `"headers"`.
+(prompt name → result), `messages` (tool name → the members of its answer beside the version and the id, or instead of them), `says`
+(notifications sent before the result of each call), `asks` (a request put to the client during each call) and `later` (a second
+tools listing, announced by the tool `change`). A tool without a result answers with the parameters it was called with, as text and
+as structured content `{"got": params}`; over HTTP also `"headers"`.
 With a `folder` it writes a line `PID METHOD NAME` for each request into `FOLDER/requests`, lists `later` once `FOLDER/later`
 exists, and leaves without an answer at the first call after `FOLDER/leave` came, which then is `FOLDER/later`.
 """
@@ -55,6 +55,8 @@ class Raw:
             result = {listing: self.told.get("templates" if listing == "resourceTemplates" else listing, [])}
         elif method == "tools/list":
             result = {"tools": self.told["later"] if self.changed else self.told.get("tools", [])}
+        elif method == "tools/call" and params["name"] in self.told.get("messages", {}):
+            return self.told["messages"][params["name"]]
         elif method == "tools/call":
             result = self.call(params, headers)
         elif method in ("ping", "logging/setLevel"):

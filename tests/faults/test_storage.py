@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.interaction.ways import Way, connected
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 RULES = {"up": {"maxResultBytes": 4096, "arguments": {"echo": {"text": {"pattern": "^[a-z0-9 ]*$"}}}}}
 WAY = Way("http", "modern", "up")
+SECONDS = 30
 
 
 @contextmanager
@@ -40,6 +41,27 @@ def small_disk(at: Path, size: str) -> Generator[Path]:
 def audited(config: Path, *words: str) -> Any:
     argv = [sys.executable, "-m", "gateway", "audit", *words, "--config", str(config), "--json"]
     return json.loads(subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout)
+
+
+def lines(state: Path) -> int:
+    """How many the audit log has, which is written behind the calls."""
+    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(f"file:{state / 'gateway.db'}?mode=ro", uri=True)) as database:
+        return int(database.execute("select count(*) from audit").fetchone()[0])
+    return 0  # it is not there yet
+
+
+async def written(state: Path, count: int) -> None:
+    """Wait until so many lines are."""
+    with anyio.fail_after(SECONDS):
+        while lines(state) < count:
+            await anyio.sleep(0.05)
+
+
+async def tried(log: Path) -> None:
+    """Wait until the audit log could not be written."""
+    with anyio.fail_after(SECONDS):
+        while "The audit log cannot be written" not in await anyio.Path(log).read_text():
+            await anyio.sleep(0.05)
 
 
 async def refused(client: Any, count: int) -> None:
@@ -60,7 +82,8 @@ async def test_a_full_disk_stops_no_call_and_is_over_when_there_is_room(tmp_path
         with gateway_http(tmp_path, settings) as url:
             async with connected(WAY, url) as (client, _):
                 assert await echo(client, "before") == "before"
-                await anyio.sleep(1)  # the audit log is written behind the calls
+                await refused(client, 1)
+                await written(disk / "state", 1)
                 filler = disk / "filler"
                 with filler.open("wb") as file, pytest.raises(OSError, match="No space"):
                     while True:
@@ -72,14 +95,14 @@ async def test_a_full_disk_stops_no_call_and_is_over_when_there_is_room(tmp_path
                 big: Any = await client.call_tool("up__big", {"bytes": 100_000})
                 assert big.is_error
                 assert str(disk) not in big.content[0].text  # where the state lies is not the caller's business
-                await anyio.sleep(1)
+                await tried(tmp_path / "gateway.log")
                 filler.unlink()
                 await refused(client, 7)
-                await anyio.sleep(1)
+                await written(disk / "state", 1 + 500 + 1 + 7)
         log = (tmp_path / "gateway.log").read_text()
         assert "full" in log or "No space" in log
         assert "Traceback" not in log
-        assert len(audited(tmp_path / "gateway.json", "--limit", "5000")["entries"]) >= 7
+        assert len(audited(tmp_path / "gateway.json", "--limit", "5000")["entries"]) == 509
         assert audited(tmp_path / "gateway.json", "--verify")
         database = sqlite3.connect(disk / "state" / "gateway.db")
         assert database.execute("pragma integrity_check").fetchone() == ("ok",)
@@ -98,8 +121,11 @@ def failing_io(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.fault(12)
+@pytest.mark.parametrize("before", [1, 0], ids=["begun", "not begun"])
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EIO], ids=["read-only", "input and output fail"])
-async def test_a_disk_that_takes_nothing_stops_no_call_until_it_does_again(tmp_path: Path, failing_io: Path, number: int) -> None:
+async def test_a_disk_that_takes_nothing_stops_no_call_until_it_does_again(
+    tmp_path: Path, failing_io: Path, number: int, before: int
+) -> None:
     flag, state = tmp_path / "flag", tmp_path / "state"
     settings = {"mcpServers": {"up": upstream_stdio()}, "storage": {"dir": str(state)}, "policies": RULES}
     env = {"LD_PRELOAD": str(failing_io), "FAILING_DIR": str(state), "FAILING_FLAG": str(flag)}
@@ -109,7 +135,8 @@ async def test_a_disk_that_takes_nothing_stops_no_call_until_it_does_again(tmp_p
         wait_until_ready(process, f"http://{place}/ready", log_file)
         async with connected(WAY, f"http://{place}/mcp") as (client, _):
             assert await echo(client, "before") == "before"
-            await anyio.sleep(1)  # the audit log is written behind the calls
+            await refused(client, before)
+            await written(state, before)
             flag.write_text(str(number))
             await refused(client, 20)
             for turn in range(20):
@@ -117,16 +144,16 @@ async def test_a_disk_that_takes_nothing_stops_no_call_until_it_does_again(tmp_p
             big: Any = await client.call_tool("up__big", {"bytes": 100_000})
             assert big.is_error
             assert str(state) not in big.content[0].text
-            await anyio.sleep(1)
+            await tried(log_file)
             flag.unlink()
             await refused(client, 7)
             big = await client.call_tool("up__big", {"bytes": 100_000})
             assert not big.is_error
-            await anyio.sleep(1)
+            await written(state, before + 20 + 1 + 7)
     log = log_file.read_text()
     assert "Traceback" not in log
     assert os.strerror(number) in log or "disk I/O error" in log
-    assert len(audited(tmp_path / "gateway.json", "--limit", "5000")["entries"]) >= 7
+    assert len(audited(tmp_path / "gateway.json", "--limit", "5000")["entries"]) == before + 28
     assert audited(tmp_path / "gateway.json", "--verify")
     database = sqlite3.connect(state / "gateway.db")
     assert database.execute("pragma integrity_check").fetchone() == ("ok",)
@@ -135,20 +162,22 @@ async def test_a_disk_that_takes_nothing_stops_no_call_until_it_does_again(tmp_p
 
 @pytest.mark.fault(13)
 async def test_a_database_locked_by_another_process_delays_no_call(tmp_path: Path) -> None:
+    state = tmp_path / "gateway-state"
     with gateway_http(tmp_path, {"mcpServers": {"up": upstream_stdio()}, "policies": RULES}) as url:
         async with connected(WAY, url) as (client, _):
             assert await echo(client, "before") == "before"
-            await anyio.sleep(1)
-            holder = sqlite3.connect(tmp_path / "gateway-state" / "gateway.db", isolation_level=None)
+            await refused(client, 1)
+            await written(state, 1)
+            holder = sqlite3.connect(state / "gateway.db", isolation_level=None)
             holder.execute("begin exclusive")
             with anyio.fail_after(20):
                 await refused(client, 20)
                 for number in range(50):
                     assert await echo(client, str(number)) == str(number)
-            await anyio.sleep(12)  # longer than a writer waits
+            await tried(tmp_path / "gateway.log")
             holder.execute("rollback")
             holder.close()
             await refused(client, 7)
-            await anyio.sleep(2)
-    assert len(audited(tmp_path / "gateway.json", "--limit", "5000")["entries"]) >= 7
+            await written(state, 1 + 20 + 7)
+    assert len(audited(tmp_path / "gateway.json", "--limit", "5000")["entries"]) == 28
     assert audited(tmp_path / "gateway.json", "--verify")

@@ -34,10 +34,11 @@ def text_of(result: Any) -> str:
     return result.content[0].text
 
 
+@pytest.mark.parametrize("seconds", [10, 0], ids=["lists with its servers", "lists before they are up"])
 @pytest.mark.parametrize("way", ERAS, ids=str)
-async def test_a_gateway_started_over_stdio_serves_as_a_server_of_another(tmp_path: Path, way: Way) -> None:
-    relay = {"sampling": {"mode": "relay"}}
-    inner = write_config(tmp_path, {"mcpServers": {"up": upstream_stdio()}, "policies": {"up": relay}}, "inner")
+async def test_a_gateway_started_over_stdio_serves_as_a_server_of_another(tmp_path: Path, way: Way, seconds: int) -> None:
+    relay, server = {"sampling": {"mode": "relay"}}, {"startupTimeoutSeconds": seconds}
+    inner = write_config(tmp_path, {"mcpServers": {"up": upstream_stdio()}, "policies": {"up": relay}, "server": server}, "inner")
     command, args = gateway_command(inner)
     outer = {"mcpServers": {"hub": {"command": command, "args": args, "cwd": str(ROOT)}}, "policies": {"hub": relay}}
     heard: list[float] = []
@@ -47,6 +48,9 @@ async def test_a_gateway_started_over_stdio_serves_as_a_server_of_another(tmp_pa
 
     with gateway_http(tmp_path, outer, "outer") as url:
         async with connected(way, url) as (client, _):
+            with anyio.fail_after(60):  # of what comes up later than that the outer one is told, as any client
+                while "hub__up__ask_name" not in {tool.name for tool in (await client.list_tools()).tools}:
+                    await anyio.sleep(0.1)
             assert text_of(await client.call_tool("hub__up__ask_name", {})) == "accept: Ada"
             assert text_of(await client.call_tool("hub__up__ask_model", {})) == "Paris"
             await client.call_tool("hub__up__progress", {}, progress_callback=note)

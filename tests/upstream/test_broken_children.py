@@ -66,8 +66,9 @@ for line in sys.stdin:
 eras = pytest.mark.parametrize("era", ["modern", "legacy"])
 
 
-def up(era: str) -> dict[str, Any]:
-    return {"mcpServers": {"up": {"command": sys.executable, "args": ["-S", "-c", SERVER, era]}}}
+def up(era: str, path: str = "auto") -> dict[str, Any]:
+    server = {"command": sys.executable, "args": ["-S", "-c", SERVER, era]}
+    return {"mcpServers": {"up": server}, "policies": {"up": {"directPath": path}}}
 
 
 def text_of(result: Any) -> str:
@@ -82,13 +83,15 @@ UNREADABLE = {
     "an error that is a text": b'{"jsonrpc":"2.0","id":NUMBER,"error":"it broke"}',
     "another protocol": b'{"id":NUMBER,"result":{"content":[]}}',
 }
+CASES = [(path, what) for path in ("auto", "off") for what in UNREADABLE if (path, what) != ("off", "another protocol")]
+"""Small numbers, as the SDK gives its requests, may be anything in a line that does not say what it is."""
 
 
 @eras
-@pytest.mark.parametrize("what", UNREADABLE)
+@pytest.mark.parametrize(("path", "what"), CASES)
 @pytest.mark.fault(19)
-async def test_an_answer_that_cannot_be_read_fails_its_own_call_at_once(tmp_path: Path, era: str, what: str) -> None:
-    with gateway_http(tmp_path, up(era)) as url:
+async def test_an_answer_that_cannot_be_read_fails_its_own_call_at_once(tmp_path: Path, era: str, path: str, what: str) -> None:
+    with gateway_http(tmp_path, up(era, path)) as url:
         async with connected(MODERN, url) as (client, _):
             with anyio.fail_after(20):  # of the sixty seconds that a call may take
                 odd = await client.call_tool("up__odd", {"hex": UNREADABLE[what].hex()})
@@ -96,6 +99,17 @@ async def test_an_answer_that_cannot_be_read_fails_its_own_call_at_once(tmp_path
     assert odd.is_error
     assert "what is no MCP" in text_of(odd)
     assert text_of(after) == "fine"
+
+
+@eras
+async def test_a_line_of_a_log_or_of_a_request_with_a_number_of_the_sdks_is_no_answer(tmp_path: Path, era: str) -> None:
+    log = b'{"id":NUMBER,"level":"info"}'
+    request = b'{"jsonrpc":"2.0","method":"roots/list","params":[],"id":NUMBER}'
+    answer = b'{"jsonrpc":"2.0","id":NUMBER,"result":{"content":[{"type":"text","text":"done"}]}}'
+    said = b"\n".join((log, request, answer))
+    with gateway_http(tmp_path, up(era, "off")) as url:
+        async with connected(MODERN, url) as (client, _):
+            assert text_of(await client.call_tool("up__odd", {"hex": said.hex()})) == "done"
 
 
 @eras

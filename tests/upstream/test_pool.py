@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
+import weakref
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -255,6 +257,24 @@ async def test_a_connection_that_the_server_closed_meanwhile_is_not_used() -> No
             await site.closed.wait()
             site.closed = anyio.Event()
             assert site.connections == count
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "left by its server"])
+async def test_nothing_holds_a_pool_that_has_no_connections_any_more(is_closed: bool) -> None:
+    async with serving(plain(b"here"), None) as site:
+        pool = Pool("up", "127.0.0.1", site.port, tls=None, max_body_bytes=LIMIT)
+        assert (await pool.send(ASK)).body == b"here"
+        if is_closed:
+            pool.close()
+        else:
+            with pytest.raises(UpstreamLost):
+                await pool.send(ASK)
+        await site.closed.wait()
+        held = weakref.ref(pool)
+        del pool
+        while held() is not None:
+            await anyio.sleep(0.01)
+            gc.collect()
 
 
 async def test_a_server_that_closes_without_an_answer_is_asked_once() -> None:

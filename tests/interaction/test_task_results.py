@@ -1,0 +1,55 @@
+"""What tasks of servers end with is judged as what plain calls are answered with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.running import gateway_http
+from tests.interaction.test_tasks import ERAS, scripted, start, until
+from tests.interaction.ways import Way, connected
+from tests.interaction.wire import over_http
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
+
+WORKING: dict[str, Any] = {"taskId": "t1", "status": "working"}
+DONE: dict[str, Any] = {"taskId": "t1", "status": "completed"}
+MADE: dict[str, Any] = {"result": {**WORKING, "resultType": "task"}}
+CREATED: dict[str, Any] = {"result": {"task": {**WORKING, "createdAt": "2026-01-01T00:00:00Z"}}}
+DECLINED: dict[str, Any] = {"error": {"code": -32601, "message": "no tasks"}}
+
+
+@pytest.mark.requirement(77)
+@pytest.mark.parametrize("odd", [{"content": [None]}, {"content": "?"}, {}], ids=["no block", "no list", "nothing"])
+async def test_a_task_that_ends_with_what_no_client_could_read_says_so(tmp_path: Path, odd: dict[str, Any]) -> None:
+    old: dict[str, Any] = {"support": "required", "tasks_get": [{"result": DONE}], "tasks_result": [{"result": odd}]}
+    configs = {
+        "new": scripted(tmp_path / "new", "--modern", tools_call=[MADE], tasks_get=[{"result": {**DONE, "result": odd}}]),
+        "old": scripted(tmp_path / "old", **old, tools_call=[CREATED]),
+        "none": scripted(tmp_path / "none", **old, tools_call=[DECLINED, {"result": odd}] * 2),
+    }
+    servers = {name: config["mcpServers"]["up"] for name, config in configs.items()}
+    with gateway_http(tmp_path, {"mcpServers": servers}) as front:
+        for era in ERAS:
+            async with connected(Way("http", era, "up"), front) as (client, _):
+                for name in servers:
+                    answer: Any = await client.call_tool(f"{name}__job", {})
+                    said = "neither a result nor a task" if name == "none" else "a result that cannot be read"
+                    assert answer.is_error and said in answer.content[0].text, (name, answer)
+        async with over_http(front, "modern") as wire:
+            made = await start(wire, "modern", "new__job")
+            ended = await until(wire, made["taskId"], "completed", "failed")
+    assert (ended["status"], "result" in ended) == ("failed", False)
+    assert "a result that cannot be read" in ended["statusMessage"] and ended["error"]["message"] == ended["statusMessage"]
+    assert "Traceback" not in (tmp_path / "gateway.log").read_text()
+
+
+@pytest.mark.requirement(78)
+async def test_a_task_may_end_with_structured_content_alone(tmp_path: Path) -> None:
+    done: dict[str, Any] = {"result": {**DONE, "result": {"structuredContent": {"n": 1}}}}
+    with gateway_http(tmp_path, scripted(tmp_path / "log", "--modern", tools_call=[MADE], tasks_get=[done])) as front:
+        async with connected(Way("http", "modern", "up"), front) as (client, _):
+            answer: Any = await client.call_tool("up__job", {})
+    assert (answer.is_error, answer.structured_content) == (False, {"n": 1})
