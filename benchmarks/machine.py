@@ -113,7 +113,8 @@ def stop(child: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + STOP_SECONDS
     while not has_ended(child) and time.monotonic() < until:
         time.sleep(0.01)
-    os.killpg(child.pid, signal.SIGKILL)  # it is not waited for yet, so its number is its own
+    with contextlib.suppress(ProcessLookupError):  # nothing of it is left
+        os.killpg(child.pid, signal.SIGKILL)  # it is not waited for yet, so its number is its own
     child.wait()
 
 

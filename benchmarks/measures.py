@@ -37,8 +37,8 @@ START_SECONDS = 30.0
 PATIENCE_SECONDS = 8.0
 """A contender that has taken so long for one load is spared its later rounds, and all others the wait."""
 
-START_ROUNDS = 3
-"""Times the rounds of a load: one start is one figure, and half a second."""
+OFTEN = 3
+"""Times the rounds of a load, for starts, each of which is one figure, and for the loads of ratios that move most from round to round."""
 
 CALM_SECONDS = 10.0
 """For memory to come back after a load."""
@@ -63,14 +63,14 @@ class Plan:
         return dataclasses.replace(Load(calls=self.calls, seconds=self.seconds), **fields)
 
 
-async def rounds(plan: Plan, sheet: Sheet, cell: str, load: Load, targets: Sequence[Running]) -> None:
-    """One load on all of these, in turn; the first round warms up."""
+async def rounds(plan: Plan, sheet: Sheet, cell: str, load: Load, targets: Sequence[Running], times: int = 1) -> None:
+    """One load on all of these, in turn, `times` as often as is planned; the first round warms up."""
     plan.say(cell)
     there, spent = list(targets), dict.fromkeys((target.name for target in targets), 0.0)
-    for turn in range(plan.rounds + 1):
+    for turn in range(plan.rounds * times + 1):
         for target in (there, there[::-1])[turn % 2]:
             wanted = load if turn else dataclasses.replace(load, seconds=load.seconds / 2)
-            if spent[target.name] > PATIENCE_SECONDS and turn > 1:
+            if spent[target.name] > PATIENCE_SECONDS * times and turn > 1:
                 continue
             began = time.monotonic()
             try:
@@ -154,8 +154,8 @@ async def hop(plan: Plan, sheet: Sheet) -> None:
         for one in everyone[1:]:
             sheet.note("idle memory, MB", one.name, one.megabytes())
         common = [one for one in everyone if one.name not in ("unscanned", "nginx-large")]
-        await rounds(plan, sheet, "100 B, c1", plan.load(seconds=plan.seconds * 2), common)
-        await rounds(plan, sheet, "100 B, c16", plan.load(connections=16), common)
+        await rounds(plan, sheet, "100 B, c1", plan.load(), common, OFTEN)
+        await rounds(plan, sheet, "100 B, c16", plan.load(connections=16), common, OFTEN)
         await rounds(plan, sheet, "100 B, 2025, c16", plan.load(connections=16, era="legacy"), common)
         await rounds(plan, sheet, "10 kB, c16", plan.load(connections=16, size=10_000), common)
         await rounds(plan, sheet, "1 MB both ways, c1", plan.load(size=MEGABYTE), everyone)
@@ -192,7 +192,7 @@ async def catalogue(plan: Plan, sheet: Sheet) -> None:
     async with cast(plan, sheet) as stage:
         few, many = await stage.upstream(2), await stage.upstream(5_000)
         small, large = await stage.start(GATEWAY, few.wire.port), await stage.start(called("many"), many.wire.port)
-        await rounds(plan, sheet, "100 B, c1, by tools", plan.load(seconds=plan.seconds * 2), [*small, *large])
+        await rounds(plan, sheet, "100 B, c1, by tools", plan.load(), [*small, *large], OFTEN)
         await rounds(plan, sheet, "100 B, c16, by tools", plan.load(connections=16), [*small, *large])
     for label, ttl in (("cacheable", 60_000), ("not cacheable", 0)):
         async with cast(plan, sheet) as stage:
@@ -220,7 +220,7 @@ async def translated(plan: Plan, sheet: Sheet) -> None:
         everyone = list(server)
         for name in ("nginx", "gateway", "relay"):
             everyone += await stage.start(by_name(name), server[0].wire.port) if server else []
-        await rounds(plan, sheet, "SDK server, 2025, c16", plan.load(connections=16, era="legacy"), everyone)
+        await rounds(plan, sheet, "SDK server, 2025, c16", plan.load(connections=16, era="legacy"), everyone, OFTEN)
         await rounds(plan, sheet, "SDK server, 2026, c16", plan.load(connections=16), everyone)
 
 
@@ -289,7 +289,7 @@ async def starts(plan: Plan, sheet: Sheet) -> None:
                 await begin(plan, Sheet(), name, Start(given, len(given), folder))
             kinds[name] = Start(given, 1, folder)
         stack.enter_context(socket.create_server(("127.0.0.1", mute)))
-        for turn in range(plan.rounds * START_ROUNDS):
+        for turn in range(plan.rounds * OFTEN):
             plan.say(f"starts, round {turn + 1}")
             for name in (list(kinds), list(kinds)[::-1])[turn % 2]:
                 await begin(plan, sheet, name, kinds[name])
@@ -389,7 +389,7 @@ async def bridges(plan: Plan, sheet: Sheet) -> None:
         for era, label in (("modern", "2026"), ("legacy", "2025")):
             there = [one for one in everyone if era in one.contender.eras]
             load = plan.load(connections=16, era=era, shares_session=True)
-            await rounds(plan, sheet, f"over stdio, {label}, c16", load, there)
+            await rounds(plan, sheet, f"over stdio, {label}, c16", load, there, OFTEN)
 
 
 PARTS = {

@@ -233,7 +233,8 @@ What a hop through the gateway costs beside others, and whether the targets hold
 
 Measured {date} on {machine}.
 Each contender has one core; the driver and the server behind it have the other. Rounds are interleaved; a figure is a median of the rounds
-of one run, a ratio the median of the ratios within a round. Up to {calls:,} calls a slot, {rounds} rounds.
+of one run, a ratio the median of the ratios within a round. Up to {calls:,} calls a slot, {rounds} rounds; three times
+as many where a target is set for a ratio that moves much.
 All default guards are on unless a row says otherwise. Milliseconds and calls per second depend on the machine, ratios hardly.
 """
 
