@@ -404,7 +404,8 @@ def _starts(runs: Sequence[Sheet]) -> str:
 
 def _rest(runs: Sequence[Sheet], about: About) -> list[str]:
     versions = [[TITLES[name], version] for name, version in about.versions.items()]
-    failed = list(dict.fromkeys(f"- {what}: {why}" for sheet in runs for what, why in sheet.failed.items()))
+    reasons = {what: why for sheet in reversed(runs) for what, why in sheet.failed.items()}
+    failed = [f"- {what}: {why}" for what, why in reasons.items()]
     parts = ["## Who\n", table(["contender", "version"], versions)] if versions else []
     if failed:
         parts += ["## Left out\n", "\n".join(failed)]
