@@ -42,7 +42,7 @@ class Verbatim:
     text: str
     encoded: memoryview
     is_binary: bool
-    """Whether it is encoded binary, in which nobody looks for anything."""
+    """Whether it is encoded binary wherever it stands, in which nobody looks for anything."""
 
 
 Decoded = tuple[JsonValue, tuple[bytes, ...], Verbatim | None]
@@ -77,23 +77,21 @@ def decode_parts(parts: list[bytes]) -> Decoded:
 
 def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | None:
     """What is read with the text between these set apart, or the two texts if it is twice the same; nothing where it cannot be."""
-    first_stop, last_start = _gap(parts, start, stop) or (stop, start)
-    around = [_cut(parts, 0, start), _cut(parts, stop, size)]
-    if last_start > start:
-        around.insert(1, _cut(parts, first_stop, last_start))
+    gap = _gap(parts, start, stop)
+    between = [] if gap is None else [_cut(parts, *gap)]
+    around = [_cut(parts, 0, start), *between, _cut(parts, stop, size)]
     message: JsonValue = from_json(_MARKED.join(around))
     marked = _marked(message)
     if len(marked) != len(around) - 1:
         return None
-    encoded = _cut(parts, start, first_stop)
-    if last_start > start and encoded != _cut(parts, last_start, stop):
+    encoded = _cut(parts, start, stop if gap is None else gap[0])
+    if gap is not None and encoded != _cut(parts, gap[1], stop):
         return None
     parts[:] = _joined(around, encoded)  # it is there twice else, and a third time when it is read
     text = cast("str", from_json(encoded))
     for node, name in marked:
         node[name] = text
-    node, name = marked[0]
-    return message, tuple(parts), Verbatim(text, memoryview(encoded), is_binary(name, node))
+    return message, tuple(parts), Verbatim(text, memoryview(encoded), all(is_binary(name, node) for node, name in marked))
 
 
 def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
@@ -173,7 +171,7 @@ def _with_mark(node: JsonMapping, text: str) -> JsonMapping:
 
 def _joined(around: Sequence[_Part], between: _Part) -> list[_Part]:
     """These, with the other one between each two."""
-    found = list(around)
-    for at in range(len(around) - 1, 0, -1):
-        found.insert(at, between)
+    found = [around[0]]
+    for part in around[1:]:
+        found += (between, part)
     return found

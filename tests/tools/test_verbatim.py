@@ -196,3 +196,11 @@ def test_only_the_data_of_an_image_or_a_sound_is_not_looked_at(kind: str, is_bin
     message, encoded, verbatim = decode(to_json({"jsonrpc": "2.0", "id": 1, "result": {"content": [block]}}))
     looked_at = Complete(message["result"], encoded, verbatim).looked_at
     assert looked_at == ((encoded[0], encoded[2]) if is_binary else encoded)
+
+
+def test_what_is_an_image_and_a_text_too_is_looked_at() -> None:
+    data = "iVBOR/0K" * 9_000
+    result = {"content": [{"type": "image", "mimeType": "a/b", "data": data}], "structuredContent": {"result": data}}
+    message, encoded, verbatim = decode(to_json({"jsonrpc": "2.0", "id": 1, "result": result}))
+    assert verbatim is not None and len(encoded) == 5
+    assert Complete(message["result"], encoded, verbatim).looked_at == encoded
