@@ -66,7 +66,10 @@ def waits_for_news(head: Head) -> bool:
 
 
 class Http1(asyncio.Protocol):
-    """One connection. uvicorn makes it, and calls `shutdown` when it stops; `patient_protocol` gives it its deadlines."""
+    """One connection. uvicorn makes it, and calls `shutdown` when it stops; `patient_protocol` gives it its deadlines.
+
+    It has slots because it has more attributes than Python (3.11) finds at once in an object without: that would cost every call.
+    """
 
     __slots__ = (
         "_app",

@@ -309,7 +309,7 @@ class CallContext:
     """Of a call that was begun without a task; `None` elsewhere."""
 
     def __post_init__(self) -> None:
-        # Python keeps the names of such a dict apart, and finds nothing at once in copies of it; a plain one has its own.
+        # Python (3.11) keeps the names of such a dict apart and finds nothing at once in copies of it; a plain one has its own.
         object.__setattr__(self, "__dict__", {**self.__dict__})
 
     @property

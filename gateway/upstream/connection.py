@@ -156,7 +156,7 @@ class Connection:
 
     def _standing(self) -> Session | None:
         session = self._session
-        return None if session is None or session.is_closed else session
+        return None if session is None or session.closed.is_set() else session
 
     async def live(self) -> Session:
         """The live session, whenever there is one; wakes and tries nothing. For what only listens."""

@@ -24,15 +24,17 @@ class Pinning:
         self._mode: PinMode = mode
         self._pinned: Mapping[str, str] | None = None
         self._findings: dict[str, PinFinding] = {}
-        self.guards = False
+
+    @property
+    def guards(self) -> bool:
         """Whether a call may be refused: definitions must be known then before anything is called."""
+        return self._pinned is not None and self._mode == "quarantine"
 
     def take(self, pinned: Mapping[str, str] | None) -> bool:
         """Take the server's pinned digests by tool, `None` where it is not pinned; returns whether they are others than before."""
         if pinned == self._pinned:
             return False
         self._pinned = pinned
-        self.guards = pinned is not None and self._mode == "quarantine"
         return True
 
     def digests(self, wires: Sequence[JsonMapping]) -> dict[str, str]:

@@ -191,7 +191,6 @@ class Session:
     def __init__(self, server: str, link: Link, hooks: SessionHooks, client: JsonObject) -> None:
         self.server = server
         self.closed = anyio.Event()
-        self.is_closed = False
         """Whether `closed` is set, for who asks before every call."""
         self.negotiated = Negotiated("modern", LATEST_MODERN_VERSION, {})
         self._link = link
@@ -265,7 +264,7 @@ class Session:
             return None  # a 2025 server may tell it on the stream that the SDK hears
         if (ctx is None or ctx.late_clock is None) and is_traced():
             return None
-        if self.is_closed:
+        if self.closed.is_set():
             raise self._gone()
         progress = _Telling(self.server, ctx) if ctx is not None and ctx.wants_progress else None
         key = 0
@@ -365,7 +364,7 @@ class Session:
         self, method: str, wire: JsonObject, headers: Mapping[str, str], ctx: CallContext | None, name: str | None = None
     ) -> JsonObject:
         """The result by the long way."""
-        if self.is_closed:
+        if self.closed.is_set():
             raise self._gone()
         dispatcher = self._dispatcher or await self._widen()
         try:
@@ -398,7 +397,7 @@ class Session:
         if code == NOT_SENT:
             return UpstreamUnavailable(text, server=self.server)
         if code == CONNECTION_CLOSED and text == "Connection closed":
-            self._close()
+            self.closed.set()
             code = LOST
         if code == LOST or (code == CONNECTION_CLOSED and text.startswith("SSE stream ")):
             return UpstreamLost(f"The connection to {self.server!r} broke during {method!r}; the call may have run.", server=self.server)
@@ -412,7 +411,7 @@ class Session:
         if code == FORBIDDEN:
             return UpstreamError(text, server=self.server)
         if code == SESSION_GONE:
-            self._close()
+            self.closed.set()
             return SessionGone(f"Server {self.server!r} no longer knows our session.", server=self.server)
         if code == BUSY:
             data = error.data
@@ -559,12 +558,8 @@ class Session:
         finally:
             self._end()
 
-    def _close(self) -> None:
-        self.is_closed = True
-        self.closed.set()
-
     def _end(self) -> None:
-        self._close()
+        self.closed.set()
         self._widened.set()
         if self.exchange is not None:
             self.exchange.close()
