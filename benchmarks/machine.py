@@ -67,6 +67,18 @@ def stand_aside() -> None:
         os.sched_setaffinity(0, {cores()[1]})
 
 
+def host_took() -> float:
+    """Seconds that the host has taken from these cores so far for others (steal), each core counted; 0 where the system does not say."""
+    stat = Path("/proc/stat")
+    lines = stat.read_text().splitlines() if stat.exists() else []
+    mine = {f"cpu{core}" for core in cores()}
+    return sum(int(line.split()[_STEAL]) for line in lines if line.split()[0] in mine) / os.sysconf("SC_CLK_TCK")
+
+
+_STEAL = 8
+"""The column of it in /proc/stat (proc(5))."""
+
+
 # -- processes -------------------------------------------------------------------------------------------------------
 
 

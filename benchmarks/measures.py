@@ -11,7 +11,7 @@ import dataclasses
 import json
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from typing import Any
 import anyio
 
 from benchmarks.contenders import GATEWAY, OVER_HTTP, OVER_STDIO, RELAY, UPSTREAM, Contender, Place, Running, gateway, installed, running
-from benchmarks.driver import CallFailed, Load, Streams, Wire, drive, plain_get, request
-from benchmarks.machine import ROOT, Command, cores, cpu_seconds, free_port, python, started, wait_for_port
-from benchmarks.sheet import Sheet
+from benchmarks.driver import CallFailed, Load, Streams, Taken, Wire, drive, plain_get, request
+from benchmarks.machine import ROOT, Command, cores, cpu_seconds, free_port, host_took, python, started, wait_for_port
+from benchmarks.sheet import AGAIN, Sheet
 
 MEGABYTE = 1_000_000
 SETTLE_SECONDS = 2.0
@@ -38,7 +38,13 @@ PATIENCE_SECONDS = 8.0
 """A contender that has taken so long for one load is spared its later rounds, and all others the wait."""
 
 OFTEN = 3
-"""Times the rounds of a load, for starts, each of which is one figure, and for the loads of ratios that move most from round to round."""
+"""Times the rounds: of starts, each of which is one figure, and of those under a load whose ratio is a target and moves much by itself."""
+
+MOST_TAKEN = 0.02
+"""Of the time of its cores that a host that shares them may take from a slot: one of which it took more is measured again."""
+
+TRIES = 4
+"""For such a slot; the one of which the host took least counts."""
 
 CALM_SECONDS = 10.0
 """For memory to come back after a load."""
@@ -63,18 +69,20 @@ class Plan:
         return dataclasses.replace(Load(calls=self.calls, seconds=self.seconds), **fields)
 
 
-async def rounds(plan: Plan, sheet: Sheet, cell: str, load: Load, targets: Sequence[Running], times: int = 1) -> None:
-    """One load on all of these, in turn, `times` as often as is planned; the first round warms up."""
+async def rounds(plan: Plan, sheet: Sheet, cell: str, load: Load, targets: Sequence[Running], often: Collection[str] = ()) -> None:
+    """One load on all of these, in turn, those named `often` more often; the first round warms up."""
     plan.say(cell)
     there, spent = list(targets), dict.fromkeys((target.name for target in targets), 0.0)
-    for turn in range(plan.rounds * times + 1):
+    for turn in range(plan.rounds * (OFTEN if often else 1) + 1):
+        if turn > plan.rounds:
+            there = [target for target in there if target.name in often]
         for target in (there, there[::-1])[turn % 2]:
             wanted = load if turn else dataclasses.replace(load, seconds=load.seconds / 2)
-            if spent[target.name] > PATIENCE_SECONDS * times and turn > 1:
+            if spent[target.name] > PATIENCE_SECONDS * (OFTEN if target.name in often else 1) and turn > 1:
                 continue
             began = time.monotonic()
             try:
-                taken = await drive(target.wire, wanted, target.cpu)
+                taken = await _undisturbed(target, wanted, lambda: sheet.note(AGAIN, cell, 1))
             except CallFailed as error:
                 sheet.fail(f"{cell}, {target.contender.title}", error)
                 sheet.cells.get(cell, {}).pop(target.name, None)
@@ -85,6 +93,19 @@ async def rounds(plan: Plan, sheet: Sheet, cell: str, load: Load, targets: Seque
             if turn and taken.calls:
                 figures = {"per_second": taken.per_second, "cpu": taken.cpu_per_thousand, "p50": taken.p50, "p99": taken.percentile(0.99)}
                 sheet.cells.setdefault(cell, {}).setdefault(target.name, []).append(figures)
+
+
+async def _undisturbed(target: Running, load: Load, again: Callable[[], None]) -> Taken:
+    """One slot, or one more while the host takes much of it for others."""
+    tries: list[tuple[float, Taken]] = []
+    while True:
+        began, before = time.monotonic(), host_took()
+        taken = await drive(target.wire, load, target.cpu)
+        lost = (host_took() - before) / (time.monotonic() - began) / len(set(cores()))
+        tries.append((lost, taken))
+        if lost <= MOST_TAKEN or len(tries) == TRIES:
+            return min(tries, key=lambda each: each[0])[1]
+        again()
 
 
 class Cast:
@@ -154,14 +175,14 @@ async def hop(plan: Plan, sheet: Sheet) -> None:
         for one in everyone[1:]:
             sheet.note("idle memory, MB", one.name, one.megabytes())
         common = [one for one in everyone if one.name not in ("unscanned", "nginx-large")]
-        await rounds(plan, sheet, "100 B, c1", plan.load(), common, OFTEN)
-        await rounds(plan, sheet, "100 B, c16", plan.load(connections=16), common, OFTEN)
+        await rounds(plan, sheet, "100 B, c1", plan.load(), common, ("direct", "nginx", "gateway"))
+        await rounds(plan, sheet, "100 B, c16", plan.load(connections=16), common, [one.name for one in common])
         await rounds(plan, sheet, "100 B, 2025, c16", plan.load(connections=16, era="legacy"), common)
         await rounds(plan, sheet, "10 kB, c16", plan.load(connections=16, size=10_000), common)
         await rounds(plan, sheet, "1 MB both ways, c1", plan.load(size=MEGABYTE), everyone)
         for cell, is_image in (("1 MB result, c4", False), ("1 MB image, c4", True)):
             load = plan.load(connections=4, result=MEGABYTE, is_image=is_image, seconds=plan.seconds * 2)
-            await rounds(plan, sheet, cell, load, everyone)
+            await rounds(plan, sheet, cell, load, everyone, ("nginx", "gateway"))
         await rounds(plan, sheet, "100 B, c64", plan.load(connections=64), common)
         await counted(plan, sheet, upstream.wire, [one for one in everyone if one.name == "gateway"])
 
@@ -192,7 +213,7 @@ async def catalogue(plan: Plan, sheet: Sheet) -> None:
     async with cast(plan, sheet) as stage:
         few, many = await stage.upstream(2), await stage.upstream(5_000)
         small, large = await stage.start(GATEWAY, few.wire.port), await stage.start(called("many"), many.wire.port)
-        await rounds(plan, sheet, "100 B, c1, by tools", plan.load(), [*small, *large], OFTEN)
+        await rounds(plan, sheet, "100 B, c1, by tools", plan.load(), [*small, *large], ("gateway", "many"))
         await rounds(plan, sheet, "100 B, c16, by tools", plan.load(connections=16), [*small, *large])
     for label, ttl in (("cacheable", 60_000), ("not cacheable", 0)):
         async with cast(plan, sheet) as stage:
@@ -220,7 +241,7 @@ async def translated(plan: Plan, sheet: Sheet) -> None:
         everyone = list(server)
         for name in ("nginx", "gateway", "relay"):
             everyone += await stage.start(by_name(name), server[0].wire.port) if server else []
-        await rounds(plan, sheet, "SDK server, 2025, c16", plan.load(connections=16, era="legacy"), everyone, OFTEN)
+        await rounds(plan, sheet, "SDK server, 2025, c16", plan.load(connections=16, era="legacy"), everyone, ("direct", "gateway"))
         await rounds(plan, sheet, "SDK server, 2026, c16", plan.load(connections=16), everyone)
 
 
@@ -389,7 +410,7 @@ async def bridges(plan: Plan, sheet: Sheet) -> None:
         for era, label in (("modern", "2026"), ("legacy", "2025")):
             there = [one for one in everyone if era in one.contender.eras]
             load = plan.load(connections=16, era=era, shares_session=True)
-            await rounds(plan, sheet, f"over stdio, {label}, c16", load, there, OFTEN)
+            await rounds(plan, sheet, f"over stdio, {label}, c16", load, there, [one.name for one in there])
 
 
 PARTS = {

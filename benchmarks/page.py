@@ -21,10 +21,10 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.contenders import OVER_HTTP, OVER_STDIO
-from benchmarks.machine import ROOT, machine_class, run_loop, stand_aside
+from benchmarks.machine import ROOT, cores, host_took, machine_class, run_loop, stand_aside
 from benchmarks.measures import PARTS, Plan
 from benchmarks.report import TARGETS, About, number, page, tables, verdict
-from benchmarks.sheet import Sheet
+from benchmarks.sheet import TAKEN, Sheet
 
 BEGAN = time.monotonic()
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -33,11 +33,13 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 async def measure(plan: Plan, parts: list[str]) -> Sheet:
     """One run."""
     sheet = Sheet()
+    began, before = time.monotonic(), host_took()
     for name in parts:
         try:
             await PARTS[name](plan, sheet)
         except Exception as error:  # one part that breaks is named, and the others go on
             sheet.fail(f"part {name}", f"{type(error).__name__}: {error}")
+    sheet.note(TAKEN, "host", (host_took() - before) / (time.monotonic() - began) / len(set(cores())))
     return sheet
 
 

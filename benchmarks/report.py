@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.sheet import Sheet
+from benchmarks.sheet import AGAIN, TAKEN, Sheet
 
 Value = Callable[[Sheet], float | None]
 """A figure of one run; nothing where what it needs was not measured."""
@@ -234,7 +234,8 @@ What a hop through the gateway costs beside others, and whether the targets hold
 Measured {date} on {machine}.
 Each contender has one core; the driver and the server behind it have the other. Rounds are interleaved; a figure is a median of the rounds
 of one run, a ratio the median of the ratios within a round. Up to {calls:,} calls a slot, {rounds} rounds; three times
-as many where a target is set for a ratio that moves much.
+as many where a target is set for a ratio that moves much. A slot of which the host takes more than a fiftieth for others is measured again,
+up to three times.
 All default guards are on unless a row says otherwise. Milliseconds and calls per second depend on the machine, ratios hardly.
 """
 
@@ -321,6 +322,14 @@ def _single_over(runs: Sequence[Sheet], column: str, name: str) -> float | None:
     return statistics.median(found) if found else None
 
 
+def _rates(cells: Mapping[str, str]) -> Columns:
+    """Two columns for each of these titles and cells: calls per second, and what they cost."""
+    return [each for title, cell in cells.items() for each in ((f"{title}: calls/s", cell, "per_second"), ("CPU s per 1,000", cell, "cpu"))]
+
+
+_KINDS = {"2025, JSON": "2025 server", "2025, streams": "2025 server, streams", "2026, streams": "2026 server, streams"}
+"""By title the kinds of servers beside that of the targets, as `measures.SERVERS` calls their loads."""
+
 _CELLS: Mapping[str, Columns] = {
     "A call of 100 B": [
         ("p50 ms, 1 connection", "100 B, c1", "p50"),
@@ -345,36 +354,12 @@ _CELLS: Mapping[str, Columns] = {
         ("not cacheable: p50 ms", f"{_LISTS}, not cacheable", "p50"),
         ("CPU s per 1,000", f"{_LISTS}, not cacheable", "cpu"),
     ],
-    "In front of a server on the SDK, 16 connections": [
-        ("2025: calls/s", "SDK server, 2025, c16", "per_second"),
-        ("CPU s per 1,000", "SDK server, 2025, c16", "cpu"),
-        ("2026: calls/s", "SDK server, 2026, c16", "per_second"),
-        ("CPU s per 1,000", "SDK server, 2026, c16", "cpu"),
-    ],
-    "In front of servers that speak 2025, or answer with streams, 16 connections": [
-        ("2025, JSON: calls/s", "2025 server, c16", "per_second"),
-        ("CPU s per 1,000", "2025 server, c16", "cpu"),
-        ("2025, streams: calls/s", "2025 server, streams, c16", "per_second"),
-        ("CPU s per 1,000", "2025 server, streams, c16", "cpu"),
-        ("2026, streams: calls/s", "2026 server, streams, c16", "per_second"),
-        ("CPU s per 1,000", "2026 server, streams, c16", "cpu"),
-        ("2025, JSON, to 2026 clients: calls/s", "2025 server, 2026 clients, c16", "per_second"),
-        ("CPU s per 1,000", "2025 server, 2026 clients, c16", "cpu"),
-    ],
-    "A result of 1 MB from these servers, 4 connections": [
-        ("2025, JSON: calls/s", "2025 server, 1 MB result, c4", "per_second"),
-        ("CPU s per 1,000", "2025 server, 1 MB result, c4", "cpu"),
-        ("2025, streams: calls/s", "2025 server, streams, 1 MB result, c4", "per_second"),
-        ("CPU s per 1,000", "2025 server, streams, 1 MB result, c4", "cpu"),
-        ("2026, streams: calls/s", "2026 server, streams, 1 MB result, c4", "per_second"),
-        ("CPU s per 1,000", "2026 server, streams, 1 MB result, c4", "cpu"),
-    ],
-    "In front of a server over stdio, 16 connections": [
-        ("2025: calls/s", "over stdio, 2025, c16", "per_second"),
-        ("CPU s per 1,000", "over stdio, 2025, c16", "cpu"),
-        ("2026: calls/s", "over stdio, 2026, c16", "per_second"),
-        ("CPU s per 1,000", "over stdio, 2026, c16", "cpu"),
-    ],
+    "In front of a server on the SDK, 16 connections": _rates({"2025": "SDK server, 2025, c16", "2026": "SDK server, 2026, c16"}),
+    "In front of servers that speak 2025, or answer with streams, 16 connections": _rates(
+        {title: f"{cell}, c16" for title, cell in _KINDS.items()} | {"2025, JSON, to 2026 clients": "2025 server, 2026 clients, c16"}
+    ),
+    "A result of 1 MB from these servers, 4 connections": _rates({title: f"{cell}, 1 MB result, c4" for title, cell in _KINDS.items()}),
+    "In front of a server over stdio, 16 connections": _rates({"2025": "over stdio, 2025, c16", "2026": "over stdio, 2026, c16"}),
 }
 """The tables: by title the headings, each with a cell and one of its figures."""
 
@@ -389,8 +374,18 @@ def tables(runs: Sequence[Sheet]) -> list[str]:
 def page(runs: Sequence[Sheet], about: About) -> str:
     """The whole page."""
     intro = _INTRO.format(runs=len(runs), date=about.date, machine=about.machine, calls=about.calls, rounds=about.rounds)
-    parts = [intro, "## Targets\n", target_table(runs), _YARDSTICK, _SEARCHED, _AIMS, *tables(runs), *_rest(runs, about)]
-    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+    parts = [intro, _host(runs), "## Targets\n", target_table(runs), _YARDSTICK, _SEARCHED, _AIMS, *tables(runs), *_rest(runs, about)]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts if part)
+
+
+def _host(runs: Sequence[Sheet]) -> str:
+    """How quiet it was."""
+    parts = [value for sheet in runs if (value := single(TAKEN, "host")(sheet)) is not None]
+    if not parts:
+        return ""
+    slots = sum(len(found) for sheet in runs for found in sheet.single.get(AGAIN, {}).values())
+    shares = ", ".join(f"{part:.1%}" for part in parts)
+    return f"The host took {shares} of the time of these cores for others during the runs; {slots} slots were measured again.\n"
 
 
 def _starts(runs: Sequence[Sheet]) -> str:

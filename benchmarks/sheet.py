@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+AGAIN = "slots measured again"
+"""In `single`, by load, because the host took too much of them for others."""
+
+TAKEN = "part of the cores that the host took"
+"""In `single`, of the whole run."""
+
 
 @dataclass
 class Sheet:

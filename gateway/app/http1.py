@@ -25,8 +25,8 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from gateway.app.exchange import HIGH_WATER_BYTES, STATUS_LINES, Exchange, Take
 from gateway.app.heap import Heap
-from gateway.app.repeat import Repeats
-from gateway.server.head import Head
+from gateway.server.head import VARYING, Head
+from gateway.tools.repeat import Repeats
 from gateway.tools.together import Together
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Http1(asyncio.Protocol):
         self._arriving: Exchange | None = None
         """Its body is coming."""
         self._serving: Exchange | None = None
-        self._repeats: Repeats | None = None
+        self._repeats: Repeats[Head] | None = None
         """Of requests that the short cut took."""
         self._waiting: deque[Exchange] = deque()
         self._arrival: asyncio.TimerHandle | None = None
@@ -216,7 +216,7 @@ class Http1(asyncio.Protocol):
         taken = self._serving
         if is_start and taken is not serving and taken is not None and taken.is_taken and taken.keep_alive:
             if repeats is None:
-                repeats = self._repeats = Repeats()
+                repeats = self._repeats = Repeats(VARYING.__contains__, HIGH_WATER_BYTES)
             repeats.keep(data, taken.head)
 
     def pause_writing(self) -> None:

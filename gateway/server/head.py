@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from gateway.tools.repeat import LENGTH
+
 if TYPE_CHECKING:
     from starlette.types import Scope
 
@@ -18,9 +20,7 @@ if TYPE_CHECKING:
 MAX_DIGITS = 11
 """Of the length of a body; a longer number is not read."""
 
-LENGTH = b"content-length"
-
-VARYING = (LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"baggage", b"x-request-id")
+VARYING = frozenset({LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"baggage", b"x-request-id"})
 """Fields on whose values nothing hangs that is remembered of a head, but for its `length` and whom it has `named`."""
 
 

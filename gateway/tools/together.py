@@ -13,6 +13,9 @@ from typing import Protocol
 class Holding(Protocol):
     """A connection that holds back what it is to send."""
 
+    loop: asyncio.AbstractEventLoop
+    """The one it lives in; to ask for that takes a system call, where Python (3.11) looks whether the process was forked."""
+
     def flush(self) -> None:
         """Send it, unless that was done before or the connection is over."""
         ...
@@ -27,7 +30,7 @@ class Together:
     def add(self, connection: Holding) -> None:
         """Flush it at the end of this turn."""
         if not self._held:
-            asyncio.get_running_loop().call_soon(self._flush)
+            connection.loop.call_soon(self._flush)
         self._held.append(connection)
 
     def _flush(self) -> None:

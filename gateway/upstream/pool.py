@@ -26,6 +26,7 @@ import httptools
 
 from gateway.errors import UpstreamLost, UpstreamUnavailable
 from gateway.protocol import RpcError
+from gateway.tools.repeat import Repeats
 from gateway.tools.together import Together
 from gateway.tools.waits import PlainWait, own_task
 from gateway.upstream.codings import uncoding
@@ -58,6 +59,10 @@ HIGH_WATER_BYTES = 1_048_576
 
 DRAIN_SECONDS = 1.0
 """For the end of a stream whose last message has come; then the connection is closed instead of kept."""
+
+
+FIXED = frozenset({b"content-type", b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"trailer", b"transfer-encoding"})
+"""Fields of an answer by whose values it is read: all others may differ in one that is known again by its head."""
 
 
 class Stream:
@@ -174,6 +179,23 @@ class Answer:
         return b"".join(self.parts)
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """Of an answer that was read whole, status 200, whose connection stays open."""
+
+    fields: Mapping[bytes, bytes]
+    length: int
+    is_single: bool = True
+
+    def with_values(self, values: Mapping[bytes, bytes], length: int) -> AnswerHead:
+        """As `Said.with_values`."""
+        return AnswerHead({**self.fields, **values}, length)
+
+
+def _varies(name: bytes) -> bool:
+    return name not in FIXED
+
+
 class Pool:
     """Connections to one origin. Belongs to one event loop; `close` when done."""
 
@@ -192,6 +214,8 @@ class Pool:
         self._is_closed = False
         self.together = Together()
         """Requests go out by it."""
+        self.repeats: Repeats[AnswerHead] = Repeats(_varies, min(LONG_BYTES, max_body_bytes))
+        """Of answers on any connection."""
 
     async def send(self, request: bytes) -> Answer:
         """Send a whole request and wait for its answer, or for the first message of one that is an event stream.
@@ -216,10 +240,9 @@ class Pool:
             line.abort()
 
     def _kept(self) -> Line | None:
-        now = asyncio.get_running_loop().time()
         while self._idle:
             line = self._idle.pop()
-            if line.is_fresh(now):
+            if line.is_fresh():
                 return line
             line.abort()
         return None
@@ -233,7 +256,7 @@ class Pool:
         try:
             with anyio.fail_after(CONNECT_SECONDS):
                 _, line = await loop.create_connection(
-                    lambda: Line(self),
+                    lambda: Line(self, loop),
                     self._host,
                     self._port,
                     ssl=self._tls,
@@ -284,7 +307,8 @@ class Pool:
 class Line(asyncio.Protocol):
     """One connection; also what httptools calls back. Made by `Pool`."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
         self._pool = pool
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -311,20 +335,24 @@ class Line(asyncio.Protocol):
         self._is_open = waiter is not None
         """Whether an answer is due, or coming."""
         self._has_head = self._is_interim = self._stays_open = self._until_end = False
+        self._is_single = True
+        """No field was there twice."""
 
     # -- for the pool and the stream -----------------------------------------------------------------------------
 
-    def is_fresh(self, now: float) -> bool:
+    def is_fresh(self) -> bool:
         """Whether it can take a request: open, used lately, and silent since."""
         transport = self._transport
-        return transport is not None and not transport.is_closing() and now - self.idle_since < IDLE_SECONDS and not self._is_readable()
+        if transport is None or transport.is_closing():
+            return False
+        return self.loop.time() - self.idle_since < IDLE_SECONDS and not self._is_readable()
 
     def begin(self, request: bytes) -> PlainWait[Answer]:
         """As `Pool.send`; the caller aborts the connection where this raises, or the wait does."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise UpstreamUnavailable("cannot connect: the connection closed at once", server=self._pool.server)
-        waiter: PlainWait[Answer] = PlainWait()
+        waiter: PlainWait[Answer] = PlainWait(loop=self.loop)
         self._begin(waiter)
         self._held = request
         self._pool.together.add(self)
@@ -347,7 +375,7 @@ class Line(asyncio.Protocol):
             self._stream.end(None)
             self._stream = None
             self.read_on()
-            self._drain_timer = asyncio.get_running_loop().call_later(DRAIN_SECONDS, self.abort)
+            self._drain_timer = self.loop.call_later(DRAIN_SECONDS, self.abort)
 
     def abort(self) -> None:
         """Close at once."""
@@ -370,6 +398,10 @@ class Line(asyncio.Protocol):
         if self._missing:
             self._take(data)
             return
+        is_start = not self._quiet and not self._has_head
+        if is_start and (found := self._pool.repeats.find(data)) is not None:
+            self._come_again(*found)
+            return
         self._quiet += len(data)
         try:
             self._parser.feed_data(data)
@@ -380,12 +412,22 @@ class Line(asyncio.Protocol):
         if self._quiet > MAX_HEAD_BYTES:
             self._fail("the head of its answer is too long")
         if not self._is_open:
+            answer = self._answer
+            if is_start and self._stays_open and answer is not None and answer.status == 200:
+                self._pool.repeats.keep(data, AnswerHead(self._headers, self._length, self._is_single))
             self._settle()
             self._give()
         elif self._answer is not None:
             self._give()
         elif self._length - self._size >= LONG_BYTES:
             self._missing = self._length - self._size
+
+    def _come_again(self, head: AnswerHead, body: bytes) -> None:
+        """An answer came whole whose head is known; the parser, which is between two answers, has no part in it."""
+        self._is_open, self._stays_open = False, True
+        self._answer = Answer(200, head.fields, [body])
+        self._settle()
+        self._give()
 
     def _take(self, data: bytes) -> None:
         """More of a long body came. The parser stays where the body began; after its end there is a new one."""
@@ -442,7 +484,7 @@ class Line(asyncio.Protocol):
     def _settle(self) -> None:
         """All that came with the answer is read: keep the connection, or close it."""
         if self._stays_open and self._transport is not None and not self._transport.is_closing():
-            self.idle_since = asyncio.get_running_loop().time()
+            self.idle_since = self.loop.time()
             self._pool.keep(self)
         else:
             self.abort()
@@ -458,7 +500,9 @@ class Line(asyncio.Protocol):
         """One field, of the head or (dropped) of a trailer."""
         if not self._has_head:
             name = name.lower()
-            self._headers[name] = self._headers[name] + b", " + value if name in self._headers else value
+            if name in self._headers:
+                value, self._is_single = self._headers[name] + b", " + value, False
+            self._headers[name] = value
 
     def on_headers_complete(self) -> None:
         """The head is complete."""

@@ -10,6 +10,7 @@ did it in the folder.
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251  # what a connection knows of its loop
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
@@ -126,7 +127,7 @@ def answer(data: bytes) -> None:
 
     async def main() -> None:
         pool = Pool("up", "127.0.0.1", 9, tls=None, max_body_bytes=MAX_BYTES)
-        line = Line(pool)
+        line = Line(pool, asyncio.get_running_loop())
         line.connection_made(cast("Any", Far()))
         async with anyio.create_task_group() as tasks:
 

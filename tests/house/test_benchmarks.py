@@ -15,11 +15,12 @@ from benchmarks import measures
 from benchmarks.contenders import UPSTREAM, Contender
 from benchmarks.driver import CallFailed, Load, Streams, Wire, close_session, drive, open_session, plain_get, request
 from benchmarks.report import TARGETS, About, Target, added, page, ratio, tables, verdict
-from benchmarks.sheet import Sheet
+from benchmarks.sheet import AGAIN, TAKEN, Sheet
 from tests.fakes.running import child, free_port, wait_until_ready
 from tests.house.documents import read
 
 CELL = "100 B, c16"
+ABOUT = About("2026-11-21", "2 cores", {"nginx": "nginx/1.22"}, 10, 1)
 
 
 def round_of(cpu: float, per_second: float = 1.0) -> dict[str, float]:
@@ -59,7 +60,7 @@ def test_a_target_holds_where_it_holds_in_every_run(values: list[float | None], 
 def test_a_page_has_a_figure_for_each_run_the_table_of_all_and_what_was_left_out() -> None:
     first, second = measured([4.0], [1.0]), measured([6.0], [1.0])
     second.fail("FastMCP", "not installed")
-    made = page([first, second], About("2026-11-21", "2 cores", {"nginx": "nginx/1.22"}, 10, 1))
+    made = page([first, second], ABOUT)
     assert "| M1 | CPU per call, Moongate / nginx | 4.00 | 6.00 | ≤ 5 | **misses** |" in made
     assert "- FastMCP: not installed" in made and "| nginx, plain `proxy_pass` | nginx/1.22 |" in made
     kept = [Sheet(**json.loads(json.dumps(dataclasses.asdict(sheet)))) for sheet in (first, second)]
@@ -89,6 +90,25 @@ async def test_the_loads_before_servers_of_each_kind_are_those_of_their_tables(t
     assert not sheet.failed
     rows = [line for text in tables([sheet]) for line in text.splitlines() if line.startswith("| **Moongate** |")]
     assert len(rows) == 2 and not [row for row in rows if "| - |" in row]
+
+
+@pytest.mark.parametrize(("taken", "slots"), [([0.0], 2), ([0.0, 9.0, 5.0, 0.0], 4), ([0.0, 9.0, 9.0, 9.0, 9.0], 5)])
+async def test_a_slot_is_measured_again_while_the_host_takes_it_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[float], slots: int
+) -> None:
+    """What the host takes of each slot: none of what is left out, and the first slot warms up."""
+    ends = [part for lost in taken for part in (0.0, lost)]
+    monkeypatch.setattr(measures, "host_took", lambda: ends.pop(0) if ends else 0.0)
+    sheet = Sheet()
+    async with measures.cast(plan := measures.Plan(tmp_path, calls=20, rounds=1), sheet) as stage:
+        server = await stage.upstream(2)
+        before = json.loads(await plain_get(server.wire.port, "/counts"))["connections"]
+        await measures.rounds(plan, sheet, CELL, plan.load(), [server])
+        after = json.loads(await plain_get(server.wire.port, "/counts"))["connections"]
+    assert after - before == slots
+    assert len(sheet.cells[CELL]["direct"]) == 1 and len(sheet.single.get(AGAIN, {}).get(CELL, [])) == slots - 2
+    sheet.note(TAKEN, "host", 0.0123)
+    assert f"The host took 1.2% of the time of these cores for others during the runs; {slots - 2} slots" in page([sheet], ABOUT)
 
 
 def test_the_page_in_the_docs_has_every_target_as_it_is_here() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251  # what a connection knows of its loop
 from collections.abc import Sequence
 
 import anyio
@@ -17,6 +18,7 @@ from tests.fakes.wired import served
 
 class Recorder:
     def __init__(self, told: list[str], name: str) -> None:
+        self.loop = asyncio.get_running_loop()
         self._told, self._name = told, name
 
     def flush(self) -> None:
