@@ -11,17 +11,20 @@ import dataclasses
 import json
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
 from benchmarks.contenders import GATEWAY, OVER_HTTP, OVER_STDIO, RELAY, UPSTREAM, Contender, Place, Running, gateway, installed, running
-from benchmarks.driver import CallFailed, Load, Streams, Taken, Wire, drive, plain_get, request
-from benchmarks.machine import ROOT, Command, cores, cpu_seconds, free_port, host_took, python, started, wait_for_port
+from benchmarks.driver import CallFailed, Load, Streams, Wire, drive, plain_get, request
+from benchmarks.machine import ROOT, Command, cores, cpu_seconds, free_port, host_took, pinned, python, started, wait_for_port
 from benchmarks.sheet import AGAIN, Sheet
+
+T = TypeVar("T")
 
 MEGABYTE = 1_000_000
 SETTLE_SECONDS = 2.0
@@ -38,13 +41,16 @@ PATIENCE_SECONDS = 8.0
 """A contender that has taken so long for one load is spared its later rounds, and all others the wait."""
 
 OFTEN = 3
-"""Times the rounds: of starts, each of which is one figure, and of those under a load whose ratio is a target and moves much by itself."""
+"""Times the rounds, where a target is set for a ratio that moves much by itself."""
+
+MOST_OFTEN = 9
+"""The same for starts."""
 
 MOST_TAKEN = 0.02
-"""Of the time of its cores that a host that shares them may take from a slot: one of which it took more is measured again."""
+"""Of the time of its cores that a host that shares them may take from a slot or a start: one of which it took more is measured again."""
 
 TRIES = 4
-"""For such a slot; the one of which the host took least counts."""
+"""For such a one; that of which the host took least counts."""
 
 CALM_SECONDS = 10.0
 """For memory to come back after a load."""
@@ -82,7 +88,7 @@ async def rounds(plan: Plan, sheet: Sheet, cell: str, load: Load, targets: Seque
                 continue
             began = time.monotonic()
             try:
-                taken = await _undisturbed(target, wanted, lambda: sheet.note(AGAIN, cell, 1))
+                taken = await _undisturbed(partial(drive, target.wire, wanted, target.cpu), lambda: sheet.note(AGAIN, cell, 1))
             except CallFailed as error:
                 sheet.fail(f"{cell}, {target.contender.title}", error)
                 sheet.cells.get(cell, {}).pop(target.name, None)
@@ -95,12 +101,12 @@ async def rounds(plan: Plan, sheet: Sheet, cell: str, load: Load, targets: Seque
                 sheet.cells.setdefault(cell, {}).setdefault(target.name, []).append(figures)
 
 
-async def _undisturbed(target: Running, load: Load, again: Callable[[], None]) -> Taken:
-    """One slot, or one more while the host takes much of it for others."""
-    tries: list[tuple[float, Taken]] = []
+async def _undisturbed(measured: Callable[[], Awaitable[T]], again: Callable[[], None]) -> T:
+    """What is measured, or measured once more while the host takes much of the time for others."""
+    tries: list[tuple[float, T]] = []
     while True:
         began, before = time.monotonic(), host_took()
-        taken = await drive(target.wire, load, target.cpu)
+        taken = await measured()
         lost = (host_took() - before) / (time.monotonic() - began) / len(set(cores()))
         tries.append((lost, taken))
         if lost <= MOST_TAKEN or len(tries) == TRIES:
@@ -235,14 +241,16 @@ SDK_SERVER = Contender(
 
 
 async def translated(plan: Plan, sheet: Sheet) -> None:
-    """M4: 2025 clients of a server on the SDK."""
+    """M4: 2025 clients of a server on the SDK, which takes most of the time: it has a core to itself, and the driver shares the other."""
     async with cast(plan, sheet) as stage:
         server = await stage.start(SDK_SERVER, core=cores()[1])
         everyone = list(server)
         for name in ("nginx", "gateway", "relay"):
             everyone += await stage.start(by_name(name), server[0].wire.port) if server else []
-        await rounds(plan, sheet, "SDK server, 2025, c16", plan.load(connections=16, era="legacy"), everyone, ("direct", "gateway"))
-        await rounds(plan, sheet, "SDK server, 2026, c16", plan.load(connections=16), everyone)
+        load = plan.load(connections=16, seconds=plan.seconds * 2)
+        with pinned(cores()[0]):
+            await rounds(plan, sheet, "SDK server, 2025, c16", dataclasses.replace(load, era="legacy"), everyone, ("direct", "gateway"))
+            await rounds(plan, sheet, "SDK server, 2026, c16", load, everyone)
 
 
 SERVERS = {
@@ -288,8 +296,22 @@ class Start:
     """Of a former one, which has listed all; nothing for a new one each time."""
 
 
+COMPARED = (
+    "1 upstream",
+    "1 and a new one that refuses",
+    "1 upstream, known",
+    "1 and a known one that refuses",
+    "1 and a known one that is silent",
+)
+"""Starts that are to take the same time: each is one figure, and moves more than the target allows."""
+
+
 async def starts(plan: Plan, sheet: Sheet) -> None:
     """M8: from the start of the process to the first complete listing."""
+
+    def relay(place: Place) -> Command:
+        return python("-m", "benchmarks.relay", str(place.port), urls[0])
+
     ports = [free_port() for _ in range(50)]
     urls = [f"http://127.0.0.1:{port}/mcp" for port in ports]
     gone, mute = free_port(), free_port()
@@ -310,11 +332,13 @@ async def starts(plan: Plan, sheet: Sheet) -> None:
                 await begin(plan, Sheet(), name, Start(given, len(given), folder))
             kinds[name] = Start(given, 1, folder)
         stack.enter_context(socket.create_server(("127.0.0.1", mute)))
-        for turn in range(plan.rounds * OFTEN):
+        for turn in range(plan.rounds * MOST_OFTEN):
             plan.say(f"starts, round {turn + 1}")
-            for name in (list(kinds), list(kinds)[::-1])[turn % 2]:
+            names = [name for name in kinds if name in COMPARED or turn < plan.rounds]
+            for name in (names, names[::-1])[turn % 2]:
                 await begin(plan, sheet, name, kinds[name])
-            await begin(plan, sheet, "relay", Start(urls[:1], 1), lambda place: python("-m", "benchmarks.relay", str(place.port), urls[0]))
+            if turn < plan.rounds * OFTEN:
+                await begin(plan, sheet, "relay", Start(urls[:1], 1), relay)
 
 
 def _url(port: int) -> str:
@@ -334,6 +358,17 @@ def listening(ports: Sequence[int]) -> Generator[None]:
 
 async def begin(plan: Plan, sheet: Sheet, name: str, start: Start, command: Callable[[Place], Command] | None = None) -> None:
     """One start, up to the first complete list; processor time too, which depends less on what else the machine does."""
+    try:
+        taken = await _undisturbed(partial(_begun, plan, start, command), lambda: sheet.note(AGAIN, f"start, {name}", 1))
+    except CallFailed as error:
+        sheet.fail(f"start, {name}", error)
+        return
+    sheet.note("start to first complete list, s", name, taken[0])
+    sheet.note("start to first complete list, CPU s", name, taken[1])
+
+
+async def _begun(plan: Plan, start: Start, command: Callable[[Place], Command] | None) -> tuple[float, float]:
+    """Seconds of a start, and of its processor time."""
     folder = start.folder or plan.folder / f"start-{free_port()}"
     folder.mkdir(exist_ok=True)
     place = Place(folder, free_port(), 0)
@@ -344,11 +379,9 @@ async def begin(plan: Plan, sheet: Sheet, name: str, start: Start, command: Call
             with contextlib.suppress(OSError, CallFailed):
                 answer = await request(Wire(place.port), "modern", "tools/list", {})
                 if answer.count(b'tool_1"') >= start.complete:
-                    sheet.note("start to first complete list, s", name, time.monotonic() - began)
-                    sheet.note("start to first complete list, CPU s", name, cpu_seconds(child.pid))
-                    return
+                    return time.monotonic() - began, cpu_seconds(child.pid)
             await anyio.sleep(0.005)
-    sheet.fail(f"start, {name}", f"no complete list in {START_SECONDS:g} s")
+    raise CallFailed(f"no complete list in {START_SECONDS:g} s")
 
 
 async def memory(plan: Plan, sheet: Sheet) -> None:

@@ -113,11 +113,12 @@ def single(name: str, contender: str) -> Value:
 
 
 def share(name: str, one: str, other: str) -> Value:
-    """Of two such figures."""
+    """Of two such figures, paired by round."""
 
     def value(sheet: Sheet) -> float | None:
-        mine, its = single(name, one)(sheet), single(name, other)(sheet)
-        return mine / its if mine is not None and its else None
+        found = sheet.single.get(name, {})
+        parts = [mine / its for mine, its in zip(found.get(one, ()), found.get(other, ()), strict=False) if its]
+        return statistics.median(parts) if parts else None
 
     return value
 
@@ -232,10 +233,11 @@ What a hop through the gateway costs beside others, and whether the targets hold
 [benchmarks/README.md](../benchmarks/README.md).
 
 Measured {date} on {machine}.
-Each contender has one core; the driver and the server behind it have the other. Rounds are interleaved; a figure is a median of the rounds
+Each contender has one core; the driver and the server behind it have the other, but for a server on the SDK, which takes longer than all
+else and has one to itself. Rounds are interleaved; a figure is a median of the rounds
 of one run, a ratio the median of the ratios within a round. Up to {calls:,} calls a slot, {rounds} rounds; three times
-as many where a target is set for a ratio that moves much. A slot of which the host takes more than a fiftieth for others is measured again,
-up to three times.
+as many where a target is set for a ratio that moves much, and nine times where one is set for starts. A slot of which the host takes more
+than a fiftieth for others is measured again, up to three times.
 All default guards are on unless a row says otherwise. Milliseconds and calls per second depend on the machine, ratios hardly.
 """
 
