@@ -150,6 +150,14 @@ def megabytes(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
+def free_ports(count: int) -> list[int]:
+    """As `free_port`, so many different ones."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return [*found]
+
+
 def wait_for_port(port: int, child: subprocess.Popen[bytes], seconds: float) -> None:
     """Until somebody listens.
 

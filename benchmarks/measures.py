@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import socket
+import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import anyio
 
 from benchmarks.contenders import GATEWAY, OVER_HTTP, OVER_STDIO, RELAY, UPSTREAM, Contender, Place, Running, gateway, installed, running
 from benchmarks.driver import CallFailed, Load, Streams, Wire, drive, plain_get, request
-from benchmarks.machine import ROOT, Command, cores, cpu_seconds, free_port, host_took, pinned, python, started, wait_for_port
+from benchmarks.machine import ROOT, Command, cores, cpu_seconds, free_port, free_ports, host_took, pinned, python, started, wait_for_port
 from benchmarks.sheet import AGAIN, Sheet
 
 T = TypeVar("T")
@@ -184,7 +185,9 @@ async def hop(plan: Plan, sheet: Sheet) -> None:
             sheet.note("idle memory, MB", one.name, one.megabytes())
         common = [one for one in everyone if one.name not in ("unscanned", "nginx-large")]
         await rounds(plan, sheet, "100 B, c1", plan.load(), common, ("direct", "nginx", "gateway"), MOST_OFTEN)
-        await rounds(plan, sheet, "100 B, c16", plan.load(connections=16), common, [one.name for one in common])
+        await rounds(
+            plan, sheet, "100 B, c16", plan.load(connections=16), common, ("nginx", "gateway", "fastmcp", "contextforge"), MOST_OFTEN
+        )
         await rounds(plan, sheet, "100 B, 2025, c16", plan.load(connections=16, era="legacy"), common)
         await rounds(plan, sheet, "10 kB, c16", plan.load(connections=16, size=10_000), common)
         await rounds(plan, sheet, "1 MB both ways, c1", plan.load(size=MEGABYTE), everyone)
@@ -314,9 +317,8 @@ async def starts(plan: Plan, sheet: Sheet) -> None:
     def relay(place: Place) -> Command:
         return python("-m", "benchmarks.relay", str(place.port), urls[0])
 
-    ports = [free_port() for _ in range(50)]
-    urls = [f"http://127.0.0.1:{port}/mcp" for port in ports]
-    gone, mute = free_port(), free_port()
+    gone, mute, *ports = free_ports(52)
+    urls = [_url(port) for port in ports]
     with contextlib.ExitStack() as stack:
         stack.enter_context(listening(ports))
         kinds = {
@@ -371,8 +373,7 @@ async def begin(plan: Plan, sheet: Sheet, name: str, start: Start, command: Call
 
 async def _begun(plan: Plan, start: Start, command: Callable[[Place], Command] | None) -> tuple[float, float]:
     """Seconds of a start, and of its processor time."""
-    folder = start.folder or plan.folder / f"start-{free_port()}"
-    folder.mkdir(exist_ok=True)
+    folder = start.folder or Path(tempfile.mkdtemp(prefix="start-", dir=plan.folder))
     place = Place(folder, free_port(), 0)
     made = command(place) if command is not None else gateway(place, urls=start.urls)
     began = time.monotonic()

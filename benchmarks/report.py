@@ -234,10 +234,9 @@ What a hop through the gateway costs beside others, and whether the targets hold
 
 Measured {date} on {machine}.
 Each contender has one core; the driver and the server behind it have the other, but for a server on the SDK, which takes longer than all
-else and has one to itself. Rounds are interleaved; a figure is a median of the rounds
-of one run, a ratio the median of the ratios within a round. Up to {calls:,} calls a slot, {rounds} rounds; three times
-as many where a target is set for a ratio that moves much, or nine times. A slot of which the host takes more
-than a fiftieth for others is measured again, up to three times.
+else and has one to itself. Rounds are interleaved; a figure is a median of the rounds of one run, a ratio the median of the ratios within a
+round. Up to {calls:,} calls a slot, {rounds} rounds; three or nine times as many where a target is set for a ratio that moves much. A slot
+of which the host takes more than a fiftieth for others is measured again, up to three times.
 All default guards are on unless a row says otherwise. Milliseconds and calls per second depend on the machine, ratios hardly.
 """
 
