@@ -121,12 +121,11 @@ def stop(child: subprocess.Popen[bytes]) -> None:
     """End a process of `started`, and what it leaves behind."""
     if child.returncode is not None:
         return
-    child.terminate()
+    os.kill(child.pid, signal.SIGTERM)  # `terminate` would wait for one that has ended, and its number be another's
     until = time.monotonic() + STOP_SECONDS
     while not has_ended(child) and time.monotonic() < until:
         time.sleep(0.01)
-    with contextlib.suppress(ProcessLookupError):  # nothing of it is left
-        os.killpg(child.pid, signal.SIGKILL)  # it is not waited for yet, so its number is its own
+    os.killpg(child.pid, signal.SIGKILL)  # it is not waited for yet, so its number is its own
     child.wait()
 
 

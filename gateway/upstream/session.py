@@ -191,7 +191,6 @@ class Session:
     def __init__(self, server: str, link: Link, hooks: SessionHooks, client: JsonObject) -> None:
         self.server = server
         self.closed = anyio.Event()
-        """Whether `closed` is set, for who asks before every call."""
         self.negotiated = Negotiated("modern", LATEST_MODERN_VERSION, {})
         self._link = link
         self._hooks = hooks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from benchmarks import measures
 from benchmarks.contenders import UPSTREAM, Contender
 from benchmarks.driver import CallFailed, Load, Streams, Wire, close_session, drive, open_session, plain_get, request
-from benchmarks.machine import free_ports
+from benchmarks.machine import free_ports, has_ended, python, started
 from benchmarks.report import TARGETS, About, Target, added, page, ratio, tables, verdict
 from benchmarks.sheet import AGAIN, TAKEN, Sheet
 from tests.fakes.running import child, free_port, wait_until_ready
@@ -110,6 +111,13 @@ async def test_a_slot_is_measured_again_while_the_host_takes_it_for_others(
     assert len(sheet.cells[CELL]["direct"]) == 1 and len(sheet.single.get(AGAIN, {}).get(CELL, [])) == slots - 2
     sheet.note(TAKEN, "host", 0.0123)
     assert f"The host took 1.2% of the time of these cores for others during the runs; {slots - 2} slots" in page([sheet], ABOUT)
+
+
+def test_a_process_that_ended_by_itself_is_no_fault() -> None:
+    with started(python("-c", "")) as process:
+        while not has_ended(process):
+            time.sleep(0.01)
+    assert process.returncode == 0
 
 
 def test_servers_that_run_at_once_have_ports_of_their_own() -> None:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from gateway.errors import UpstreamLost
 from gateway.tools.repeat import MAX_HEAD_BYTES
-from gateway.upstream import pool as pools
 from gateway.upstream.pool import LONG_BYTES, Line, Pool
 from gateway.upstream.standins import TooLarge
 from tests.faults.fuzz import Far
@@ -236,7 +235,3 @@ async def test_an_answer_that_nobody_asked_for_ends_the_connection_though_its_he
     assert await server.is_parsed(plain())
     server.line.data_received(plain())
     assert server.far.is_closed
-
-
-def test_the_fields_by_which_an_answer_is_read_are_fixed() -> None:
-    assert {b"content-type", b"connection", b"transfer-encoding"} < pools.FIXED
