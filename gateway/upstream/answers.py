@@ -5,10 +5,17 @@ Used by `exchange`, `pipe` and `http`, and by `tool` and `tasks` for results.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import RpcError
+
+_ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")'
+_HEAD_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*,(?!\s*"method")')
+_TAIL_ID = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+"""The id of an answer, where writers of JSON-RPC put it: at the start of the message or at its end."""
 
 
 def outcome_of(message: JsonValue, number: int | str) -> JsonObject | RpcError | None:
@@ -26,6 +33,12 @@ def outcome_of(message: JsonValue, number: int | str) -> JsonObject | RpcError |
     if fields.get("jsonrpc") != "2.0" or said is True or not (said == number or said == str(number)) or not isinstance(result, dict):
         return None
     return result
+
+
+def id_of(message: bytes) -> int | str | None:
+    """Which request a message answers that cannot be read, or not whole, as far as can be seen."""
+    found = _HEAD_ID.match(message) or _TAIL_ID.search(message)
+    return None if found is None else json.loads(found[1])
 
 
 def error_of(message: JsonValue) -> RpcError | None:

@@ -26,16 +26,20 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.protocol import RpcError
+from gateway.protocol import CONNECTION_CLOSED, RpcError
 from gateway.tools.context import CallContext
 from gateway.upstream.link import Streams, Taker
 from gateway.upstream.pipe import Pipe
+from gateway.upstream.standins import MAX_MESSAGE_BYTES, TOO_LARGE, too_large
 
 logger = logging.getLogger(__name__)
 
 _calling: ContextVar[CallContext | None] = ContextVar("moongate_calling", default=None)
 """The call on whose behalf a request goes out. The SDK's HTTP transport carries it along to whatever the server
 sends on that request's stream, which is the only way to know whom an ask or log line is for (protocol.md §5.3)."""
+
+_TOO_LARGE_EVENT = "SSE stream failed: Server-sent event exceeded"
+"""How the SDK's HTTP transport begins to say that an answer on a stream is larger than is taken."""
 
 
 class Dispatcher:
@@ -78,6 +82,8 @@ class Dispatcher:
         try:
             return await self._inner.send_raw_request(method, params, options)
         except MCPError as error:
+            if error.code == CONNECTION_CLOSED and error.message.startswith(_TOO_LARGE_EVENT):
+                raise RpcError(TOO_LARGE, too_large(MAX_MESSAGE_BYTES)) from None
             raise RpcError(error.code, error.message, error.data) from None
         finally:
             _calling.reset(token)

@@ -1,12 +1,18 @@
-"""`Events`: takes a server-sent event stream apart as it comes. Only the data of `message` events.
+"""`Events`: takes a server-sent event stream apart as it comes. Only the data of events of one name.
 
 An event without data says nothing: a server may begin a stream with one, to give its client a place to resume from (SEP-1699).
 """
 
 from __future__ import annotations
 
+MESSAGE = b"message"
+"""The name of an event that has none."""
+
 MAX_ID_BYTES = 1024
 """Of the id of an event that can be named again."""
+
+END_LINES = 8
+"""Of data that is cut, held at its beginning and at its end."""
 
 _RETURN = 0x0D
 _MOST_DIGITS = 9
@@ -17,10 +23,12 @@ _LONGEST_NAME = len(b"event: ")
 class Events:
     """One stream."""
 
-    def __init__(self, max_bytes: int) -> None:
-        """One event has at most `max_bytes`."""
+    def __init__(self, max_bytes: int, *, name: bytes = MESSAGE, cuts: bool = False) -> None:
+        """One event has at most `max_bytes`. With `cuts` the stream goes on after a larger one, of which only the ends are held."""
         self.is_too_large = False
-        """An event grew larger; nothing more is taken."""
+        """An event grew larger; without `cuts` nothing more is taken."""
+        self.cut: list[bytes] = []
+        """The ends of data that was too large; for who takes them away."""
         self.last_id = b""
         """Of the event that came last, by which the stream can be taken up again; empty where none has one."""
         self.retry_seconds: float | None = None
@@ -30,7 +38,10 @@ class Events:
         self._data: list[bytes] = []
         self._size = self._held = 0
         """Bytes of the data, and of a line whose end has not come."""
-        self._is_message = True
+        self._name = name
+        self._is_wanted = self._is_unnamed_wanted = name == MESSAGE
+        self._cuts = cuts
+        self._is_cut = False
         self._ended_in_return = False
 
     def feed(self, part: bytes) -> list[bytes]:
@@ -54,13 +65,16 @@ class Events:
             if line:
                 self._take(line)
             else:
-                if self._is_message and (data := b"\n".join(self._data)):
-                    complete.append(data)
-                self._data, self._size, self._is_message = [], 0, True
+                if self._is_wanted and (data := b"\n".join(self._data)):
+                    (self.cut if self._is_cut else complete).append(data)
+                self._data, self._size, self._is_cut, self._is_wanted = [], 0, False, self._is_unnamed_wanted
         if start < len(part):
             self._line.append(part[start:])
             self._held += len(part) - start
         self.is_too_large = self._size + self._held > self._max_bytes
+        if self.is_too_large and self._cuts:
+            self._is_cut = True
+            del self._line[2:-2], self._data[END_LINES:-END_LINES]  # the ends tell whose answer it is
         return complete
 
     def _take(self, line: bytes) -> None:
@@ -70,7 +84,8 @@ class Events:
             self._size += len(data) + bool(self._data)
             self._data.append(data)
         elif name == b"event":
-            self._is_message = line[6:].removeprefix(b" ") in (b"message", b"")
+            said = line[6:].removeprefix(b" ")
+            self._is_wanted = said == self._name if said else self._is_unnamed_wanted
         elif name == b"id":
             said = line[3:].removeprefix(b" ")
             self.last_id = said if len(said) <= MAX_ID_BYTES else b""

@@ -145,7 +145,7 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
         self._inner = inner
         self._credentials = credentials
         self._server = server
-        self._origin = _origin(httpx2.URL(url))
+        self._origin = origin(httpx2.URL(url))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send, at most twice.
@@ -153,7 +153,7 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
         Raises:
             UpstreamError: There are no usable credentials, or the server takes none of them.
         """
-        if _origin(request.url) != self._origin:
+        if origin(request.url) != self._origin:
             return await self._inner.handle_async_request(request)
         used = await self._credentials.header()
         request.headers["authorization"] = used
@@ -179,7 +179,8 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+def origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    """Scheme, host and port; `None` for the usual one."""
     return url.scheme, url.host, url.port
 
 
@@ -244,7 +245,8 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
                     return response
             finally:
                 self._let_go(request)
-            return self._stand_in(request, LOST, "not taken in time", httpx2.ReadTimeout("not taken in time", request=request))
+            late = "not taken in time"
+            return self._stand_in(request, RpcError(LOST, late), httpx2.ReadTimeout(late, request=request))
         if request.method != "POST" or "mcp-method" in request.headers:  # which only modern requests have
             return await self._deliver(request)
         flight = _Flight(request)
@@ -294,12 +296,8 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
                 if answered is None:
                     return _json_rpc_error(request, LOST, "cancelled")
                 response = answered
-        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol, httpx2.ProxyError) as error:
-            return self._stand_in(request, NOT_SENT, f"cannot connect: {_reason(error)}", error)
-        except httpx2.TransportError as error:
-            return self._stand_in(request, LOST, f"connection lost: {type(error).__name__}", error)
-        except GatewayError as error:
-            return self._stand_in(request, _code_of(error), str(error), error)
+        except (httpx2.TransportError, GatewayError) as error:
+            return self._stand_in(request, undelivered(error), error)
         if request.method == "POST":
             refused = turned_away(self._server, response.status_code, response.headers.get("retry-after", ""))
             if refused is not None:
@@ -369,20 +367,25 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         headers = {"content-type": response.headers.get("content-type", "")}
         return httpx2.Response(status, headers=headers, content=body, request=request)
 
-    def _stand_in(self, request: httpx2.Request, code: int, text: str, error: Exception) -> httpx2.Response:
+    def _stand_in(self, request: httpx2.Request, said: RpcError, error: Exception) -> httpx2.Response:
         if request.method != "POST":
             raise error
-        return _json_rpc_error(request, code, text)
+        return _json_rpc_error(request, said.code, said.message)
 
     async def aclose(self) -> None:
         """Close the real transport."""
         await self._inner.aclose()
 
 
-def _code_of(error: GatewayError) -> int:
+def undelivered(error: httpx2.TransportError | GatewayError) -> RpcError:
+    """What stands in for an answer to a request that could not be delivered, or broke."""
     if isinstance(error, AuthNeeded | StorageError):
-        return UNAUTHORIZED
-    return NOT_SENT if isinstance(error, UpstreamUnavailable) else FORBIDDEN
+        return RpcError(UNAUTHORIZED, str(error))
+    if isinstance(error, GatewayError):
+        return RpcError(NOT_SENT if isinstance(error, UpstreamUnavailable) else FORBIDDEN, str(error))
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol | httpx2.ProxyError):
+        return RpcError(NOT_SENT, f"cannot connect: {_reason(error)}")
+    return RpcError(LOST, f"connection lost: {type(error).__name__}")
 
 
 def _length(response: httpx2.Response) -> int:
@@ -451,14 +454,12 @@ def build_http_client(
     Reads have no timeout of their own: a stream may be silent for long, and every call has a deadline above this.
     """
     transport = SteadyTransport(_transport(server, url, credentials), server=server, max_body_bytes=max_body_bytes, up=up)
-    return _client(transport, headers, httpx2.Timeout(CONNECT_TIMEOUT_SECONDS, read=None, write=60.0, pool=None))
+    return _client(transport, headers)
 
 
-def build_sse_client(
-    server: str, url: str, headers: Mapping[str, str], credentials: Credentials | None, timeout: httpx2.Timeout
-) -> httpx2.AsyncClient:
-    """A client for one server over the old HTTP+SSE transport, whose POSTs are answered on the stream."""
-    return _client(_transport(server, url, credentials), headers, timeout)
+def build_sse_client(server: str, url: str, headers: Mapping[str, str], credentials: Credentials | None) -> httpx2.AsyncClient:
+    """A client for one server over the old HTTP+SSE transport, whose POSTs are answered on the stream; else as `build_http_client`."""
+    return _client(_transport(server, url, credentials), headers)
 
 
 def _transport(server: str, url: str, credentials: Credentials | None) -> httpx2.AsyncBaseTransport:
@@ -466,5 +467,6 @@ def _transport(server: str, url: str, credentials: Credentials | None) -> httpx2
     return inner if credentials is None else AuthorizedTransport(inner, credentials, server=server, url=url)
 
 
-def _client(transport: httpx2.AsyncBaseTransport, headers: Mapping[str, str], timeout: httpx2.Timeout) -> httpx2.AsyncClient:
+def _client(transport: httpx2.AsyncBaseTransport, headers: Mapping[str, str]) -> httpx2.AsyncClient:
+    timeout = httpx2.Timeout(CONNECT_TIMEOUT_SECONDS, read=None, write=60.0, pool=None)
     return httpx2.AsyncClient(transport=transport, headers=dict(headers), timeout=timeout, follow_redirects=False)

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -29,7 +27,7 @@ from gateway.protocol import CONNECTION_CLOSED, PARSE_ERROR, RpcError
 from gateway.tools.base import Received
 from gateway.tools.verbatim import decode
 from gateway.tools.waits import PlainWait, own_task
-from gateway.upstream.answers import error_of, outcome_of
+from gateway.upstream.answers import error_of, id_of, outcome_of
 from gateway.upstream.exchange import FIRST_NUMBER, Progress, RequestWriter, cancellation, encode_message
 from gateway.upstream.standins import TOO_LARGE, too_large
 
@@ -52,11 +50,6 @@ HEARD_TURNS = 3
 
 LAST_WORDS_SECONDS = 0.5
 """What a child said that has ended is there by then, though others that it started may hold its streams open for ever."""
-
-_ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")'
-_HEAD_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*,(?!\s*"method")')
-_TAIL_ID = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
-"""The id of an answer, where writers of JSON-RPC put it: at the start of the line or at its end."""
 
 
 @dataclass(slots=True)
@@ -250,7 +243,7 @@ class Pipe(asyncio.SubprocessProtocol):
             self._hand_on(message)
             return
         self._complain("a line that is not JSON-RPC")
-        said = _id_of(line)
+        said = id_of(line)
         if said is None:
             return
         if _number(said) in self._calls or _is_marked_answer(line):
@@ -309,7 +302,7 @@ class Pipe(asyncio.SubprocessProtocol):
     def _refuse(self, parts: list[bytes]) -> None:
         """A line that is too long: whoever waits for it as an answer is told so."""
         self._complain(f"a line of over {self._max_line_bytes} bytes")
-        said = _id_of(b"".join(parts))
+        said = id_of(b"".join(parts))
         if said is None:
             return
         self._stand_in(said, RpcError(TOO_LARGE, too_large(self._max_line_bytes)))
@@ -482,12 +475,6 @@ def _number(said: JsonValue) -> int:
     if isinstance(said, str):
         return int(said) if said.isdecimal() and len(said) < 20 else -1
     return said if isinstance(said, int) and not isinstance(said, bool) else -1
-
-
-def _id_of(line: bytes) -> int | str | None:
-    """Which request a line answers that cannot be read, or not whole, as far as can be seen."""
-    found = _HEAD_ID.match(line) or _TAIL_ID.search(line)
-    return None if found is None else json.loads(found[1])
 
 
 def _is_marked_answer(line: bytes) -> bool:

@@ -44,6 +44,9 @@ ACKNOWLEDGE_SECONDS = 5.0
 """Time for a 2025 server to take what has no answer: a notification, an answer of ours, the end of a session. The SDK sends those one
 after the other and everything else after them, so one that is never taken would hold up every call of the session."""
 
+MAX_MESSAGE_BYTES = 67_108_864
+"""One message from a server: larger lines, events and bodies are cut off (64 MiB)."""
+
 MAX_IN_PASSING = 64
 """Cancellations and answers of ours on their way to one server, for which nothing waits; further ones wait for each other."""
 
@@ -70,7 +73,7 @@ def turned_away(server: str, status: int, retry_after: str) -> RpcError | None:
 
 def is_session_gone(status: int, body: bytes) -> bool:
     """Whether an answer within a 2025 session says that it was not taken, as the session is unknown."""
-    return status == 404 or (status == 400 and b"session id" in body.lower())  # which servers of the TypeScript SDK say instead
+    return status == 404 or (status == 400 and b"sessionid" in body.lower().replace(b" ", b""))  # as servers of the TypeScript SDK say
 
 
 def no_answer() -> RpcError:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-import httpx2
-from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from gateway.config.models import HttpServer, SseServer
+from gateway.config.models import HttpServer
 from gateway.upstream.credentials import Credentials
-from gateway.upstream.http import build_http_client, build_sse_client
+from gateway.upstream.http import build_http_client
 from gateway.upstream.link import Streams
 from gateway.upstream.links import OnSession
 
@@ -25,17 +23,4 @@ async def open_streamable(
         build_http_client(server, entry.url, entry.headers, credentials, max_body_bytes=max_message_bytes, up=up) as client,
         streamable_http_client(entry.url, http_client=client, max_sse_event_size=max_message_bytes) as streams,
     ):
-        yield streams
-
-
-@asynccontextmanager
-async def open_sse(server: str, entry: SseServer, credentials: Credentials | None) -> AsyncGenerator[Streams]:
-    """The old HTTP+SSE transport."""
-
-    def client_of(
-        headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
-    ) -> httpx2.AsyncClient:
-        return build_sse_client(server, entry.url, entry.headers, credentials, timeout or httpx2.Timeout(60.0))
-
-    async with sse_client(entry.url, httpx_client_factory=client_of) as streams:
         yield streams

@@ -20,10 +20,8 @@ from gateway.upstream.credentials import Credentials
 from gateway.upstream.exchange import open_exchange
 from gateway.upstream.link import Link, Streams
 from gateway.upstream.links import HttpLink, OnSession, StreamLink
+from gateway.upstream.standins import MAX_MESSAGE_BYTES
 from gateway.upstream.stdio import ChildLog, open_stdio
-
-MAX_MESSAGE_BYTES = 67_108_864
-"""One message from a server: larger lines, events and bodies are cut off (64 MiB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +85,13 @@ async def open_transport(
 async def _open_streams(
     server: str, entry: HttpServer | SseServer, credentials: Credentials | None, up: OnSession | None = None
 ) -> AsyncGenerator[Streams, None]:
-    await load("gateway.upstream.streams")
-    from gateway.upstream.streams import open_sse, open_streamable
+    await load("gateway.upstream.streams", "gateway.upstream.sse")
+    from gateway.upstream.sse import open_sse
+    from gateway.upstream.streams import open_streamable
 
     way: AbstractAsyncContextManager[Streams]
     if isinstance(entry, SseServer):
-        way = open_sse(server, entry, credentials)
+        way = open_sse(server, entry, credentials, max_message_bytes=MAX_MESSAGE_BYTES)
     else:
         way = open_streamable(server, entry, credentials, max_message_bytes=MAX_MESSAGE_BYTES, up=up)
     async with way as streams:

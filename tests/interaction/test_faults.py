@@ -117,11 +117,12 @@ async def test_a_result_of_fifty_megabytes_becomes_a_head_and_a_link(tmp_path: P
     assert text_of(after) == "still here"
 
 
+@pytest.mark.parametrize("path", ["auto", "off"])
 @pytest.mark.parametrize("kind", ["http", "legacy http", "stdio"])
-async def test_an_answer_larger_than_is_taken_says_so_at_once(tmp_path: Path, kind: str) -> None:
+async def test_an_answer_larger_than_is_taken_says_so_at_once(tmp_path: Path, kind: str, path: str) -> None:
     with upstream_http(*(["--legacy"] if "legacy" in kind else [])) as upstream:
         entry = upstream_stdio() if kind == "stdio" else {"type": "http", "url": upstream}
-        with gateway_http(tmp_path, {"mcpServers": {"good": entry}}) as url:
+        with gateway_http(tmp_path, {"mcpServers": {"good": entry}, "policies": {"good": {"directPath": path}}}) as url:
             async with connected(MODERN, url) as (client, _):
                 result = await client.call_tool("good__big", {"bytes": 70_000_000})
                 after = await client.call_tool("good__echo", {"text": "still here"})

@@ -12,8 +12,9 @@ from gateway.tools.context import CallContext
 from gateway.upstream.library.mcp_tool import MCPTool
 from gateway.upstream.library.options import MCPToolOptions
 from gateway.upstream.link import Link, Streams
+from gateway.upstream.standins import MAX_MESSAGE_BYTES
 from gateway.upstream.stdio import ChildLog
-from gateway.upstream.transport import MAX_MESSAGE_BYTES, open_transport
+from gateway.upstream.transport import open_transport
 
 if TYPE_CHECKING:
     import httpx2
