@@ -20,7 +20,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
 from gateway.config.models import SseServer
-from gateway.errors import GatewayError, UpstreamUnavailable
+from gateway.errors import AuthNeeded, GatewayError, UpstreamUnavailable
 from gateway.json_types import JsonObject
 from gateway.protocol import INTERNAL_ERROR, PARSE_ERROR, RpcError
 from gateway.upstream.answers import id_of
@@ -30,7 +30,16 @@ from gateway.upstream.events import Events
 from gateway.upstream.http import MAX_REFUSAL_BYTES, build_sse_client, origin, undelivered
 from gateway.upstream.link import Streams
 from gateway.upstream.pipe import to_message
-from gateway.upstream.standins import ACKNOWLEDGE_SECONDS, NO_SESSION, SESSION_GONE, TOO_LARGE, is_session_gone, too_large, turned_away
+from gateway.upstream.standins import (
+    ACKNOWLEDGE_SECONDS,
+    NO_SESSION,
+    SESSION_GONE,
+    TOO_LARGE,
+    UNAUTHORIZED,
+    is_session_gone,
+    too_large,
+    turned_away,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -79,15 +88,24 @@ async def _listening(server: str, client: httpx2.AsyncClient, url: str) -> Async
     except httpx2.TransportError as error:
         raise UpstreamUnavailable(undelivered(error).message, server=server) from None
     try:
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if not response.is_success or kind != "text/event-stream":
-            said = f"{response.status_code}" if not response.is_success else f"{kind[:100] or 'nothing'!r} instead of an event stream"
-            fix = f'has it the newer transport (`mcpServers.{server}.type`: "http")?'
-            raise UpstreamUnavailable(f"Server {server!r} answered {said} at {url!r}; {fix}", server=server)
+        _check_stream(server, url, response)
         yield response
     finally:
         with anyio.CancelScope(shield=True):
             await response.aclose()
+
+
+def _check_stream(server: str, url: str, response: httpx2.Response) -> None:
+    status = response.status_code
+    refused = turned_away(server, status, response.headers.get("retry-after", ""))
+    if refused is not None:
+        raise (AuthNeeded if refused.code == UNAUTHORIZED else UpstreamUnavailable)(refused.message, server=server)
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if response.is_success and kind == "text/event-stream":
+        return
+    said = f"{kind[:100] or 'nothing'!r} instead of an event stream" if response.is_success else str(status)
+    fix = "" if status >= 500 else f'; has it the newer transport (`mcpServers.{server}.type`: "http")?'
+    raise UpstreamUnavailable(f"Server {server!r} answered {said} at {url!r}{fix}", server=server)
 
 
 async def _send(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:

@@ -119,6 +119,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/page":
             self.reply(200, {"content-type": "text/html"})
             return
+        if self.path.startswith("/status/"):
+            self.reply(int(self.path.rpartition("/")[2]))
+            return
         self.old.opened += 1
         session = f"session-{self.old.opened}"
         events: queue.Queue[bytes | None] = queue.Queue()
