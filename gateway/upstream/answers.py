@@ -38,7 +38,12 @@ def outcome_of(message: JsonValue, number: int | str) -> JsonObject | RpcError |
 def id_of(message: bytes) -> int | str | None:
     """Which request a message answers that cannot be read, or not whole, as far as can be seen."""
     found = _HEAD_ID.match(message) or _TAIL_ID.search(message)
-    return None if found is None else json.loads(found[1])
+    if found is None:
+        return None
+    try:
+        return json.loads(found[1])
+    except ValueError:  # a number that begins with a zero, a text with what is no character
+        return None
 
 
 def error_of(message: JsonValue) -> RpcError | None:

@@ -146,6 +146,13 @@ class ChildProcesses:
             self._leaving.append(holder)
             holder.evict()
 
+    async def watch(self) -> None:
+        """Be ready to guard a process as soon as it runs: until then nobody would end it."""
+        if sys.platform != "win32" and self._watch is None:
+            async with self._lock:
+                if self._watch is None:
+                    await self._start_watch()
+
     async def guard(self, group: int) -> None:
         """End process group `group` when the gateway dies without having released it."""
         self._groups.add(group)
@@ -164,12 +171,11 @@ class ChildProcesses:
                 with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                     await self._watch.stdin.send(line.encode())
                     return
-            await self._start_watch()
+            if self._groups:
+                await self._start_watch()
 
     async def _start_watch(self) -> None:
         """Start the watching shell, or another one after it was killed, and tell it of every group."""
-        if not self._groups:
-            return
         try:
             # In a session of its own, so that what kills the gateway's group does not kill it too.
             self._watch = await anyio.open_process(["/bin/sh", "-c", _WATCH], stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)

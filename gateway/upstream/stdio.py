@@ -61,6 +61,8 @@ async def open_stdio(
     ours = {name: value for name in _INHERITED if (value := os.environ.get(name)) is not None and not value.startswith("()")}
     env = {**ours, **entry.env, **lineage}
     how: dict[str, Any] = {"env": env, "cwd": entry.cwd, "start_new_session": True}
+    if children is not None:
+        await children.watch()
     try:
         transport, pipe = await asyncio.get_running_loop().subprocess_exec(
             lambda: Pipe(server, log, max_line_bytes), entry.command, *entry.args, **how
@@ -69,9 +71,9 @@ async def open_stdio(
         reason = error.strerror or type(error).__name__
         raise UpstreamUnavailable(f"Cannot start {entry.command!r}: {reason}. Is it installed and on PATH?", server=server) from None
     group = transport.get_pid()
-    if children is not None:
-        await children.guard(group)
     try:
+        if children is not None:
+            await children.guard(group)
         yield PipeLink(pipe, is_direct=is_direct)
     finally:
         with anyio.CancelScope(shield=True):

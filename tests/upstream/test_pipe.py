@@ -127,6 +127,8 @@ async def test_what_is_no_answer_is_skipped_and_costs_no_call() -> None:
     script = """
 message = hear()
 os.write(1, b"Listening...\\n\\n[1]\\n" + bytes([0, 255]) + b"\\n{\\"id\\": 1\\n")
+for odd in (b"02", b'"\\1"', b'"\\377"'):
+    os.write(1, b'{"jsonrpc" "2.0", "id": %s}\\n' % odd)
 say(id=message["id"] + 1)
 say(id=message["id"], method="ping")
 answered = hear()["id"]
