@@ -46,6 +46,12 @@ def id_of(message: bytes) -> int | str | None:
         return None
 
 
+def failed(number: int | str | None, error: RpcError) -> JsonObject:
+    """The message that answers request `number` with an error."""
+    data = {} if error.data is None else {"data": error.data}
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": error.code, "message": error.message, **data}}
+
+
 def error_of(message: JsonValue) -> RpcError | None:
     """The error in an answer."""
     found = cast("JsonMapping", message).get("error") if isinstance(message, dict) else None

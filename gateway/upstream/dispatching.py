@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from types import TracebackType
@@ -23,7 +24,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
-from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import CONNECTION_CLOSED, RpcError
@@ -102,20 +103,19 @@ class Dispatcher:
         await self._taker.hear(method, params or {}, _calling.get())
 
 
-class PipeWriter:
-    """What the dispatcher writes to (the SDK's `WriteStream`) where the server is a child process."""
-
-    def __init__(self, pipe: Pipe) -> None:
-        self._pipe = pipe
+class Writer(ABC):
+    """What the dispatcher writes to (the SDK's `WriteStream`). Who made it owns what is below it, and closes that."""
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Write one message. Raises `BrokenResourceError` where the child takes none."""
-        line = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        is_answer = isinstance(item.message, JSONRPCResponse | JSONRPCError)
-        await (self._pipe.answer(line) if is_answer else self._pipe.write(line))
+        """Write one message. Raises `BrokenResourceError` where none is taken any more."""
+        await self.deliver(item.message, item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
-    async def aclose(self) -> None:
-        """Nothing is written any more; the input is closed with the child."""
+    @abstractmethod
+    async def deliver(self, message: JSONRPCMessage, content: bytes) -> None:
+        """As `send`; `content` is the message as it is sent."""
+
+    async def aclose(self) -> None:  # noqa: B027  # nothing is held here, whatever is below
+        """Nothing is written any more."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -124,6 +124,18 @@ class PipeWriter:
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+class PipeWriter(Writer):
+    """Writes to a child process."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+
+    async def deliver(self, message: JSONRPCMessage, content: bytes) -> None:
+        """As `Writer`."""
+        is_answer = isinstance(message, JSONRPCResponse | JSONRPCError)
+        await (self._pipe.answer(content) if is_answer else self._pipe.write(content))
 
 
 def message_streams() -> tuple[

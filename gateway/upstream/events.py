@@ -39,7 +39,7 @@ class Events:
         self._size = self._held = 0
         """Bytes of the data, and of a line whose end has not come."""
         self._name = name
-        self._is_wanted = self._is_unnamed_wanted = name == MESSAGE
+        self._is_wanted = name == MESSAGE
         self._cuts = cuts
         self._is_cut = False
         self._ended_in_return = False
@@ -67,7 +67,7 @@ class Events:
             else:
                 if self._is_wanted and (data := b"\n".join(self._data)):
                     (self.cut if self._is_cut else complete).append(data)
-                self._data, self._size, self._is_cut, self._is_wanted = [], 0, False, self._is_unnamed_wanted
+                self._data, self._size, self._is_cut, self._is_wanted = [], 0, False, self._name == MESSAGE
         if start < len(part):
             self._line.append(part[start:])
             self._held += len(part) - start
@@ -84,8 +84,7 @@ class Events:
             self._size += len(data) + bool(self._data)
             self._data.append(data)
         elif name == b"event":
-            said = line[6:].removeprefix(b" ")
-            self._is_wanted = said == self._name if said else self._is_unnamed_wanted
+            self._is_wanted = (line[6:].removeprefix(b" ") or MESSAGE) == self._name
         elif name == b"id":
             said = line[3:].removeprefix(b" ")
             self.last_id = said if len(said) <= MAX_ID_BYTES else b""

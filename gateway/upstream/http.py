@@ -23,9 +23,9 @@ from pydantic_core import from_json
 
 from gateway.egress.transport import build_transport
 from gateway.errors import AuthNeeded, GatewayError, StorageError, UpstreamError, UpstreamUnavailable
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonValue
 from gateway.protocol import RpcError
-from gateway.upstream.answers import outcome_of
+from gateway.upstream.answers import failed, outcome_of
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.standins import (
     ACKNOWLEDGE_SECONDS,
@@ -56,7 +56,7 @@ HEAD_BYTES = 256
 """Of a message, enough to see what it is: the SDK writes `jsonrpc`, `id` and `method` first."""
 
 MAX_REFUSAL_BYTES = 16_384
-"""Of the body of a 400 that is read to learn whether the session is meant."""
+"""Of a body that is read to learn what its status means, such as a 400: whether the session is meant."""
 
 RELISTEN_SECONDS = 1.0
 """Wait before a listening stream (GET) that could not be opened is tried again; doubles up to `MAX_RELISTEN_SECONDS`. The SDK
@@ -304,10 +304,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
                 await response.aclose()
                 return _json_rpc_error(request, refused.code, refused.message, refused.data)
             if response.status_code in (400, 404) and "mcp-session-id" in request.headers:
-                gone = await self._session_gone(request, response)
-                if gone is not None:
-                    await response.aclose()
-                    return gone
+                return await self._session_gone(request, response)
         stream = response.stream
         if not isinstance(stream, httpx2.AsyncByteStream):
             return response
@@ -352,16 +349,9 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _FRAMING]
         return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
 
-    async def _session_gone(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response | None:
-        """Our answer where the status says that the request was not taken because its session is unknown."""
-        status = response.status_code
-        body = b""
-        if status == 400 and isinstance(response.stream, httpx2.AsyncByteStream):
-            with contextlib.suppress(httpx2.TransportError, httpx2.StreamError):
-                async for chunk in response.stream:
-                    body += chunk
-                    if len(body) > MAX_REFUSAL_BYTES:
-                        break
+    async def _session_gone(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """Our answer where the status says that the request was not taken because its session is unknown; else the server's."""
+        status, body = response.status_code, await beginning(response)
         if is_session_gone(status, body):
             return _json_rpc_error(request, SESSION_GONE, NO_SESSION)
         headers = {"content-type": response.headers.get("content-type", "")}
@@ -386,6 +376,21 @@ def undelivered(error: httpx2.TransportError | GatewayError) -> RpcError:
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol | httpx2.ProxyError):
         return RpcError(NOT_SENT, f"cannot connect: {_reason(error)}")
     return RpcError(LOST, f"connection lost: {type(error).__name__}")
+
+
+async def beginning(response: httpx2.Response) -> bytes:
+    """Of a body that says little beside its status, as far as it comes within `ACKNOWLEDGE_SECONDS`. Closes the response."""
+    body = b""
+    try:
+        with anyio.move_on_after(ACKNOWLEDGE_SECONDS), contextlib.suppress(httpx2.TransportError, httpx2.StreamError):
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) > MAX_REFUSAL_BYTES:
+                    break
+    finally:
+        with anyio.CancelScope(shield=True):
+            await response.aclose()
+    return body
 
 
 def _length(response: httpx2.Response) -> int:
@@ -435,8 +440,7 @@ def _is_waited_for_by_none(request: httpx2.Request) -> bool:
 
 
 def _json_rpc_error(request: httpx2.Request, code: int, message: str, data: JsonValue = None) -> httpx2.Response:
-    error: JsonObject = {"code": code, "message": message, **({} if data is None else {"data": data})}
-    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
+    body = json.dumps(failed(None, RpcError(code, message, data))).encode()
     return httpx2.Response(502, headers={"content-type": "application/json"}, content=body, request=request)
 
 

@@ -27,7 +27,7 @@ from gateway.protocol import CONNECTION_CLOSED, PARSE_ERROR, RpcError
 from gateway.tools.base import Received
 from gateway.tools.verbatim import decode
 from gateway.tools.waits import PlainWait, own_task
-from gateway.upstream.answers import error_of, id_of, outcome_of
+from gateway.upstream.answers import error_of, failed, id_of, outcome_of
 from gateway.upstream.exchange import FIRST_NUMBER, Progress, RequestWriter, cancellation, encode_message
 from gateway.upstream.standins import TOO_LARGE, too_large
 
@@ -254,7 +254,7 @@ class Pipe(asyncio.SubprocessProtocol):
         if (number := _number(said)) in self._calls:
             self._answer(number, error)
         else:
-            self._hand_on({"jsonrpc": "2.0", "id": said, "error": {"code": error.code, "message": error.message}})
+            self._hand_on(failed(said, error))
 
     def _settle(self, line: bytes) -> bool:
         """Give an answer to the call that waits for it; whether it was one."""

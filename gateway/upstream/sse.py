@@ -9,29 +9,27 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from types import TracebackType
-from typing import Self
 from urllib.parse import urljoin
 
 import anyio
 import anyio.abc
 import httpx2
-from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCRequest
+from mcp_types import JSONRPCMessage, JSONRPCRequest
 
 from gateway.config.models import SseServer
 from gateway.errors import AuthNeeded, GatewayError, UpstreamUnavailable
 from gateway.json_types import JsonObject
 from gateway.protocol import INTERNAL_ERROR, PARSE_ERROR, RpcError
-from gateway.upstream.answers import id_of
+from gateway.upstream.answers import failed, id_of
 from gateway.upstream.credentials import Credentials
-from gateway.upstream.dispatching import message_streams
+from gateway.upstream.dispatching import Writer, message_streams
 from gateway.upstream.events import Events
-from gateway.upstream.http import MAX_REFUSAL_BYTES, build_sse_client, origin, undelivered
+from gateway.upstream.http import beginning, build_sse_client, origin, undelivered
 from gateway.upstream.link import Streams
 from gateway.upstream.pipe import to_message
 from gateway.upstream.standins import (
     ACKNOWLEDGE_SECONDS,
+    MAX_MESSAGE_BYTES,
     NO_SESSION,
     SESSION_GONE,
     TOO_LARGE,
@@ -53,7 +51,7 @@ _Put = Callable[[JsonObject], Awaitable[None]]
 
 
 @asynccontextmanager
-async def open_sse(server: str, entry: SseServer, credentials: Credentials | None, *, max_message_bytes: int) -> AsyncGenerator[Streams]:
+async def open_sse(server: str, entry: SseServer, credentials: Credentials | None) -> AsyncGenerator[Streams]:
     """Open the event stream, and learn where messages go.
 
     Raises:
@@ -63,10 +61,10 @@ async def open_sse(server: str, entry: SseServer, credentials: Credentials | Non
         build_sse_client(server, entry.url, entry.headers, credentials) as client,
         _listening(server, client, entry.url) as response,
     ):
-        heard = _Heard(server, response.aiter_raw(), max_message_bytes)
+        heard = _Heard(server, response.aiter_raw())
         url = urljoin(str(response.request.url), await heard.endpoint())
         if origin(httpx2.URL(url)) != origin(response.request.url):
-            raise UpstreamUnavailable(f"Server {server!r} wants its messages at another origin, {url!r}; they stay here.", server=server)
+            raise UpstreamUnavailable(f"Server {server!r} wants its messages at another origin; they stay here.", server=server)
         out, read, put = message_streams()
         async with anyio.create_task_group() as tasks:
             with out, read:
@@ -88,14 +86,14 @@ async def _listening(server: str, client: httpx2.AsyncClient, url: str) -> Async
     except httpx2.TransportError as error:
         raise UpstreamUnavailable(undelivered(error).message, server=server) from None
     try:
-        _check_stream(server, url, response)
+        _check_stream(server, response)
         yield response
     finally:
         with anyio.CancelScope(shield=True):
             await response.aclose()
 
 
-def _check_stream(server: str, url: str, response: httpx2.Response) -> None:
+def _check_stream(server: str, response: httpx2.Response) -> None:
     status = response.status_code
     refused = turned_away(server, status, response.headers.get("retry-after", ""))
     if refused is not None:
@@ -105,7 +103,7 @@ def _check_stream(server: str, url: str, response: httpx2.Response) -> None:
         return
     said = f"{kind[:100] or 'nothing'!r} instead of an event stream" if response.is_success else str(status)
     fix = "" if status >= 500 else f'; has it the newer transport (`mcpServers.{server}.type`: "http")?'
-    raise UpstreamUnavailable(f"Server {server!r} answered {said} at {url!r}{fix}", server=server)
+    raise UpstreamUnavailable(f"Server {server!r} answered {said}{fix}", server=server)
 
 
 async def _send(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
@@ -129,11 +127,10 @@ def _stays(url: httpx2.URL, following: httpx2.URL) -> bool:
 class _Heard:
     """What comes on the stream."""
 
-    def __init__(self, server: str, chunks: AsyncIterator[bytes], max_bytes: int) -> None:
+    def __init__(self, server: str, chunks: AsyncIterator[bytes]) -> None:
         self._server = server
         self._chunks = chunks
-        self._max_bytes = max_bytes
-        self._events = Events(max_bytes, cuts=True)
+        self._events = Events(MAX_MESSAGE_BYTES, cuts=True)
         self._early: list[bytes] = []
         """Messages that came with the endpoint."""
 
@@ -160,8 +157,8 @@ class _Heard:
                 for data in self._events.feed(chunk):
                     await self._hand_on(data, put)
                 while self._events.cut:
-                    logger.warning("%s: an event larger than %d bytes was cut off", self._server, self._max_bytes)
-                    await _fail(put, self._events.cut.pop(0), RpcError(TOO_LARGE, too_large(self._max_bytes)))
+                    logger.warning("%s: an event larger than %d bytes was cut off", self._server, MAX_MESSAGE_BYTES)
+                    await _fail(put, self._events.cut.pop(0), RpcError(TOO_LARGE, too_large(MAX_MESSAGE_BYTES)))
         except (httpx2.TransportError, httpx2.StreamError) as error:
             logger.info("%s: its event stream broke off: %s", self._server, type(error).__name__)
 
@@ -178,16 +175,11 @@ async def _fail(put: _Put, data: bytes, error: RpcError) -> None:
     """Give an error to who waits for an answer that is none, as far as it says who that is."""
     number = id_of(data)
     if number is not None:
-        await put(_error(number, error))
+        await put(failed(number, error))
 
 
-def _error(number: int | str, error: RpcError) -> JsonObject:
-    data = {} if error.data is None else {"data": error.data}
-    return {"jsonrpc": "2.0", "id": number, "error": {"code": error.code, "message": error.message, **data}}
-
-
-class _Poster:
-    """What the dispatcher writes to (the SDK's `WriteStream`): a POST for each message, so that one that is not taken is that caller's."""
+class _Poster(Writer):
+    """Makes a POST for each message, so that one that is not taken is that caller's."""
 
     def __init__(self, server: str, client: httpx2.AsyncClient, url: str, tasks: anyio.abc.TaskGroup, put: _Put) -> None:
         self._server = server
@@ -196,19 +188,18 @@ class _Poster:
         self._tasks = tasks
         self._put = put
 
-    async def send(self, item: SessionMessage, /) -> None:
-        """Deliver one message; what hinders that answers it, where it is a request. Others have `ACKNOWLEDGE_SECONDS`."""
-        content = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        if not isinstance(item.message, JSONRPCRequest):
+    async def deliver(self, message: JSONRPCMessage, content: bytes) -> None:
+        """As `Writer`; what hinders a request answers it, and what is none has `ACKNOWLEDGE_SECONDS`."""
+        if not isinstance(message, JSONRPCRequest):
             with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
                 await self._post(content)
             return
         failure = await self._post(content)
         if failure is not None:  # put by another task: who reads may wait for who sends
-            self._tasks.start_soon(self._answer, item.message.id, failure)
+            self._tasks.start_soon(self._answer, message.id, failure)
 
     async def _answer(self, number: int | str, failure: RpcError) -> None:
-        await self._put(_error(number, failure))
+        await self._put(failed(number, failure))
 
     async def _post(self, content: bytes) -> RpcError | None:
         """Why it was not taken; `None` where it was."""
@@ -218,34 +209,10 @@ class _Poster:
         except (httpx2.TransportError, GatewayError) as error:
             return undelivered(error)
         if response.is_success:
-            self._tasks.start_soon(_beginning, response)  # read, so that the connection can be used again
+            self._tasks.start_soon(beginning, response)  # read, so that the connection can be used again
             return None
-        body, status = await _beginning(response), response.status_code
+        body, status = await beginning(response), response.status_code
         if is_session_gone(status, body):
             return RpcError(SESSION_GONE, NO_SESSION)
         refused = turned_away(self._server, status, response.headers.get("retry-after", ""))
         return refused or RpcError(INTERNAL_ERROR, "Server returned an error response")
-
-    async def aclose(self) -> None:
-        """Nothing is held."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None) -> None:
-        await self.aclose()
-
-
-async def _beginning(response: httpx2.Response) -> bytes:
-    """Of a body that says little: whether a message was taken is told by the status. Closes the response."""
-    body = b""
-    try:
-        with anyio.move_on_after(ACKNOWLEDGE_SECONDS), suppress(httpx2.TransportError, httpx2.StreamError):
-            async for chunk in response.aiter_raw():
-                body += chunk
-                if len(body) > MAX_REFUSAL_BYTES:
-                    break
-    finally:
-        with anyio.CancelScope(shield=True):
-            await response.aclose()
-    return body

@@ -1,4 +1,4 @@
-"""The SDK's message streams to one server over HTTP. Loaded when a session first needs them (`gateway.sdk`)."""
+"""The SDK's message streams to one server over streamable HTTP. Loaded when a session first needs them (`gateway.sdk`)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from gateway.upstream.credentials import Credentials
 from gateway.upstream.http import build_http_client
 from gateway.upstream.link import Streams
 from gateway.upstream.links import OnSession
+from gateway.upstream.standins import MAX_MESSAGE_BYTES
 
 
 @asynccontextmanager
 async def open_streamable(
-    server: str, entry: HttpServer, credentials: Credentials | None, *, max_message_bytes: int, up: OnSession | None = None
+    server: str, entry: HttpServer, credentials: Credentials | None, up: OnSession | None = None
 ) -> AsyncGenerator[Streams]:
     """Streamable HTTP, both eras; `up` is told of a 2025 session."""
     async with (
-        build_http_client(server, entry.url, entry.headers, credentials, max_body_bytes=max_message_bytes, up=up) as client,
-        streamable_http_client(entry.url, http_client=client, max_sse_event_size=max_message_bytes) as streams,
+        build_http_client(server, entry.url, entry.headers, credentials, max_body_bytes=MAX_MESSAGE_BYTES, up=up) as client,
+        streamable_http_client(entry.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
     ):
         yield streams

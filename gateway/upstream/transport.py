@@ -85,15 +85,17 @@ async def open_transport(
 async def _open_streams(
     server: str, entry: HttpServer | SseServer, credentials: Credentials | None, up: OnSession | None = None
 ) -> AsyncGenerator[Streams, None]:
-    await load("gateway.upstream.streams", "gateway.upstream.sse")
-    from gateway.upstream.sse import open_sse
-    from gateway.upstream.streams import open_streamable
-
     way: AbstractAsyncContextManager[Streams]
     if isinstance(entry, SseServer):
-        way = open_sse(server, entry, credentials, max_message_bytes=MAX_MESSAGE_BYTES)
+        await load("gateway.upstream.sse")
+        from gateway.upstream.sse import open_sse
+
+        way = open_sse(server, entry, credentials)
     else:
-        way = open_streamable(server, entry, credentials, max_message_bytes=MAX_MESSAGE_BYTES, up=up)
+        await load("gateway.upstream.streams")
+        from gateway.upstream.streams import open_streamable
+
+        way = open_streamable(server, entry, credentials, up)
     async with way as streams:
         yield streams
 
