@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from gateway.policy.decision import PASS, Reject, Verdict
 
@@ -24,10 +24,27 @@ OWN_SOURCE = "gateway"
 STATUS_NAMES = frozenset({"gateway_status", "moongate://status"})
 """Of `OWN_SOURCE`, what tells of every source; the pages of the console do the same."""
 
+ADMIN_SCOPE = "admin"
+"""Makes the key an operator's: it may decide what others wait for. It grants no tool; a source of this name is written `admin/*`."""
+
 MAX_SCOPES = 100
 MAX_SCOPE_LENGTH = 500
 
 _KINDS = frozenset(get_args(ScopeKind))
+
+
+class HasScopes(Protocol):
+    """The part of a principal that these rules read."""
+
+    @property
+    def scopes(self) -> tuple[str, ...] | None:
+        """The scopes of the caller's key; `None` grants every tool, resource and prompt."""
+        ...
+
+
+def is_admin(principal: HasScopes) -> bool:
+    """Whether the caller's key has the scope `admin`. A key without scopes may use everything, and is not an operator's."""
+    return principal.scopes is not None and ADMIN_SCOPE in principal.scopes
 
 
 def scope_problem(scope: str) -> str | None:
@@ -45,6 +62,8 @@ def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name
     if scopes is None or (source == OWN_SOURCE and name not in STATUS_NAMES):
         return PASS
     for scope in scopes:
+        if scope == ADMIN_SCOPE:
+            continue
         wanted, of, named = _parts(scope)
         if wanted in (None, kind) and fnmatchcase(source, of) and fnmatchcase(name, named):
             return PASS
@@ -54,7 +73,7 @@ def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name
 
 def knows_source(scopes: Sequence[str] | None, source: str) -> bool:
     """Whether a caller with these scopes may use anything of a source."""
-    return scopes is None or any(fnmatchcase(source, _parts(scope)[1]) for scope in scopes)
+    return scopes is None or any(scope != ADMIN_SCOPE and fnmatchcase(source, _parts(scope)[1]) for scope in scopes)
 
 
 def _parts(scope: str) -> tuple[str | None, str, str]:

@@ -14,9 +14,10 @@ import httpx2
 import pytest
 
 from gateway.auth.keys import KeyStore
+from gateway.auth.principal import Principal
 from gateway.errors import StorageError
 from gateway.policy.decision import PASS
-from gateway.policy.scopes import judge_scope, scope_problem
+from gateway.policy.scopes import is_admin, judge_scope, scope_problem
 from gateway.storage.entries import AuditEntry
 from tests.cli.processes import moongate
 from tests.fakes.inside import gateway_inside, raw_inside
@@ -279,6 +280,10 @@ TABLE: list[tuple[str, str, str, str, bool]] = [
     ("skill", "resources", "gateway", "moongate://status", False),
     ("gateway", "resources", "gateway", "moongate://status", True),
     ("tools:gateway/gateway_status", "resources", "gateway", "moongate://status", False),
+    ("admin", "tools", "admin", "delete_user", False),
+    ("admin", "tools", "docs", "search", False),
+    ("admin", "resources", "gateway", "moongate://status", False),
+    ("admin/*", "tools", "admin", "delete_user", True),
 ]
 
 
@@ -288,6 +293,24 @@ def test_a_scope_covers_what_it_names_and_nothing_else(scope: str, kind: Any, so
     assert (judge_scope(["other", scope], kind, source, name) is PASS) == passes
     assert judge_scope(None, kind, source, name) is PASS
     assert judge_scope([], kind, "docs", name) is not PASS
+
+
+@pytest.mark.parametrize(
+    ("scopes", "admin"),
+    [
+        (("admin",), True),
+        (("*", "admin"), True),
+        (None, False),
+        ((), False),
+        (("*",), False),
+        (("admin/*",), False),
+        (("tools:admin",), False),
+        (("adm?n",), False),
+        (("Admin",), False),
+    ],
+)
+def test_only_the_exact_scope_admin_makes_an_administrator(scopes: tuple[str, ...] | None, admin: bool) -> None:
+    assert is_admin(Principal("key:1", "boss", scopes)) is admin
 
 
 @pytest.mark.parametrize("scope", ["", "/x", "docs/", "tool:docs", ":docs", "tools:", "a b", 'a"b', "a\\b", "a\nb", "x" * 501])
