@@ -10,44 +10,71 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
-CLOUD_ADDRESSES = frozenset({ip_address("168.63.129.16")})
-"""Global by number, yet answered by the cloud host itself (Azure's WireServer); the others are link-local or shared."""
+CLOUD_ADDRESSES = frozenset({IPv4Address("168.63.129.16")})
+"""Global by number, but the cloud host itself answers there (Azure's WireServer)."""
 
-_ALSO_SPECIAL = (
-    IPv4Network("192.0.0.0/24"),
-    IPv6Network("64:ff9b:1::/48"),
-    IPv6Network("3fff::/20"),
-    IPv6Network("5f00::/16"),
+_NOT_PUBLIC_IPV4 = (
+    IPv4Network("0.0.0.0/8"),  # this network, RFC 791
+    IPv4Network("10.0.0.0/8"),  # private, RFC 1918
+    IPv4Network("100.64.0.0/10"),  # carrier-grade NAT, RFC 6598
+    IPv4Network("127.0.0.0/8"),  # loopback, RFC 1122
+    IPv4Network("169.254.0.0/16"),  # link-local, RFC 3927; cloud metadata
+    IPv4Network("172.16.0.0/12"),  # private, RFC 1918
+    IPv4Network("192.0.0.0/24"),  # protocol assignments, RFC 6890
+    IPv4Network("192.0.2.0/24"),  # documentation, RFC 5737
+    IPv4Network("192.88.99.0/24"),  # 6to4 relays, withdrawn by RFC 7526
+    IPv4Network("192.168.0.0/16"),  # private, RFC 1918
+    IPv4Network("198.18.0.0/15"),  # benchmarks, RFC 2544
+    IPv4Network("198.51.100.0/24"),  # documentation, RFC 5737
+    IPv4Network("203.0.113.0/24"),  # documentation, RFC 5737
+    IPv4Network("224.0.0.0/4"),  # multicast, RFC 5771
+    IPv4Network("240.0.0.0/4"),  # reserved and broadcast, RFC 1112
 )
-"""Special-purpose networks that the tables of some Python versions take for global."""
+"""The IANA IPv4 Special-Purpose Address Registry and multicast.
+
+Written out because the tables of Python's `ipaddress` differ between versions. The few anycast addresses that the registry
+calls globally reachable inside a listed network are refused too: no authorization server is behind them.
+"""
+
+_GLOBAL_IPV6 = IPv6Network("2000::/3")
+"""The only IPv6 range that IANA assigns to the internet (RFC 4291). Unique local (`fc00::/7`), link-local, site-local
+(`fec0::/10`, still routed inside some networks), multicast, SRv6 (`5f00::/16`) and everything unassigned lie outside."""
+
+_NOT_PUBLIC_IPV6 = (
+    IPv6Network("2001::/23"),  # protocol assignments, Teredo included, RFC 2928
+    IPv6Network("2001:db8::/32"),  # documentation, RFC 3849
+    IPv6Network("3fff::/20"),  # documentation, RFC 9637
+)
+"""Networks inside `_GLOBAL_IPV6` that the IANA IPv6 Special-Purpose Address Registry sets apart; 6to4 is judged by what it carries."""
 
 _NAT64 = IPv6Network("64:ff9b::/96")
-"""An IPv6-only network reaches all of IPv4 through it (RFC 6052), so its addresses are the IPv4 addresses they carry."""
+"""An IPv6-only network reaches all of IPv4 through this prefix (RFC 6052); its addresses are judged as the IPv4 they carry."""
 
 _6TO4 = IPv6Network("2002::/16")
 """Carries an IPv4 address behind its first 16 bits (RFC 3056)."""
 
 
 def judge_address(text: str, *, loopback_allowed: bool) -> str | None:
-    """Why an address may not be connected to, or `None`. `text` is numeric, as the resolver gives it.
+    """Return why an address may not be connected to, or `None`. `text` is numeric, as the resolver returns it.
 
-    An IPv6 address that carries an IPv4 address is judged by both, so no spelling hides a private one.
+    An IPv6 address that carries an IPv4 address is judged by the IPv4 address, so that no spelling hides a private one.
     """
     try:
         address = ip_address(text)
     except ValueError:
-        return "is no address"
+        return "is not an IP address"
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or (IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else address)
     if address.is_loopback:
         return None if loopback_allowed else "is this machine"
-    if any(address in network for network in _ALSO_SPECIAL):
+    if isinstance(address, IPv4Address):
+        if address in CLOUD_ADDRESSES:
+            return "belongs to the cloud's own services"
+        is_public = not any(address in network for network in _NOT_PUBLIC_IPV4)
+        return None if is_public else "is not a public address"
+    if address not in _GLOBAL_IPV6 or any(address in network for network in _NOT_PUBLIC_IPV6):
         return "is not a public address"
-    if address in CLOUD_ADDRESSES:
-        return "belongs to the cloud's own services"
-    if address.is_multicast or address.is_unspecified or address.is_reserved or not address.is_global:
-        return "is not a public address"
-    if isinstance(address, IPv6Address) and address in _6TO4:
+    if address in _6TO4:
         inner = IPv4Address(int(address) >> 80 & 0xFFFFFFFF)
         return judge_address(str(inner), loopback_allowed=False) and "leads to an address that is not public"
     return None
