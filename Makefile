@@ -61,7 +61,7 @@ bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.page --runs 1 --part hop --part catalogue $(ARGS)
 
 bench-gate: $(STAMP)
-	@$(BIN)/python -m benchmarks.gate $(ARGS)
+	@$(BIN)/python -m benchmarks.gate $(if $(AGAINST),--against $(AGAINST)) $(ARGS)
 
 bench-start: $(STAMP)
 	@$(BIN)/python -m benchmarks.start $(ARGS)

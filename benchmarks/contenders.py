@@ -26,7 +26,7 @@ from typing import Any
 import anyio
 
 from benchmarks.driver import CallFailed, Wire, listing, post_json
-from benchmarks.machine import Command, cpu_seconds, free_port, has_ended, megabytes, python, started
+from benchmarks.machine import ROOT, Command, cpu_seconds, free_port, has_ended, megabytes, python, started
 
 HOME = Path(os.environ.get("BENCH_HOME") or Path.home() / ".cache" / "moongate-bench")
 
@@ -156,9 +156,14 @@ def _last_words(log: Path) -> str:
 
 
 def gateway(
-    place: Place, *, urls: Sequence[str] = (), policy: dict[str, Any] | None = None, settings: dict[str, Any] | None = None
+    place: Place,
+    *,
+    urls: Sequence[str] = (),
+    policy: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
+    checkout: Path = ROOT,
 ) -> Command:
-    """A gateway before its upstream, names unchanged; or before several, each with its prefix."""
+    """The gateway of `checkout` before its upstream, names unchanged; or before several `urls`, each with its prefix."""
     if urls:
         servers: dict[str, Any] = {f"up{n}": {"type": "http", "url": url} for n, url in enumerate(urls)}
         policies: dict[str, Any] = {}
@@ -169,7 +174,7 @@ def gateway(
     config = place.folder / "gateway.json"
     whole = {"mcpServers": servers, "policies": policies, "storage": {"dir": str(place.folder / "state")}, **(settings or {})}
     config.write_text(json.dumps(whole))
-    return python("-m", "gateway", "run", "--http", f"127.0.0.1:{place.port}", "--config", str(config))
+    return python("-m", "gateway", "run", "--http", f"127.0.0.1:{place.port}", "--config", str(config), checkout=checkout)
 
 
 # -- peers -----------------------------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
-"""What must not get worse: targets as ratios, each with slack for a machine that does other things too. Ends with 1 where one fails.
+"""Check ratios that must not get worse, and exit with 1 if one is beyond its limit.
 
-    python -m benchmarks.gate [--calls N] [--rounds N]
+    python -m benchmarks.gate [--calls N] [--rounds N] [--against REV [--most RATIO]]
 
-Rounds are interleaved and figures are processor time of the servers. Not part of the tests: it takes a minute or two, and says
-nothing on a machine that is busy for longer than that. Requests and connections per call (M7) are exact, and gated by the tests.
+Without `--against` the ratios are those to other proxies, each with slack for a machine that does other work too. With it the
+gateway of this checkout is compared with that of revision REV, both in this run (`benchmarks.against`). Rounds are interleaved and
+figures are processor time of the servers. Not part of the tests: it takes a minute or two, and its figures mean nothing on a busy
+machine. Requests and connections per call (M7) are exact, and gated by the tests.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks import against
 from benchmarks.contenders import GATEWAY
 from benchmarks.machine import run_loop, stand_aside
 from benchmarks.measures import MEGABYTE, Plan, by_name, called, cast, rounds
@@ -54,14 +57,27 @@ async def measure(plan: Plan, sheet: Sheet) -> None:
 def main() -> None:
     """Print one line per gate."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--calls", type=int, default=4_000, help="at most so many in a slot, a third of a second long at 4,000")
-    cli.add_argument("--rounds", type=int, default=7)
+    cli.add_argument("--calls", type=int, default=4_000, help="most calls in a slot, which takes a third of a second at 4,000")
+    cli.add_argument("--rounds", type=int, help="rounds of each load; 7, or 21 with --against")
+    cli.add_argument("--against", metavar="REV", help="compare with this revision of the repository")
+    cli.add_argument("--most", type=float, default=against.MOST, help="with --against: the largest accepted ratio")
     options = cli.parse_args()
     sheet = Sheet()
-    stand_aside()
     with tempfile.TemporaryDirectory(prefix="moongate-bench-") as name:
-        run_loop(measure(Plan(Path(name), options.calls, options.rounds), sheet))
-    failed = bool(sheet.failed)
+        folder = Path(name)
+        checkout = against.checked_out(options.against, folder) if options.against else None
+        plan = Plan(folder, options.calls, options.rounds or (7 if checkout is None else 21))
+        stand_aside()
+        run_loop(measure(plan, sheet) if checkout is None else against.measure(plan, sheet, checkout))
+    failed = _print_gates(sheet) if checkout is None else _print_compared(sheet, options.most)
+    for what, why in sheet.failed.items():
+        sys.stderr.write(f"{what}: {why}\n")
+    sys.exit(failed or bool(sheet.failed))
+
+
+def _print_gates(sheet: Sheet) -> bool:
+    """Print one line per gate; returns whether one failed."""
+    failed = False
     for gate in gates():
         value = gate.value(sheet)
         is_kept = value is not None and value <= gate.limit * SLACK
@@ -69,9 +85,15 @@ def main() -> None:
         said = f"{value:8.3f}" if value is not None else "       -"
         most = f"target {gate.limit:.3f}, at most {gate.limit * SLACK:.3f}{'' if is_kept else '  FAILED'}"
         sys.stdout.write(f"{gate.number + ': ' + gate.text:<62}{said}  {most}\n")
-    for what, why in sheet.failed.items():
-        sys.stderr.write(f"{what}: {why}\n")
-    sys.exit(failed)
+    return failed
+
+
+def _print_compared(sheet: Sheet, most: float) -> bool:
+    """Print one line per load; returns whether one failed, or was not measured."""
+    found = against.compared(sheet)
+    for each in found:
+        sys.stdout.write(each.line(most) + "\n")
+    return not found or any(each.median > most for each in found)
 
 
 if __name__ == "__main__":

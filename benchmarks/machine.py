@@ -88,11 +88,13 @@ class Command:
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict[str, str])
+    folder: Path = ROOT
+    """The working directory."""
 
 
-def python(*argv: str) -> Command:
-    """A program of this interpreter, run where this repository is found."""
-    return Command((sys.executable, *argv), {"PYTHONPATH": str(ROOT)})
+def python(*argv: str, checkout: Path = ROOT) -> Command:
+    """A program of this interpreter that imports `gateway` and `benchmarks` from `checkout`."""
+    return Command((sys.executable, *argv), {"PYTHONPATH": str(checkout)}, checkout)
 
 
 @contextlib.contextmanager
@@ -103,7 +105,7 @@ def started(command: Command, *, core: int | None = None, log: Path | None = Non
         child = subprocess.Popen(
             command.argv,
             env={**os.environ, **command.env},
-            cwd=ROOT,
+            cwd=command.folder,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,10 +13,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from benchmarks import measures
-from benchmarks.contenders import UPSTREAM, Contender
+from benchmarks import against, measures
+from benchmarks.contenders import UPSTREAM, Contender, Place, gateway
 from benchmarks.driver import CallFailed, Load, Streams, Wire, close_session, drive, open_session, plain_get, request
-from benchmarks.machine import free_ports, has_ended, python, started
+from benchmarks.machine import ROOT, free_ports, has_ended, python, started
 from benchmarks.report import TARGETS, About, Target, added, page, ratio, tables, verdict
 from benchmarks.sheet import AGAIN, TAKEN, Sheet
 from tests.fakes.running import child, free_port, wait_until_ready
@@ -111,6 +112,26 @@ async def test_a_slot_is_measured_again_while_the_host_takes_it_for_others(
     assert len(sheet.cells[CELL]["direct"]) == 1 and len(sheet.single.get(AGAIN, {}).get(CELL, [])) == slots - 2
     sheet.note(TAKEN, "host", 0.0123)
     assert f"The host took 1.2% of the time of these cores for others during the runs; {slots - 2} slots" in page([sheet], ABOUT)
+
+
+def test_comparison_with_earlier_revision_pairs_rounds_and_fails_above_limit() -> None:
+    now, before = [round_of(cpu) for cpu in (2.0, 11.0, 4.0)], [round_of(cpu) for cpu in (2.0, 10.0, 2.0)]
+    sheet = Sheet(cells={CELL: {"gateway": now, "before": before}})
+    (found,) = against.compared(sheet)
+    assert found.median == 1.1
+    assert "FAILED" in found.line(1.05) and "FAILED" not in found.line(1.1)
+    assert against.compared(Sheet(cells={CELL: {"gateway": [round_of(2.0)]}})) == []
+
+
+def test_earlier_revision_is_read_from_git_and_unknown_revision_named(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("not a git checkout")
+    checkout = against.checked_out("HEAD", tmp_path)
+    gateways = [side.command(Place(tmp_path, 1, 2)) for side in against.sides(checkout, gateway)]
+    assert [command.folder for command in gateways] == [ROOT, checkout]
+    assert (checkout / "gateway" / "__main__.py").is_file() and gateways[1].env["PYTHONPATH"] == str(checkout)
+    with pytest.raises(SystemExit, match="no-such-revision"):
+        against.checked_out("no-such-revision", tmp_path)
 
 
 def test_a_process_that_ended_by_itself_is_no_fault() -> None:
