@@ -1,7 +1,7 @@
 """The argument `attachments` of an agent's tool: what goes to the agent beside the words of its task, as MCP content blocks.
 
-Links to resources of the gateway are read through its gate, in the caller's name; nothing else is ever fetched here, so a web
-address stays an address.
+Links to resources of the gateway are read through its gate, with the caller's rights or, for a link that a workflow's file contains,
+with the file's. Nothing else is ever fetched here, so a web address stays an address.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ async def read_attachments(given: JsonValue, resources: ResourceBox | None, ctx:
 
     Raises:
         AgentError: A block is not what its type says, they are too many or too large, or a link leads nowhere; names the block.
+        PolicyDenied: The API key of the caller has no scope for a linked resource.
         GatewayError: A resource cannot be read.
     """
     blocks: list[JsonMapping] = cast("list[JsonMapping]", given if isinstance(given, list) else [])
@@ -89,7 +90,7 @@ async def _linked(block: JsonMapping, at: str, resources: ResourceBox | None, ct
             return [from_block(block)]
         raise AgentError(f"{at}: {uri[:200]!r} cannot be read for this call; attach its content instead.")
     try:
-        outcome = await resources.read_resource(uri, ctx)
+        outcome = await resources.read_resource(uri, ctx.for_argument("uri", uri))
     except NotFound:
         if is_web:
             return [from_block(block)]  # the model's provider may look at it

@@ -25,7 +25,7 @@ from gateway.sessions.history import HistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.storage.records import Records
 from gateway.tools.base import Complete
-from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, DurablePort
+from gateway.tools.context import CallContext, DurablePort
 from gateway.types.messages import Message
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ class Conversation:
 
     async def resuming(self, ctx: CallContext) -> Complete | None:
         """Make the turn one of a durable task, where the call is in one; its answer, where it was stored before a kill already."""
-        turn = ctx.meta.get(IDEMPOTENCY_KEY)
-        if ctx.durable is None or not isinstance(turn, str):
+        turn = ctx.provenance.step_key
+        if ctx.durable is None or not turn:
             return None
         self._durable, self._turn = ctx.durable, turn
         if self.is_new:

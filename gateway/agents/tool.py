@@ -38,9 +38,6 @@ from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse
 
-DEPTH_KEY = "dev.moongate/agentDepth"
-"""Request `_meta`: how many agents this call is already inside."""
-
 MAX_DEPTH = 5
 """Agents that may call each other; a circle of agents ends here."""
 
@@ -160,8 +157,8 @@ class AgentTool:
             PolicyDenied: The caller has too many sessions.
             StorageError: The session cannot be read.
         """
-        # An agent may use the tools of its file; a link given to another one must not let it read what else is here.
-        resources = None if ctx.meta.get(DEPTH_KEY) else self._shared.resources
+        # An agent's file names tools, not resources: a link in the arguments of another agent must not let it read resources.
+        resources = None if ctx.provenance.agent_depth else self._shared.resources
         attached = await read_attachments(arguments.get("attachments"), resources, ctx)
         messages = [Message("user", [str(arguments["task"]), *attached])]
         session_id = str(arguments.get("session_id") or "")
@@ -203,12 +200,11 @@ class AgentTool:
         Raises:
             AgentError: Agents call each other too deeply.
         """
-        depth = ctx.meta.get(DEPTH_KEY)
-        depth = depth if isinstance(depth, int) else 0
+        depth = ctx.provenance.agent_depth
         if depth >= MAX_DEPTH:
             raise AgentError(f"Agent {self._agent.file.name!r} was not run: {depth} agents are already calling each other.")
         progress = RunProgress(ctx)
-        return progress, dataclasses.replace(ctx, caller=progress, meta={**ctx.meta, DEPTH_KEY: depth + 1})
+        return progress, dataclasses.replace(ctx.inside_agent(), caller=progress)
 
     def _to_complete(self, model: str | None, response: AgentResponse, ctx: CallContext) -> Complete:
         hands_back = isinstance(ctx.caller, RunFollower)

@@ -191,6 +191,24 @@ IDEMPOTENCY_KEY = "dev.moongate/idempotencyKey"
 """Request `_meta` of a call inside a durable task: the same text at every attempt at the same step."""
 
 
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """How a call came about. The gateway sets these facts; a request cannot."""
+
+    caller: Principal | None = None
+    """The caller with the scopes of its key, once the gate has admitted the call; `None` before, and for a key without scopes."""
+    agent_depth: int = 0
+    """How many agents this call runs inside."""
+    named_in_files: frozenset[tuple[str, str]] = frozenset()
+    """Argument names with values that the workflow files around this call contain as constants."""
+    step_key: str = ""
+    """Key of the durable step that this call is; the same at every attempt. Empty outside a durable task."""
+
+
+DIRECT = Provenance()
+"""Provenance of a call that a client made."""
+
+
 class CallClock:
     """The deadline of one call. Waiting for a person stops it; the gate has `scope` around the work."""
 
@@ -307,6 +325,8 @@ class CallContext:
     """Least severe log level the caller wants to receive; `None` means no logs."""
     late_clock: LateClock | None = None
     """Of a call that was begun without a task; `None` elsewhere."""
+    provenance: Provenance = DIRECT
+    """How this call came about."""
 
     def __post_init__(self) -> None:
         # Python (3.11) keeps the names of such a dict apart and finds nothing at once in copies of it; a plain one has its own.
@@ -320,10 +340,12 @@ class CallContext:
     def child(self, run_tools: list[Tool] | None = None, invocation: object = None) -> CallContext:
         """A context for a call made *inside* this one: same caller, its own input round, no progress of its own.
 
-        The call of an agent's run has the run's live list and what its middleware sees.
+        The call of an agent's run has the run's live list and what its middleware sees. The caller's idempotency key names the outer
+        call, so it is left out.
         """
         return dataclasses.replace(
             self,
+            meta={key: value for key, value in self.meta.items() if key != IDEMPOTENCY_KEY},
             input_responses=None,
             request_state=None,
             run_tools=self.run_tools if run_tools is None else run_tools,
@@ -348,8 +370,44 @@ class CallContext:
         return _with_facts(facts)
 
     def let_in(self) -> CallContext:
-        """This call behind the gate: what it leads to is not measured by the scopes of the caller's key again."""
-        return dataclasses.replace(self, principal=self.principal.unscoped())
+        """This call behind the gate: the file of an agent or workflow decides what it may use, not the scopes of the caller's key."""
+        return self._from(self.principal.unscoped(), caller=self.on_behalf_of)
+
+    @property
+    def on_behalf_of(self) -> Principal:
+        """The caller with the scopes of its key. A nested call never widens them."""
+        return self.provenance.caller or self.principal
+
+    def as_caller(self) -> CallContext:
+        """The context with which something that the caller named is judged: the caller's own rights."""
+        return self if self.provenance.caller is None else self._from(self.on_behalf_of, caller=None)
+
+    def for_argument(self, name: str, value: str) -> CallContext:
+        """The context with which `value`, found under `name` in this call's arguments, is read or run.
+
+        The rights are those of whoever named it: an agent's file for what its model names, a workflow's file for a constant of that
+        file, and the caller for everything else.
+        """
+        came = self.provenance
+        return self if came.agent_depth or (name, value) in came.named_in_files else self.as_caller()
+
+    def inside_agent(self) -> CallContext:
+        """This call as the run of an agent."""
+        came = dataclasses.replace(self.provenance, agent_depth=self.provenance.agent_depth + 1)
+        return dataclasses.replace(self, provenance=came)
+
+    def named_in_file(self, constants: frozenset[tuple[str, str]]) -> CallContext:
+        """This call with constants of a workflow's file, each with the name of its argument."""
+        came = self.provenance
+        return dataclasses.replace(self, provenance=dataclasses.replace(came, named_in_files=came.named_in_files | constants))
+
+    def as_step(self, durable: DurablePort | None, key: str) -> CallContext:
+        """This call as the step `key` of a durable task; servers get the key as an idempotency key."""
+        came = dataclasses.replace(self.provenance, step_key=key)
+        return dataclasses.replace(self, durable=durable, provenance=came, meta={**self.meta, IDEMPOTENCY_KEY: key})
+
+    def _from(self, principal: Principal, *, caller: Principal | None) -> CallContext:
+        return dataclasses.replace(self, principal=principal, provenance=dataclasses.replace(self.provenance, caller=caller))
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress to the caller; `progress` must grow from call to call."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
@@ -10,7 +9,7 @@ from typing import cast
 
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool, ToolOutcome
-from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, DurablePort
+from gateway.tools.context import CallContext, DurablePort
 
 FOLLOWED_TASK = "task"
 """Name under which a tool that `keeps_tasks` keeps the create answer of a server's own task (`DurablePort.keep`)."""
@@ -48,7 +47,7 @@ async def record_call(
 
     async def work(key: str) -> JsonValue:
         inner = durable.scoped(key.rpartition("/")[2]) if records_itself or follows else None
-        return _to_json(await settle(dataclasses.replace(ctx, durable=inner, meta={**ctx.meta, IDEMPOTENCY_KEY: key})))
+        return _to_json(await settle(ctx.as_step(inner, key)))
 
     return _from_json(cast("JsonObject", await durable.step(f"{exposed_name}:{digest}", work, repeatable=repeatable)))
 

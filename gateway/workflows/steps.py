@@ -25,7 +25,7 @@ from gateway.workflows.context import WorkflowContext
 from gateway.workflows.definition import AgentStep, AskStep, PythonStep, ToolStep, WorkflowStep, object_schema
 from gateway.workflows.executor import Executor, handler, response_handler
 from gateway.workflows.runner import START_SOURCE
-from gateway.workflows.templates import Template, fill
+from gateway.workflows.templates import Template, constants, fill
 
 INPUT_KEY = "input"
 """Shared-state key of the run's arguments; outputs are under `output:<id>`."""
@@ -112,11 +112,12 @@ class CallTool(StepExecutor):
         super().__init__(id, names)
         self._step = step
         self._tool = tool
+        self._constants = constants(step.arguments)
 
     async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
         """One call."""
         arguments = cast("JsonObject", fill(self._step.arguments, scope))
-        result = await invoke(self._tool, arguments, call)
+        result = await invoke(self._tool, arguments, call.named_in_file(self._constants))
         if self._step.output is not None:
             return demand_fields(result, self._step.output)
         return value_of(result), result

@@ -108,6 +108,12 @@ def texts(value: JsonValue) -> Iterator[tuple[tuple[str | int, ...], str]]:
             yield from (((index, *path), text) for path, text in texts(item))
 
 
+def constants(value: JsonValue) -> frozenset[tuple[str, str]]:
+    """All texts of a JSON value that contain no reference, each with the key that it stands under; items of lists have no key."""
+    found = ((path[-1], text) for path, text in texts(value) if path and not Template.parse(text).references)
+    return frozenset((key, text) for key, text in found if isinstance(key, str))
+
+
 def fill(value: JsonValue, scope: JsonMapping) -> JsonValue:
     """A JSON value with every template in its strings filled in; keys stay as they are."""
     if isinstance(value, str):

@@ -22,6 +22,7 @@ from gateway.workflows.asking import run_to_end
 from gateway.workflows.definition import object_schema
 from gateway.workflows.events import WorkflowEvent
 from gateway.workflows.plan import WorkflowPlan
+from gateway.workflows.templates import constants
 from gateway.workflows.typed import MESSAGE, MESSAGE_SCHEMA, input_schema_of, message_of, output_schema_of, text_of, to_result
 from gateway.workflows.workflow import Workflow
 
@@ -48,6 +49,7 @@ class WorkflowTool:
         self._forms = forms
         self._plan = plan
         self._toolbox = toolbox
+        self._constants = constants({name: schema.get("default") for name, schema in plan.file.input.items()})
         self._one_by_one = anyio.CapacityLimiter(1) if isinstance(plan.code, Workflow) else None
         self.definition = define(plan)
 
@@ -62,7 +64,7 @@ class WorkflowTool:
         filled = {name: schema["default"] for name, schema in file.input.items() if "default" in schema}
         filled.update(arguments)
         narrator = _Narrator(ctx.caller)
-        ctx = dataclasses.replace(ctx, caller=narrator)
+        ctx = dataclasses.replace(ctx.named_in_file(self._constants), caller=narrator)
         workflow = await self._plan.build(await self._find_tools())
         message: Any = self._plan.prompt(filled) if file.team is not None else filled
         if self._plan.code is not None:

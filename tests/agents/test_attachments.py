@@ -15,7 +15,6 @@ import pytest
 from gateway import CallContext, FunctionTool
 from gateway.agents.attachments import MAX_ATTACHED_BYTES, MAX_ATTACHMENTS
 from gateway.agents.source import AgentSource
-from gateway.agents.tool import DEPTH_KEY
 from gateway.chat.resolve import ModelResolver
 from gateway.config.agents import AgentSettings
 from gateway.errors import AgentError, NotFound
@@ -118,7 +117,7 @@ async def test_an_agent_cannot_have_another_one_read_what_it_may_not(tmp_path: P
     agent_file(tmp_path)
     await server.play({"text": "seen"})
     house = House(**{"notes+note://7": {"mimeType": "text/plain", "text": "the seventh"}})
-    inside = CallContext(meta={DEPTH_KEY: 1})
+    inside = CallContext().inside_agent()
     async with source_of(tmp_path, server, house) as source:
         with pytest.raises(AgentError, match="attach its content"):
             await call(source, inside, attachments=[{"type": "resource_link", "uri": "notes+note://7"}])

@@ -15,7 +15,7 @@ import pytest
 from gateway import CallContext, FunctionTool
 from gateway.agents.answers import RESULT_META_KEY
 from gateway.agents.source import AgentSource
-from gateway.agents.tool import DEPTH_KEY, MAX_DEPTH
+from gateway.agents.tool import MAX_DEPTH
 from gateway.chat.resolve import ModelResolver
 from gateway.errors import AgentError, ModelError
 from gateway.tools.base import Complete, Tool
@@ -183,11 +183,19 @@ async def test_a_client_with_a_model_answers_where_no_endpoint_is_set(tmp_path: 
     assert params["messages"] == [{"role": "user", "content": {"type": "text", "text": "say hello"}}]
 
 
+def inside(agents: int) -> CallContext:
+    """The context of a call inside this many agents."""
+    ctx = CallContext()
+    for _ in range(agents):
+        ctx = ctx.inside_agent()
+    return ctx
+
+
 async def test_agents_call_each_other_only_so_deep(tmp_path: Path) -> None:
     agent_file(tmp_path)
     async with source_of(tmp_path, {}) as source:
         with pytest.raises(AgentError, match="already calling each other"):
-            await call(source, ctx=CallContext(meta={DEPTH_KEY: MAX_DEPTH}))
+            await call(source, ctx=inside(MAX_DEPTH))
 
 
 async def test_tools_of_a_run_learn_how_deep_they_are(tmp_path: Path, server: ScriptedServer) -> None:
@@ -195,13 +203,13 @@ async def test_tools_of_a_run_learn_how_deep_they_are(tmp_path: Path, server: Sc
 
     async def look(ctx: CallContext) -> str:
         """Looks at its context."""
-        depths.append(ctx.meta[DEPTH_KEY])
+        depths.append(ctx.provenance.agent_depth)
         return "seen"
 
     agent_file(tmp_path, tools="[function/look]")
     await server.play({"tool_calls": [{"name": "look"}]}, {"text": "ok"})
     async with source_of(tmp_path, endpoint(server), Tools(FunctionTool(look))) as source:
-        await call(source, ctx=CallContext(meta={DEPTH_KEY: 2}))
+        await call(source, ctx=inside(2))
     assert depths == [3]
 
 

@@ -1,0 +1,170 @@
+"""Attack 19, what a caller names: it is read with the caller's rights, also where an agent or a workflow reads it for the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway.auth.keys import KeyStore
+from tests.fakes.inside import raw_inside
+from tests.fakes.openai_server import ScriptedServer, openai_server
+from tests.fakes.running import gateway_http
+from tests.interaction.wire import Era, HttpWire, over_http
+
+pytestmark = [pytest.mark.attack(19), pytest.mark.timeout(60)]
+ERAS: tuple[Era, ...] = ("legacy", "modern")
+PAGES = {"page://open": "the open page", "page://shut": "the shut page"}
+DOCS: dict[str, Any] = {
+    "resources": [{"uri": uri, "name": uri} for uri in PAGES],
+    "reads": {uri: {"contents": [{"uri": uri, "text": text}]} for uri, text in PAGES.items()},
+}
+CLERK = "---\nname: clerk\ndescription: Reads what it is given.\nmodel: openai-chat:scripted\n---\nRead.\n"
+BOSS = "---\nname: boss\ndescription: Lets the clerk work.\nmodel: openai-chat:boss\ntools: [agent/clerk]\n---\nDelegate.\n"
+FLOW = """\
+name: {name}
+description: Gives the clerk a page.
+input: {{links: {{type: array, items: {{type: object}}, default: []}}, page: {{type: string, default: ""}}{more}}}
+executors:
+  one: {step}
+start: one
+output: one
+"""
+LINK = '{type: resource_link, uri: "docs+page://shut"}'
+FALLBACK = f", fallback: {{type: array, items: {{type: object}}, default: [{LINK}]}}"
+FLOWS = {
+    "given": '{tool: agent/clerk, arguments: {task: go, attachments: "{{links}}"}}',
+    "fixed": f"{{tool: agent/clerk, arguments: {{task: go, attachments: [{LINK}]}}}}",
+    "mixed": '{tool: agent/clerk, arguments: {task: go, attachments: [{type: resource_link, uri: "docs+page://{{page}}"}]}}',
+    "default": '{tool: agent/clerk, arguments: {task: go, attachments: "{{fallback}}"}}',
+    "outer": f"{{workflow: given, arguments: {{links: [{LINK}]}}}}",
+    "passed": '{workflow: given, arguments: {links: "{{links}}"}}',
+    "beside": '{tool: agent/clerk, arguments: {task: "docs+page://shut", attachments: "{{links}}"}}',
+}
+SCOPES: dict[str, tuple[str, ...]] = {
+    "clerk": ("agent/clerk", "agent/boss", "workflow"),
+    "reader": ("agent/clerk", "agent/boss", "workflow", "resources:docs/page://open"),
+    "all": ("*",),
+}
+
+
+@dataclass(frozen=True)
+class House:
+    url: str
+    keys: dict[str, str]
+    model: ScriptedServer
+
+    async def shown(self) -> str:
+        """Everything that any model was sent."""
+        return str(await self.model.requests())
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+    folder = tmp_path_factory.mktemp("named")
+    (folder / "clerk.agent.md").write_text(CLERK)
+    (folder / "boss.agent.md").write_text(BOSS)
+    for name, step in FLOWS.items():
+        (folder / f"{name}.workflow.yaml").write_text(FLOW.format(name=name, step=step, more=FALLBACK if name == "default" else ""))
+    store = KeyStore(folder / "gateway-state" / "keys.json")
+    keys = {name: store.add(name, scopes=scopes).token for name, scopes in SCOPES.items()}
+    with ExitStack() as stack:
+        model = stack.enter_context(openai_server())
+        docs = stack.enter_context(raw_inside(DOCS))
+        config = {"mcpServers": {"docs": {"type": "http", "url": docs}}, "expose": {"agents": ["."]}}
+        env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}
+        yield House(stack.enter_context(gateway_http(folder, config, env=env)), keys, model)
+
+
+def link(uri: str) -> list[dict[str, Any]]:
+    return [{"type": "resource_link", "uri": uri, "name": "page"}]
+
+
+async def result_of(wire: HttpWire, tool: str, arguments: dict[str, Any], *, as_task: bool) -> dict[str, Any]:
+    """What a call came to, awaited where it is a task."""
+    asked: dict[str, Any] = {"task": {}} if as_task and wire.era == "legacy" else {}
+    made = (await wire.send("tools/call", name=tool, arguments=arguments, **asked))["result"]
+    if not as_task:
+        return made
+    task_id = made["task"]["taskId"] if wire.era == "legacy" else made["taskId"]
+    with anyio.fail_after(20):
+        while (state := (await wire.send("tasks/get", taskId=task_id))["result"])["status"] == "working":
+            await anyio.sleep(0.02)
+    return (await wire.send("tasks/result", taskId=task_id))["result"] if wire.era == "legacy" else state["result"]
+
+
+@pytest.mark.parametrize("as_task", [False, True], ids=["call", "task"])
+@pytest.mark.parametrize("era", ERAS)
+async def test_attachment_link_is_read_with_callers_scopes(house: House, era: Era, as_task: bool) -> None:
+    for key, uri, is_read in (
+        ("clerk", "docs+page://shut", False),
+        ("clerk", "moongate://status", False),
+        ("clerk", "agent://boss", False),
+        ("reader", "docs+page://shut", False),
+        ("reader", "docs+page://open", True),
+        ("all", "docs+page://shut", True),
+    ):
+        await house.model.play({"text": "read"})
+        async with over_http(house.url, era, token=house.keys[key], tasks=as_task) as wire:
+            result = await result_of(wire, "agent__clerk", {"task": "go", "attachments": link(uri)}, as_task=as_task)
+        shown = await house.shown()
+        assert bool(result.get("isError")) != is_read, (key, uri, result)
+        assert is_read or (shown == "[]" and "no scope for resource" in result["content"][0]["text"]), (key, uri, result)
+        assert not is_read or PAGES[uri.removeprefix("docs+")] in shown
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("flow", ["given", "passed"])
+async def test_link_in_workflow_input_is_read_with_callers_scopes(house: House, era: Era, flow: str) -> None:
+    for key, uri, is_read in (("clerk", "page://shut", False), ("reader", "page://shut", False), ("reader", "page://open", True)):
+        await house.model.play({"text": "read"})
+        async with over_http(house.url, era, token=house.keys[key], tasks=False) as wire:
+            result = (await wire.send("tools/call", name=f"workflow__{flow}", arguments={"links": link(f"docs+{uri}")}))["result"]
+        assert bool(result.get("isError")) != is_read, (key, uri, result)
+        assert (PAGES[uri] in await house.shown()) == is_read
+
+
+async def test_uri_with_callers_part_is_read_with_callers_scopes(house: House) -> None:
+    for page, is_read in (("shut", False), ("open", True)):
+        await house.model.play({"text": "read"})
+        async with over_http(house.url, "modern", token=house.keys["reader"], tasks=False) as wire:
+            result = (await wire.send("tools/call", name="workflow__mixed", arguments={"page": page}))["result"]
+        assert bool(result.get("isError")) != is_read, result
+        assert (PAGES[f"page://{page}"] in await house.shown()) == is_read
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("flow", ["fixed", "default", "outer"])
+async def test_link_in_workflow_file_is_read_with_files_rights(house: House, era: Era, flow: str) -> None:
+    await house.model.play({"text": "read"})
+    async with over_http(house.url, era, token=house.keys["clerk"], tasks=False) as wire:
+        result = (await wire.send("tools/call", name=f"workflow__{flow}", arguments={}))["result"]
+    assert not result.get("isError"), result
+    assert PAGES["page://shut"] in await house.shown()
+
+
+async def test_text_of_workflow_file_beside_links_grants_no_link(house: House) -> None:
+    await house.model.play({"text": "read"})
+    async with over_http(house.url, "modern", token=house.keys["clerk"], tasks=False) as wire:
+        result = (await wire.send("tools/call", name="workflow__beside", arguments={"links": link("docs+page://shut")}))["result"]
+    assert result["isError"], result
+    assert PAGES["page://shut"] not in await house.shown()
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_agent_inside_agent_reads_no_links(house: House, era: Era) -> None:
+    """Not even with a key for everything: the boss's model named the link, and the boss's file names no resource."""
+    call = {"name": "agent__clerk", "arguments": {"task": "go", "attachments": link("docs+page://shut")}}
+    await house.model.play(
+        {"when": {"model": "boss", "last_role": "user"}, "tool_calls": [call]},
+        {"when": {"model": "boss", "last_role": "tool"}, "text": "It said: {last_tool}"},
+        {"when": {"model": "scripted"}, "text": "read"},
+    )
+    async with over_http(house.url, era, token=house.keys["all"], tasks=False) as wire:
+        result = (await wire.send("tools/call", name="agent__boss", arguments={"task": "go"}))["result"]
+    assert "attach its content" in result["content"][0]["text"]
+    assert PAGES["page://shut"] not in await house.shown()
