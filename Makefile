@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 # One test process more than there are processors: tests wait for the gateways and servers they start.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: setup run test long-way check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept fuzz-parts faults faults-report soak postgres clean
+.PHONY: setup run test long-way check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks fuzz-parts faults faults-report soak postgres clean
 
 setup: $(STAMP)
 
@@ -22,7 +22,7 @@ run: $(STAMP)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash config/servers/run.sh $(ARGS)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not interop and not conformance and not browser and not faults and not soak" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not interop and not conformance and not browser and not faults and not soak and not attacks" $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
@@ -52,7 +52,7 @@ faults: fuzz-parts
 	@$(BIN)/python -m pytest -q -p tests.faults.report -m faults $(ARGS)
 
 faults-report: fuzz-parts
-	@$(BIN)/python -m pytest -q -p tests.faults.report --faults-page -m "not interop and not conformance and not browser and not soak" $(ARGS)
+	@$(BIN)/python -m pytest -q -p tests.faults.report --faults-page -m "not interop and not conformance and not browser and not soak and not attacks" $(ARGS)
 
 soak: $(STAMP)
 	@$(BIN)/python -m pytest -q -s -m soak $(ARGS)
@@ -89,6 +89,10 @@ conformance: $(STAMP)
 accept: $(STAMP)
 	@bash tests/accept/setup.sh
 	@$(BIN)/python -m pytest -q -n auto -m "interop or browser" $(ARGS)
+
+attacks: $(STAMP)
+	@bash tests/attacks/setup.sh
+	@$(BIN)/python -m pytest -q -m attacks tests/attacks $(ARGS)
 
 postgres: $(STAMP)
 	@$(BIN)/python -m pytest -q -m postgres $(ARGS)

@@ -88,6 +88,17 @@ def insufficient_scope(wanted: str, verdict: Reject) -> tuple[JsonObject, dict[s
     return {"error": "insufficient_scope", "message": verdict.reason}, {"WWW-Authenticate": challenge}
 
 
+def _unauthorized(*, has_credentials: bool) -> tuple[JsonObject, dict[str, str]]:
+    """Content and headers of the refusal (401) of a request without a key, or with a key that is unknown, expired or revoked
+    (RFC 6750, 3.1: only the latter names an error)."""
+    challenge = 'Bearer realm="moongate"'
+    if not has_credentials:
+        message = "Send `Authorization: Bearer <API key>`; make one with `moongate keys add NAME`."
+        return {"error": "unauthorized", "message": message}, {"WWW-Authenticate": challenge}
+    message = "The API key is unknown, expired or revoked. `moongate keys list` shows the keys; `moongate keys add NAME` makes one."
+    return {"error": "invalid_token", "message": message}, {"WWW-Authenticate": f'{challenge}, error="invalid_token"'}
+
+
 class KeyGate:
     """Outermost ASGI middleware: checks Host and Origin, verifies the API key, leaves the principal in the scope."""
 
@@ -132,15 +143,16 @@ class KeyGate:
         if refusal is not None:
             await refusal(scope, receive, send)
             return
+        authorization = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         try:
-            principal = self._principal(next((value for name, value in scope["headers"] if name == b"authorization"), b""))
+            principal = self._principal(authorization)
         except StorageError:
             logger.exception("API keys cannot be read; refusing every request")
             await json_answer({"error": "the gateway cannot read its API keys"}, 503)(scope, receive, send)
             return
         if principal is None:
-            body = {"error": "unauthorized", "message": "Send `Authorization: Bearer <API key>`; make one with `moongate keys add NAME`."}
-            await json_answer(body, 401, {"WWW-Authenticate": 'Bearer realm="moongate"'})(scope, receive, send)
+            content, challenge = _unauthorized(has_credentials=bool(authorization))
+            await json_answer(content, 401, challenge)(scope, receive, send)
             return
         if principal.scopes is not None and not self._is_judged(scope["path"]):
             verdict = judge_scope(principal.scopes, "resources", OWN_SOURCE, STATUS_URI)

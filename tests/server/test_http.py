@@ -84,11 +84,17 @@ def test_with_keys_nobody_enters_without_one_and_revoking_the_last_one_keeps_it_
         token = next(value for value in made.values() if isinstance(value, str) and value.startswith("gk_"))
         bearer = {"authorization": f"Bearer {token}"}
 
+        def challenge(**headers: str) -> str:
+            refused = httpx2.post(url, headers={**ACCEPT, **headers}, json=hello("2025-11-25"))
+            return refused.headers["www-authenticate"]
+
         def status(**headers: str) -> int:
             return httpx2.post(url, headers={**ACCEPT, **headers}, json=hello("2025-11-25")).status_code
 
         assert status() == 401
         assert status(authorization="Bearer gk_wrong_key") == 401
+        assert challenge() == 'Bearer realm="moongate"'
+        assert challenge(authorization="Bearer gk_wrong_key") == 'Bearer realm="moongate", error="invalid_token"'
         assert status(**bearer) == 200
         assert httpx2.get(url.replace("/mcp", "/status.json")).status_code == 401
         for method, wanted in {"GET": 200, "HEAD": 200, "POST": 405, "OPTIONS": 405}.items():
