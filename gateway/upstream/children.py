@@ -23,6 +23,7 @@ import anyio
 import anyio.abc
 
 from gateway.errors import UpstreamUnavailable
+from gateway.processes import seal_descriptors
 from gateway.upstream.hop import MAX_HOPS
 
 logger = logging.getLogger(__name__)
@@ -178,7 +179,11 @@ class ChildProcesses:
         """Start the watching shell, or another one after it was killed, and tell it of every group."""
         try:
             # In a session of its own, so that what kills the gateway's group does not kill it too.
-            self._watch = await anyio.open_process(["/bin/sh", "-c", _WATCH], stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
+            env = {"PATH": os.environ.get("PATH", os.defpath)}
+            seal_descriptors()
+            self._watch = await anyio.open_process(
+                ["/bin/sh", "-c", _WATCH], stdout=DEVNULL, stderr=DEVNULL, env=env, start_new_session=True
+            )
             assert self._watch.stdin is not None
             await self._watch.stdin.send("".join(f"+ {group}\n" for group in sorted(self._groups)).encode())
         except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:

@@ -18,6 +18,7 @@ import anyio
 
 from gateway.config.models import StdioServer
 from gateway.errors import UpstreamUnavailable
+from gateway.processes import seal_descriptors
 from gateway.sdk import load
 from gateway.upstream.children import ChildProcesses
 from gateway.upstream.link import Link
@@ -63,6 +64,7 @@ async def open_stdio(
     how: dict[str, Any] = {"env": env, "cwd": entry.cwd, "start_new_session": True}
     if children is not None:
         await children.watch()
+    seal_descriptors()
     try:
         transport, pipe = await asyncio.get_running_loop().subprocess_exec(
             lambda: Pipe(server, log, max_line_bytes), entry.command, *entry.args, **how

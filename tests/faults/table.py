@@ -113,4 +113,5 @@ ATTACKS: dict[int, Row] = {
     33: Row("state that runs code when it is loaded", "JSON only; unknown classes are never made"),
     34: Row("packages that change under one name", "`doctor` and `lock` name a server started from `…@latest` or no version"),
     35: Row("calls that go in circles", "refused by depth and by where they have been"),
+    36: Row("files and sockets that the gateway's parent left open", "no program that the gateway starts inherits one"),
 }

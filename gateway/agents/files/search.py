@@ -13,6 +13,7 @@ from typing import cast
 import anyio
 
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.processes import seal_descriptors
 
 MAX_PATTERN_CHARS = 256
 """Longest expression (requirements FA4)."""
@@ -110,6 +111,7 @@ async def search_texts(pattern: str, files: Sequence[tuple[str, str]], *, timeou
     check_pattern(pattern)
     request = json.dumps({"pattern": pattern, "files": files, "maxBytes": MAX_FOUND_BYTES}).encode()
     with anyio.move_on_after(timeout_seconds):
+        seal_descriptors()
         done = await anyio.run_process([sys.executable, "-I", "-S", str(_SCANNER)], input=request, check=False)
         if done.returncode != 0:
             raise ValueError("the search ended unexpectedly; use a simpler pattern")

@@ -24,6 +24,7 @@ import anyio.to_thread
 from anyio.abc import ByteReceiveStream, Process
 
 from gateway.errors import SkillError
+from gateway.processes import seal_descriptors
 
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache", "/etc/localtime")
 """Read and executed by every program; the rest of `/etc` is nobody's business."""
@@ -159,6 +160,7 @@ class Sandbox:
             stack.callback(os.close, read_end)
             try:
                 command = self._command(job, folder, write_end, as_nobody)
+                seal_descriptors()
                 process = await anyio.open_process(
                     command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd=folder, env={}, start_new_session=True, pass_fds=(write_end,)
                 )
