@@ -461,7 +461,7 @@ class Gateway:
         await serve_stdio(self._server)
 
     def _agui(self, settings: HttpSettings) -> list[Route]:
-        return [self._server.agui_route(self._local, max_request_bytes=settings.max_request_bytes)] if settings.agui else []
+        return [self._server.agui_route(self._local)] if settings.agui else []
 
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None]) -> None:
         """Serve over HTTP until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint URL once it listens.

@@ -57,22 +57,16 @@ class Conversations(Protocol):
 class AguiRoute:
     """Serves the runs of every agent."""
 
-    def __init__(
-        self, catalog: Catalog, agents: Conversations, parked: ParkedCalls, *, ask_timeout_seconds: float, max_request_bytes: int
-    ) -> None:
+    def __init__(self, catalog: Catalog, agents: Conversations, parked: ParkedCalls, *, ask_timeout_seconds: float) -> None:
         self._catalog = catalog
         self._agents = agents
         self._parked = parked
         self._ask_timeout_seconds = ask_timeout_seconds
-        self._max_request_bytes = max_request_bytes
 
     async def serve(self, request: Request) -> Response:
         """Answer one request; its path names the agent."""
-        body = await self._body(request)
-        if body is None:
-            return _refusal(413, f"The request is larger than {self._max_request_bytes} bytes (`server.http.maxRequestBytes`).")
         try:
-            wanted = RunAgentInput.model_validate_json(body)
+            wanted = RunAgentInput.model_validate_json(await request.body())
         except ValidationError as error:
             return _refusal(400, f"The body is no RunAgentInput: {_problem(error)}")
         name = str(request.path_params["agent"])
@@ -100,14 +94,6 @@ class AguiRoute:
             ask_timeout_seconds=self._ask_timeout_seconds,
         )
         return _RunResponse(self._parked, guarded[0].running(work), {"task": last_text(messages) or "(continue)"}, ctx, wanted)
-
-    async def _body(self, request: Request) -> bytes | None:
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > self._max_request_bytes:
-                return None
-        return bytes(body)
 
 
 class _RunResponse(Response):

@@ -206,7 +206,7 @@ class GatewayServer:
             except StorageError as error:
                 logger.warning("It is not known whose API keys are revoked: %s", error)
 
-    def agui_route(self, agents: Conversations, *, max_request_bytes: int) -> Route:
+    def agui_route(self, agents: Conversations) -> Route:
         """The route of AG-UI applications; it parks calls as this server does."""
         from starlette.routing import Route
 
@@ -216,8 +216,7 @@ class GatewayServer:
             """Brings the protocol's package along with the first request."""
             if not made:
                 agui = await anyio.to_thread.run_sync(import_module, "gateway.server.agui")
-                limits = {"ask_timeout_seconds": self._ask_timeout_seconds, "max_request_bytes": max_request_bytes}
-                made.append(agui.AguiRoute(self.catalog, agents, self._parked, **limits))
+                made.append(agui.AguiRoute(self.catalog, agents, self._parked, ask_timeout_seconds=self._ask_timeout_seconds))
             return await made[0].serve(request)
 
         return Route(AGUI_PATH + "{agent}", serve, methods=["POST"])

@@ -20,8 +20,15 @@ from pydantic_core import to_json
 
 from gateway.auth.principal import LOCAL
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.protocol import CLIENT_CAPABILITIES_META_KEY, LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY
+from gateway.protocol import (
+    CLIENT_CAPABILITIES_META_KEY,
+    LATEST_MODERN_VERSION,
+    MODERN_PROTOCOL_VERSIONS,
+    PARSE_ERROR,
+    PROTOCOL_VERSION_META_KEY,
+)
 from gateway.sdk import load
+from gateway.server.bodies import NOT_UTF8, is_utf8_text
 from gateway.server.build import GatewayServer
 from gateway.server.direct import Begun, DirectPath
 from gateway.server.envelopes import Envelopes, decoded
@@ -67,8 +74,11 @@ class Conversation:
         self._over = anyio.Event()
 
     async def take(self, line: bytes) -> None:
-        """Answer a line, or hand it to the SDK."""
+        """Answer a line, or hand it to the SDK. A line that is not UTF-8 is answered with a parse error."""
         message = decoded(line)
+        if message is None and not is_utf8_text(line):
+            await self._write(_PARSE_ERROR)
+            return
         if message is not None and self._mixes and not is_traced() and await self._takes(message, line):
             return
         await self._pass_on(message, line)
@@ -172,7 +182,7 @@ class Conversation:
             elif not self._is_open:
                 self._is_open = message is None or _is_request(message)
                 self._mixes = not self._is_open or (message is not None and _opens_modern(message))
-            await lines.send(line.decode(errors="replace"))
+            await lines.send(line.decode())
 
     async def _start(self) -> MemoryObjectSendStream[str]:
         sdk = await self._server.load_sdk()
@@ -198,6 +208,9 @@ class Conversation:
             self._opening = ""
             return
         await self._write(line)
+
+
+_PARSE_ERROR = to_json({"jsonrpc": "2.0", "id": None, "error": {"code": PARSE_ERROR, "message": NOT_UTF8}}) + b"\n"
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:

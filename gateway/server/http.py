@@ -8,7 +8,7 @@ every source has settled. Other rooms may add routes (`console`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,10 @@ from gateway.errors import ConfigError, StorageError
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.scopes import OWN_SOURCE, judge_scope
-from gateway.server.answers import json_answer, text_answer
+from gateway.protocol import PARSE_ERROR
+from gateway.server.answers import Refusal, json_answer, text_answer
 from gateway.server.asked import Asked
+from gateway.server.bodies import has_foreign_charset, too_large
 from gateway.server.build import AGUI_PATH, GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.direct import Begun, DirectPath, Takes
@@ -107,21 +109,23 @@ class KeyGate:
         app: ASGIApp,
         keys: KeyStore,
         places: Places,
+        settings: HttpSettings,
         *,
         requires_key: bool,
-        judged: Sequence[str] = (),
         direct: DirectPath | None = None,
     ) -> None:
         """`requires_key` holds even when the last key is revoked while the gateway runs: then nobody gets in.
 
-        At the paths `judged`, and below those that end in a slash, a caller's scopes are judged by what is asked for there; all other
-        pages show the whole gateway. `direct` is the direct path that `app` begins with, if it does.
+        `direct` is the direct path that `app` begins with, if it does.
         """
         self._app = app
-        self._judged = tuple(judged)
+        self._path = settings.path
+        self._judged = settings.path, AGUI_PATH
+        """At these paths, and below those that end in a slash, scopes are judged by what a request names; other pages show everything."""
         self._direct = direct
         self._keys = keys
         self._requires_key = requires_key
+        self._max_request_bytes = settings.max_request_bytes
         self._places = places
         self._known: set[tuple[bytes | None, bytes | None]] = set()
 
@@ -130,38 +134,46 @@ class KeyGate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        if b"transfer-encoding" in headers and b"content-length" in headers:
+        judged = self.judge(Head(scope))
+        if isinstance(judged, Principal):
+            scope[PRINCIPAL_SCOPE_KEY] = judged
+        elif judged is not None:
+            await judged(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def judge(self, head: Head) -> Principal | ASGIApp | None:
+        """The caller of a request, by its head alone, or the refusal to send; `None` for a page that is open to everybody."""
+        fields = head.fields
+        if b"transfer-encoding" in fields and b"content-length" in fields:
             # A proxy before us may have cut it elsewhere (RFC 9112, 6.3).
-            ambiguous = {"error": "Send Content-Length or Transfer-Encoding, not both"}
-            await json_answer(ambiguous, 400, {"Connection": "close"})(scope, receive, send)
-            return
-        if scope["path"] in OPEN_PATHS:
-            await self._app(scope, receive, send)
-            return
-        refusal = self._refusal(scope, headers)
+            return json_answer({"error": "Send Content-Length or Transfer-Encoding, not both"}, 400, {"Connection": "close"})
+        if head.path in OPEN_PATHS:
+            return None
+        refusal = self._refusal(head)
         if refusal is not None:
-            await refusal(scope, receive, send)
-            return
-        authorization = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+            return refusal
+        authorization = next((value for name, value in head.headers if name == b"authorization"), b"")
         try:
             principal = self._principal(authorization)
         except StorageError:
             logger.exception("API keys cannot be read; refusing every request")
-            await json_answer({"error": "the gateway cannot read its API keys"}, 503)(scope, receive, send)
-            return
+            return json_answer({"error": "the gateway cannot read its API keys"}, 503)
         if principal is None:
             content, challenge = _unauthorized(has_credentials=bool(authorization))
-            await json_answer(content, 401, challenge)(scope, receive, send)
-            return
-        if principal.scopes is not None and not self._is_judged(scope["path"]):
+            return json_answer(content, 401, challenge)
+        if principal.scopes is not None and not self._is_judged(head.path):
             verdict = judge_scope(principal.scopes, "resources", OWN_SOURCE, STATUS_URI)
             if isinstance(verdict, Reject):
                 content, challenge = insufficient_scope(f"resources:{OWN_SOURCE}/{STATUS_URI}", verdict)
-                await json_answer(content, 403, challenge)(scope, receive, send)
-                return
-        scope[PRINCIPAL_SCOPE_KEY] = principal
-        await self._app(scope, receive, send)
+                return json_answer(content, 403, challenge)
+        is_rpc = head.path == self._path
+        if has_foreign_charset(fields.get(b"content-type", b"")):
+            text = "The request body must be UTF-8; `Content-Type` names another charset."
+            return Refusal(415, PARSE_ERROR, text).to_answer(is_rpc=is_rpc)
+        if head.length > self._max_request_bytes:
+            return too_large(self._max_request_bytes).to_answer(is_rpc=is_rpc)
+        return principal
 
     def take(self, head: Head, body: bytes) -> Begun | Asked | None:
         """As `DirectPath.take`, for what this gate lets through; all else is left to the application, which says why."""
@@ -181,22 +193,24 @@ class KeyGate:
         fields = head.fields
         if head.path in OPEN_PATHS or not head.is_single or b"transfer-encoding" in fields:
             return False
+        if has_foreign_charset(fields.get(b"content-type", b"")):
+            return False
         head.has_place = (fields.get(b"host"), fields.get(b"origin")) in self._known
         return head.has_place
 
     def _is_judged(self, path: str) -> bool:
         return any(path == judged or (judged != "/" and judged.endswith("/") and path.startswith(judged)) for judged in self._judged)
 
-    def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> ASGIApp | None:
-        """The answer to who comes from the wrong place; a place that was taken once is not looked at again."""
-        place = headers.get(b"host"), headers.get(b"origin")
-        if place in self._known and len(headers) == len(scope["headers"]):
+    def _refusal(self, head: Head) -> ASGIApp | None:
+        """The answer to a request for another host, or of a page of another origin. An accepted pair of them is remembered."""
+        place = head.fields.get(b"host"), head.fields.get(b"origin")
+        if place in self._known and head.is_single:
             return None
-        refusal = self._places.refusal(scope["headers"])
+        refusal = self._places.refusal(head.headers)
         if refusal is not None:
             status, text = refusal
             return text_answer(text, status)
-        if len(headers) == len(scope["headers"]) and len(self._known) < MAX_KNOWN_ORIGINS:
+        if head.is_single and len(self._known) < MAX_KNOWN_ORIGINS:
             self._known.add(place)
         return None
 
@@ -245,4 +259,4 @@ def build_http_app(
             app = LeanSessions(site, server, path=settings.path, max_request_bytes=settings.max_request_bytes)
         takes = away.takes if away is not None else None
         app = direct = DirectPath(app, server, path=settings.path, max_request_bytes=settings.max_request_bytes, takes=takes)
-    return KeyGate(app, keys, places, requires_key=requires_key, judged=(settings.path, AGUI_PATH), direct=direct)
+    return KeyGate(app, keys, places, settings, requires_key=requires_key, direct=direct)

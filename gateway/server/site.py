@@ -18,6 +18,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from gateway.auth.principal import LOCAL, Principal
 from gateway.config.models import HttpSettings
+from gateway.server.bodies import Utf8Bodies
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.origins import PROXY_HOST, Places
 from gateway.server.replay import RETRY_MILLISECONDS, SessionManager
@@ -43,7 +44,8 @@ class Site:
         )
         self._users: dict[str, AuthenticatedUser] = {}
         site = Starlette(routes=[Route(settings.path, StreamableHTTPASGIApp(self.manager)), *routes])
-        self._app = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site), PROXY_HOST))  # only redirects ask how the client came
+        proxied = ProxyHeadersMiddleware(cast("Any", site), PROXY_HOST)  # only redirects depend on how the client connected
+        self._app = Utf8Bodies(cast("ASGIApp", proxied), settings.path, settings.max_request_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, with its caller in the SDK's form."""

@@ -13,11 +13,13 @@ import select
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager
+from typing import cast
 
 import anyio
 import anyio.to_thread
 
 from gateway.sdk import load
+from gateway.server.bodies import is_utf8_text
 from gateway.server.build import GatewayServer
 from gateway.server.conversation import Conversation
 
@@ -48,8 +50,21 @@ async def _serve_file(server: GatewayServer) -> None:
     await load("mcp.server.stdio")
     from mcp.server.stdio import stdio_server
 
-    async with stdio_server() as (read, write):
-        await sdk.mcp.run(read, write, sdk.mcp.create_initialization_options())
+    with _private(0, _nothing) as wire_in:
+        lines = cast("anyio.AsyncFile[str]", _Utf8Lines(wire_in))
+        async with stdio_server(stdin=lines) as (read, write):
+            await sdk.mcp.run(read, write, sdk.mcp.create_initialization_options())
+
+
+class _Utf8Lines:
+    """The lines of a file, as the SDK reads them. A line that is not UTF-8 is given as one that is not JSON, which the SDK skips."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = anyio.wrap_file(os.fdopen(descriptor, "rb", closefd=False))
+
+    async def __aiter__(self) -> AsyncGenerator[str, None]:
+        async for line in self._file:
+            yield line.decode() if is_utf8_text(line) else ""
 
 
 class _Out:
@@ -100,9 +115,12 @@ def _private(number: int, diversion: Callable[[], int]) -> Generator[int, None, 
 
     That of an output stays taken after this: a thread may still be writing there.
     """
-    import fcntl
+    if sys.platform == "win32":
+        private = os.dup(number)
+    else:
+        import fcntl
 
-    private = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
+        private = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
     other = diversion()
     try:
         os.dup2(other, number)

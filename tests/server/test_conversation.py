@@ -140,7 +140,6 @@ SCRIPTS: dict[str, tuple[list[Any], int]] = {
     "a question between": ([HANDSHAKE, ask("tools/list", 2), OLD], 3),
     "a half envelope first": ([{**OLD, "params": HALF}, ask("tools/list", 2), HANDSHAKE], 3),
     "noise first": ([b"no json", b"", READY, ask("tools/list", 2), HANDSHAKE], 2),
-    "noise that cannot be read": ([b'{"jsonrpc": "2.0", "id": "\xff", "method": "ping"}', ask("tools/list", 2), HANDSHAKE], 3),
     "taken back too late": ([ask("tools/list"), {**READY, "method": "notifications/cancelled", "params": {"requestId": 77}}, CALL], 2),
     "unknown methods": ([ask("what/ever"), ask("tools/list", 2), {**OLD, "method": "x/y"}], 3),
     "calls of all kinds": ([call(n, name) for n, name in enumerate(("echo", "mirrored", "asking", "own", "none", "echo"))], 6),

@@ -148,7 +148,7 @@ class House:
         self.behind = Counting(self.longer)
         direct = DirectPath(self.behind, self.server, path=settings.path, max_request_bytes=settings.max_request_bytes)
         places = places_of(**where, more_hosts=[], more_origins=[])
-        self.direct = KeyGate(direct, keys, places, requires_key=False, judged=(settings.path,), direct=direct)
+        self.direct = KeyGate(direct, keys, places, settings, requires_key=False, direct=direct)
 
     def take(self, head: Head, body: bytes) -> Any:
         """The short cut, counted where it leads to something."""
@@ -394,7 +394,7 @@ async def test_what_a_client_said_of_itself_is_not_taken_for_what_equals_it(tmp_
 async def test_a_body_in_parts_or_over_the_limit_is_read_as_the_sdk_reads_it(tmp_path: Path) -> None:
     async with standing(tmp_path) as house:
         await same(house, heads(), json.dumps(request({"n": "x" * 49_000})).encode(), direct=True)
-        status, *_ = await same(house, heads(), json.dumps(request({"n": "x" * 51_000})).encode(), direct=False)
+        status, *_ = await same(house, heads(), json.dumps(request({"n": "x" * 51_000})).encode(), direct=True)
         assert status == 413
 
 

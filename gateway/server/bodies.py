@@ -1,0 +1,84 @@
+"""What the body of a request must be before a message is read from it: UTF-8 text within a bound. Used by every transport.
+
+JSON in other encodings is valid for Python's `json.loads`, which detects UTF-16 and UTF-32 and accepts encoded surrogates. A proxy or a
+policy in front of the gateway would read other text than the gateway, so only UTF-8 is accepted (RFC 8259, 8.1).
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING
+
+from gateway.protocol import INVALID_REQUEST, PARSE_ERROR
+from gateway.server.answers import Refusal
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+NOT_UTF8 = "Parse error: the message is not UTF-8 JSON. Send UTF-8 without a byte order mark."
+
+
+def is_utf8_text(data: bytes) -> bool:
+    """Whether `data` is UTF-8 text that JSON can be read from: no byte order mark, no NUL (every UTF-16 message has one)."""
+    if data.startswith(codecs.BOM_UTF8) or b"\0" in data:
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def has_foreign_charset(content_type: bytes) -> bool:
+    """Whether a `Content-Type` names a charset other than UTF-8."""
+    for parameter in content_type.lower().split(b";")[1:]:
+        name, _, value = parameter.partition(b"=")
+        if name.strip() == b"charset" and value.strip().strip(b'"') not in (b"utf-8", b"utf8"):
+            return True
+    return False
+
+
+class Utf8Bodies:
+    """ASGI middleware: answers 400 to a POST whose body is not UTF-8 text and 413 to one that is too large; passes others on whole."""
+
+    def __init__(self, app: ASGIApp, path: str, max_bytes: int) -> None:
+        """`path` is the MCP endpoint's."""
+        self._app = app
+        self._path = path
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the body, then run the application."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        is_rpc = scope["path"] == self._path
+        parts: list[bytes] = []
+        size, has_more = 0, True
+        while has_more:
+            message = await receive()
+            if message["type"] != "http.request":
+                return  # the client left
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            has_more = message.get("more_body", False)
+            if size > self._max_bytes:
+                await too_large(self._max_bytes).to_answer(is_rpc=is_rpc)(scope, receive, send)
+                return
+        body = b"".join(parts)
+        del parts
+        if not is_utf8_text(body):
+            await Refusal(400, PARSE_ERROR, NOT_UTF8).to_answer(is_rpc=is_rpc)(scope, receive, send)
+            return
+        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        del body
+
+        async def receive_again() -> Message:
+            return whole.pop() if whole else await receive()
+
+        await self._app(scope, receive_again, send)
+
+
+def too_large(max_bytes: int) -> Refusal:
+    """The refusal of a request whose body is larger than the gateway takes."""
+    return Refusal(413, INVALID_REQUEST, f"The request body is larger than {max_bytes} bytes (`server.http.maxRequestBytes`).")
