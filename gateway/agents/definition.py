@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gateway.config.agents import FileAccess as AgentFiles
-from gateway.config.agents import FlowSecurity, MiddlewareEntry, checked_middleware, checked_reference
+from gateway.config.agents import FlowSecurity, MiddlewareEntry, checked_middleware, checked_reference, reference_of
 from gateway.config.documents import DocumentError, load_mapping, split_frontmatter
 from gateway.config.suggest import did_you_mean
 from gateway.errors import AgentError
@@ -238,6 +238,11 @@ class AgentFile(BaseModel):
     """A folder whose files it may use, with the tools `file_access_*`."""
     security: Security | None = None
     """What it may call after it has read what others may have written. Experimental."""
+
+    @property
+    def python_references(self) -> set[str]:
+        """Everything that it names in Python, as `module:name`."""
+        return {*map(reference_of, self.middleware), *self.context_providers}
 
     @field_validator("name")
     @classmethod

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio.to_thread
 
 from gateway.chat.base import SupportsChatGetResponse
+from gateway.errors import AgentError
+from gateway.policy.roots import Access
 from gateway.sessions.context import ContextProvider
 
 if TYPE_CHECKING:
@@ -23,18 +25,42 @@ Tell = Callable[[str], Awaitable[None]]
 """Tells the caller of the agent how far it is."""
 
 
-async def file_provider(files: FileAccess, folder: Path) -> ContextProvider:
-    """The tools for the files of a folder, which is relative to `folder`.
+class RootJudge(Protocol):
+    """Decides which folders a model may have; `refusal` and `remark` block."""
+
+    def protect(self, references: Iterable[str]) -> None:
+        """Protect what files name in Python too: `package.module:name`."""
+        ...
+
+    def refusal(self, root: Path, access: Access) -> str | None:
+        """Return why a model may not have `root`, and what to do; `None` if it may."""
+        ...
+
+    def remark(self, root: Path) -> str | None:
+        """Return what an operator should know of a folder that a model may read."""
+        ...
+
+
+async def file_provider(files: FileAccess, folder: Path, roots: RootJudge | None) -> ContextProvider:
+    """The tools for the files of a folder, which is relative to `folder`; judged for each run, because folders change.
 
     Raises:
+        AgentError: `roots` refuses the folder.
         StorageError: The folder cannot be made.
     """
+    if refusal := await root_refusal(folder / files.root, files.access, roots):
+        raise AgentError(f"files.root: {refusal}")
     from gateway.agents.files.disk import FileSystemAgentFileStore
     from gateway.agents.files.provider import FileAccessProvider
 
     store = await anyio.to_thread.run_sync(FileSystemAgentFileStore, folder / files.root)
     # Whoever wrote `access: delete` into the file has approved it.
     return FileAccessProvider(store, access=files.access, require_delete_approval=False)
+
+
+async def root_refusal(root: Path, access: Access, roots: RootJudge | None) -> str | None:
+    """Return why `roots` refuses to let a model have `root`; `None` if it may."""
+    return await anyio.to_thread.run_sync(roots.refusal, root, access) if roots is not None else None
 
 
 def security_provider(security: FlowSecurity) -> ContextProvider:

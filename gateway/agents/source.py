@@ -5,6 +5,7 @@ Reads once, when entered; a broken file is noted in `problems` and the others lo
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +17,11 @@ import anyio.to_thread
 from gateway.agents.cards import SCHEME, to_contents, to_resource
 from gateway.agents.conversations import Conversations
 from gateway.agents.definition import AgentDefinition, read_agent
+from gateway.agents.features import RootJudge, root_refusal
 from gateway.agents.following import GivenConversation
 from gateway.agents.lifecycle.hooks import LifecycleHooks
 from gateway.agents.remote.run import Remote
-from gateway.agents.tool import AgentTool, Shared, SkillTexts
+from gateway.agents.tool import AgentTool, Shared, SkillTexts, files_of
 from gateway.chat.resolve import ModelResolver
 from gateway.config.agents import AgentSettings, MiddlewareEntry
 from gateway.config.expand import Expander
@@ -27,6 +29,7 @@ from gateway.config.references import References
 from gateway.errors import AgentError, ConfigError, GatewayError, NotFound
 from gateway.json_types import JsonObject
 from gateway.middleware import sort_middleware
+from gateway.policy.roots import Access
 from gateway.sessions.context import ContextProvider
 from gateway.staging import ExperimentalWarning
 from gateway.tools.base import Finished, Kind, OnChange, Tool
@@ -77,6 +80,14 @@ class AgentSource:
         """The agents that loaded."""
         self.problems: list[SourceProblem] = []
         """What did not load; shown by `moongate doctor`."""
+        self.judged: dict[tuple[Path, Access], str | None] = {}
+        """Folders that models get, each with why it is refused."""
+        self.remarks: list[SourceProblem] = []
+        """What an operator should know of agents that loaded."""
+
+    def judge_folders(self, roots: RootJudge) -> None:
+        """Let models have only the folders that `roots` allows; before entering. Without it they may have any."""
+        self._shared = dataclasses.replace(self._shared, roots=roots)
 
     @property
     def id(self) -> str:
@@ -101,20 +112,56 @@ class AgentSource:
                 first = found.setdefault(definition.file.name, definition)
                 if first is not definition:
                     raise AgentError(f"{path}: agent {definition.file.name!r} is already defined in {first.path}; rename one.")
+                if self._shared.roots is not None:
+                    self._shared.roots.protect(definition.file.python_references)
                 own = await self._made(definition.file.middleware, f"{definition.path}: middleware")
                 layers[definition.file.name] = [*around, *own]
                 providers[definition.file.name] = await self._providers_of(definition)
             except AgentError as error:
-                self.problems.append(SourceProblem(str(path), str(error).removeprefix(f"{path}: ")))
-                logger.warning("%s", error)
+                self._note(path, error)
                 continue
             if remote is not None:
                 self._remotes[definition.file.name] = remote
             for note in definition.notes:
                 logger.info("%s", note)
-        self.definitions = [found[name] for name in sorted(providers)]
+        for name in sorted(providers):
+            try:
+                await self._check_roots(found[name], providers[name])
+            except AgentError as error:
+                self._note(found[name].path, error)
+            else:
+                self.definitions.append(found[name])
         self._tools = {d.file.name: self._tool(d, providers[d.file.name], layers[d.file.name]) for d in self.definitions}
         return self
+
+    async def _check_roots(self, definition: AgentDefinition, providers: Sequence[ContextProvider]) -> None:
+        """Judge every folder on disk that the agent's model gets; one that is only read may be worth a remark.
+
+        Raises:
+            AgentError: A folder is refused.
+        """
+        roots = self._shared.roots
+        if roots is None:
+            return
+        for folder in (folder for provider in providers for folder in provider.written_folders):
+            await self._check_root(folder, "write", f"{definition.path}: context-providers")
+        if (files := files_of(definition, self._shared)) is None:
+            return
+        access, folder = files
+        root = folder / access.root
+        await self._check_root(root, access.access, f"{definition.path}: files.root")
+        if access.access == "read" and (remark := await anyio.to_thread.run_sync(roots.remark, root)):
+            self.remarks.append(SourceProblem(str(definition.path), f"files.root: {remark}"))
+
+    async def _check_root(self, root: Path, access: Access, where: str) -> None:
+        refusal = await root_refusal(root, access, self._shared.roots)
+        self.judged[root, access] = refusal
+        if refusal is not None:
+            raise AgentError(f"{where}: {refusal}")
+
+    def _note(self, path: Path, error: AgentError) -> None:
+        self.problems.append(SourceProblem(str(path), str(error).removeprefix(f"{path}: ")))
+        logger.warning("%s", error)
 
     @property
     def has_sessions(self) -> bool:

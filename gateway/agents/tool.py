@@ -19,13 +19,13 @@ from gateway.agents.compaction import KeepSummary, to_strategy
 from gateway.agents.context import AgentMiddleware
 from gateway.agents.conversations import NEW_SESSION, Conversations, in_session
 from gateway.agents.definition import OPTION_PARAMETERS, AgentDefinition
-from gateway.agents.features import file_provider, loop_middleware, memory_provider, security_provider
+from gateway.agents.features import RootJudge, file_provider, loop_middleware, memory_provider, security_provider
 from gateway.agents.following import RunFollower, followed
 from gateway.agents.progress import RunProgress
 from gateway.agents.recorded import RecordModelCalls
 from gateway.agents.remote.run import Remote, run_remote
 from gateway.chat.resolve import ModelResolver
-from gateway.config.agents import AgentSettings
+from gateway.config.agents import AgentSettings, FileAccess
 from gateway.errors import AgentError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.skill_tools import narrow_tools
@@ -92,6 +92,8 @@ class Shared:
     """What folders of `settings` are relative to."""
     resources: ResourceBox | None = None
     """Where links among attachments lead."""
+    roots: RootJudge | None = None
+    """Which folders a model may have; without it any."""
 
 
 class AgentTool:
@@ -216,10 +218,8 @@ class AgentTool:
         file = self._agent.file
         own: list[ContextProvider] = []
         settings = self._shared.settings
-        if file.files is not None:
-            own.append(await file_provider(file.files, self._agent.path.parent))
-        elif settings.files is not None:
-            own.append(await file_provider(settings.files, self._shared.base_dir))
+        if (files := files_of(self._agent, self._shared)) is not None:
+            own.append(await file_provider(*files, self._shared.roots))
         if file.memory is not None:
             own.append(memory_provider(file.memory, file.name, self._models, self._shared.conversations))
         security = file.security or settings.security
@@ -265,6 +265,13 @@ class AgentTool:
         always = {tool.definition.name for tool in await self._toolbox.tools(SKILL_TOOLS)}
         kept = always | narrow_tools([tool.definition.name for tool in tools], self._skills.wishes(file.skills))
         return [tool for tool in tools if tool.definition.name in kept]
+
+
+def files_of(agent: AgentDefinition, shared: Shared) -> tuple[FileAccess, Path] | None:
+    """Return the files that an agent gets and the folder that their root is relative to."""
+    if agent.file.files is not None:
+        return agent.file.files, agent.path.parent
+    return (shared.settings.files, shared.base_dir) if shared.settings.files is not None else None
 
 
 def model_of(agent: Agent) -> str | None:

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from gateway.catalog.remote_skills import RemoteSkills
     from gateway.chat.resolve import ModelResolver
     from gateway.skills.index import SkillIndex
+    from gateway.tools.functions_source import SourceProblem
 
 logger = logging.getLogger(__name__)
 
@@ -319,9 +320,17 @@ class Gateway:
             self._reloader.try_again()
 
     def problems(self) -> list[str]:
-        """What is wrong with the gateway as a whole: a configuration or lock file that could not be taken up."""
-        problems = (self._reloader.problem if self._reloader is not None else None, self._lock.problem)
+        """What is wrong with the gateway as a whole: a configuration, lock file or setting that is not in use as it is written."""
+        problems = (self._reloader.problem if self._reloader is not None else None, self._lock.problem, self._local.problem)
         return [self._mask.mask(problem) for problem in problems if problem]
+
+    def local_problems(self) -> list[tuple[str, SourceProblem]]:
+        """What did not load of functions, agents and workflows, each with its source."""
+        return self._local.noted("problems")
+
+    def local_remarks(self) -> list[tuple[str, SourceProblem]]:
+        """What an operator should know of what did load."""
+        return self._local.noted("remarks")
 
     # -- state -------------------------------------------------------------------------------------------------
 

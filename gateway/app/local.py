@@ -5,19 +5,25 @@ A room is imported only when something is configured for it. Remote servers are 
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
+
+import anyio.to_thread
 
 from gateway.app.held import Held, Holdable, Hosts
+from gateway.app.roots import RootRules
 from gateway.config.load import LoadedConfig
 from gateway.config.models import GatewayConfig
 from gateway.config.policies import SkillFilter
 from gateway.errors import SkillError
 from gateway.json_types import JsonValue
+from gateway.policy.roots import Access
 from gateway.policy.skills import judge_skill
 from gateway.storage.records import Records
 from gateway.telemetry.events import EventStream
@@ -30,6 +36,9 @@ if TYPE_CHECKING:
     from gateway.catalog.remote_skills import RemoteSkills
     from gateway.chat.resolve import ModelResolver
     from gateway.skills.source import SkillSource
+    from gateway.tools.functions_source import SourceProblem
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,8 @@ class LocalSources:
         self._toolbox = toolbox
         self._models = models
         self._table: dict[str, Local] = {}
+        self.problem: str | None = None
+        """Why a setting of skills is not used as it is written."""
 
     @property
     def table(self) -> dict[str, Local]:
@@ -119,6 +130,10 @@ class LocalSources:
         local = self._table.get("agent")
         return cast("AgentSource", local.source).secrets if local is not None else set()
 
+    def noted(self, what: Literal["problems", "remarks"]) -> list[tuple[str, SourceProblem]]:
+        """What functions, agents and workflows say of their files, each with its source; skills have reports of another kind."""
+        return [(kind, item) for kind, local in self._table.items() if kind != "skill" for item in getattr(local.source, what, ())]
+
     async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> LocalTurnover | None:
         """Serve the skills of remote servers too. A source that came or went with them is taken; it is to be put up, or released."""
         if (skills := self.skills) is not None:
@@ -136,19 +151,27 @@ class LocalSources:
         There is a source for skills also where only servers have some (`remote`).
         """
         table: dict[str, Local] = {}
-        joining: list[Local] = []
-        for kind, made_from in _wanted(loaded.config, has_remote=remote is not None and bool(remote.skills)):
-            local = self._table.get(kind)
-            if local is None or local.made_from != made_from:
-                source = self._build(kind, loaded)
+        joining: set[str] = set()
+        roots = RootRules(loaded)
+        if loaded.config.skills.scripts.read_paths:
+            loaded = await anyio.to_thread.run_sync(self._with_readable, loaded, roots)
+        wanted = dict(_wanted(loaded.config, has_remote=remote is not None and bool(remote.skills)))
+        # Agents come last: their folders are judged with everything imported that workflows and functions name.
+        for kind in sorted(wanted, key=lambda kind: kind == "agent"):
+            made_from, local = wanted[kind], self._table.get(kind)
+            if local is None or local.made_from != made_from or await _is_judged_anew(local.source, roots):
+                source = self._build(kind, loaded, roots)
                 policy = loaded.config.policy(kind)
                 local = Local(made_from, source, Held(cast("Holdable", source), policy.timeout_seconds))
                 await self._hosts.start(local.held)
                 if kind == "skill" and remote is not None:
                     cast("SkillSource", source).library.add(remote)
-                joining.append(local)
+                joining.add(kind)
             table[kind] = local
-        return LocalTurnover(table, joining, [local for kind, local in self._table.items() if table.get(kind) is not local])
+            roots.protect(getattr(local.source, "modules", ()))
+        table = {kind: table[kind] for kind in wanted}
+        leaving = [local for kind, local in self._table.items() if table.get(kind) is not local]
+        return LocalTurnover(table, [table[kind] for kind in wanted if kind in joining], leaving)
 
     def take(self, turnover: LocalTurnover) -> None:
         """From now on these are our sources."""
@@ -159,7 +182,7 @@ class LocalSources:
         for local in locals_:
             self._hosts.release(local.held)
 
-    def _build(self, kind: str, loaded: LoadedConfig) -> ToolSource:
+    def _build(self, kind: str, loaded: LoadedConfig, roots: RootRules) -> ToolSource:
         expose, base = loaded.config.expose, loaded.base_dir
         match kind:
             case "skill":
@@ -169,13 +192,26 @@ class LocalSources:
 
                 return FunctionSource(expose.functions, base_dir=base)
             case "agent":
-                return self._agents(loaded)
+                return self._agents(loaded, roots)
             case _:
                 from gateway.tools.approvals import Approvals
                 from gateway.workflows.source import WorkflowSource
 
                 forms = Approvals(self._records, self._events)
                 return WorkflowSource([Path(path) for path in expose.agents], toolbox=self._toolbox, base_dir=base, forms=forms)
+
+    def _with_readable(self, loaded: LoadedConfig, roots: RootRules) -> LoadedConfig:
+        """The same configuration without the paths that scripts may not read."""
+        skills = loaded.config.skills
+        refused = {path: refusal for path in skills.scripts.read_paths if (refusal := roots.refusal(Path(path), "read"))}
+        self.problem = "; ".join(f"skills.scripts.readPaths: {refusal}" for refusal in refused.values()) or None
+        if self.problem is None:
+            return loaded
+        logger.error("%s", self.problem)
+        kept = [path for path in skills.scripts.read_paths if path not in refused]
+        scripts = skills.scripts.model_copy(update={"read_paths": kept})
+        skills = skills.model_copy(update={"scripts": scripts})
+        return dataclasses.replace(loaded, config=loaded.config.model_copy(update={"skills": skills}))
 
     def _build_skills(self, loaded: LoadedConfig) -> SkillSource:
         from gateway.skills.scripts import ScriptRunner
@@ -205,13 +241,13 @@ class LocalSources:
             ),
         )
 
-    def _agents(self, loaded: LoadedConfig) -> AgentSource:
+    def _agents(self, loaded: LoadedConfig, roots: RootRules) -> AgentSource:
         from gateway.agents.conversations import ConversationLimits, Conversations
         from gateway.agents.source import AgentSource
 
         kept, base = loaded.config.sessions, loaded.base_dir
         limits = ConversationLimits(ttl_seconds=kept.ttl_seconds, max_per_caller=kept.max_per_caller, wait_seconds=kept.wait_seconds)
-        return AgentSource(
+        source = AgentSource(
             [base / path for path in loaded.config.expose.agents],
             toolbox=self._toolbox,
             models=self._models(),
@@ -221,6 +257,17 @@ class LocalSources:
             base_dir=base,
             settings=loaded.config.agents,
         )
+        source.judge_folders(roots)
+        return source
+
+
+async def _is_judged_anew(source: ToolSource, roots: RootRules) -> bool:
+    """Whether a folder of an agent that was allowed is refused under `roots`, or the other way round."""
+    judged = cast("Mapping[tuple[Path, Access], str | None]", getattr(source, "judged", {}))
+    for (root, access), before in judged.items():
+        if await anyio.to_thread.run_sync(roots.refusal, root, access) != before:
+            return True
+    return False
 
 
 def _wanted(config: GatewayConfig, *, has_remote: bool) -> list[tuple[str, tuple[object, ...]]]:

@@ -54,6 +54,7 @@ async def _live_checks(loaded: LoadedConfig) -> list[Check]:
             checks = [_source_check(status) for status in own.gateway.sources() if status.state != "disabled"]
             checks += await _name_checks(own, loaded)
             checks += await _idle_rules(own)
+            checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.problems()]
             checks += [Check("warn", f"withheld {what}", why, "") for what, why in own.gateway.catalog.withheld().items()]
             return [*checks, *await _definition_checks(loaded, own)]
     except (Collision, StorageError) as error:
@@ -109,8 +110,6 @@ async def _idle_rules(own: OwnHub) -> list[Check]:
 
 async def _definition_checks(loaded: LoadedConfig, own: OwnHub) -> list[Check]:
     """Files of ours that did not load: skills, agents, workflows, functions."""
-    import os
-
     from gateway.cli.checks import Check
 
     expose = loaded.config.expose
@@ -128,25 +127,8 @@ async def _definition_checks(loaded: LoadedConfig, own: OwnHub) -> list[Check]:
                     status = "fail" if report.verdict == "rejected" else "warn"
                     found.append(Check(status, f"skill {report.path}", f"{finding.code}: {finding.message}", ""))
         found += await _script_checks(loaded)
-    if expose.functions:
-        from gateway.tools.functions_source import FunctionSource
-
-        async with FunctionSource(expose.functions, base_dir=loaded.base_dir) as functions:
-            found += [Check("fail", f"function {p.where}", p.message, "") for p in functions.problems]
-    if expose.agents:
-        from gateway.agents.source import AgentSource
-        from gateway.chat.resolve import ModelResolver
-        from gateway.workflows.source import WorkflowSource
-
-        paths = [Path(folder) for folder in expose.agents]
-        models = ModelResolver(os.environ, loaded.config.defaults.model)
-        source = AgentSource(
-            paths, toolbox=own.gateway, models=models, environ=os.environ, base_dir=loaded.base_dir, settings=loaded.config.agents
-        )
-        async with source as agents:
-            found += [Check("fail", f"agent {p.where}", p.message, "") for p in agents.problems]
-        async with WorkflowSource(paths, toolbox=own.gateway, base_dir=loaded.base_dir) as workflows:
-            found += [Check("fail", f"workflow {p.where}", p.message, "") for p in workflows.problems]
+    found += [Check("fail", f"{kind} {problem.where}", problem.message, "") for kind, problem in own.gateway.local_problems()]
+    found += [Check("warn", f"{kind} {remark.where}", remark.message, "") for kind, remark in own.gateway.local_remarks()]
     return found
 
 

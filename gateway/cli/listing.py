@@ -121,6 +121,9 @@ async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> list[J
 
     if kind in _OF_FILES:
         async with open_own(without_servers(loaded)) as own:
+            for source, problem in own.gateway.local_problems():
+                if source == _OF_FILES[kind]:
+                    say(f"problem: {problem}")
             return [{**tool.wire, "source": tool.source} for tool in await own.tools() if tool.source == _OF_FILES[kind]]
     async with open_hub(loaded, target) as hub:
         if kind in ("sources", "servers"):

@@ -61,6 +61,11 @@ class AgentSettings(Model):
         return checked_middleware(value)
 
 
+def reference_of(entry: MiddlewareEntry) -> str:
+    """Return the `module:name` that an entry names."""
+    return entry if isinstance(entry, str) else next(iter(entry))
+
+
 def checked_middleware(entries: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
     """`entries`, if each names one object. Raises `ValueError`."""
     for entry in entries:

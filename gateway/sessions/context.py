@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, cast
 
@@ -145,6 +146,11 @@ class ContextProvider:
     def __init__(self, source_id: str) -> None:
         """`source_id` is unique among the providers of an agent."""
         self.source_id = source_id
+
+    @property
+    def written_folders(self) -> Sequence[Path]:
+        """Folders on disk that this provider writes to for a model; a gateway refuses those that hold what it runs."""
+        return ()
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Called in list order before the first model call: add messages, instructions, tools or middleware to `context`."""

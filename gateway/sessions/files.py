@@ -58,6 +58,11 @@ class FileHistoryProvider(HistoryProvider):
         self.dumps = dumps or _dumps
         self.loads = loads or json.loads
 
+    @property
+    def written_folders(self) -> Sequence[Path]:
+        """The folder of the conversations."""
+        return (self.storage_path,)
+
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
         """The session's messages, oldest first; none where there is no file.
 

@@ -15,7 +15,15 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import TaskSupport
 from gateway.workflows.shapes import FUNCTION, FUNCTION_SCHEMA, NAME, NAME_SCHEMA, TOOL, TOOL_SCHEMA, Closed, Names, OneOrMore
-from gateway.workflows.team_files import ConcurrentTeam, GroupChatTeam, HandoffTeam, MagenticTeam, SequentialTeam, Team
+from gateway.workflows.team_files import (
+    TEAM_FUNCTIONS,
+    ConcurrentTeam,
+    GroupChatTeam,
+    HandoffTeam,
+    MagenticTeam,
+    SequentialTeam,
+    Team,
+)
 
 KINDS = ("agent", "tool", "python", "workflow", "ask")
 """Keys that say what an executor is; it has exactly one of them."""
@@ -216,6 +224,13 @@ class WorkflowFile(Closed):
     """A workflow in code instead: `package.module:workflow`, a `Workflow`, a function with steps, or one that returns either."""
     task: TaskSupport = "optional"
     """Whether clients may (`optional`), must (`required`) or cannot (`never`) run it in the background."""
+
+    @property
+    def python_references(self) -> set[str]:
+        """Everything that it names in Python, as `module:name`."""
+        named = [self.python, *(step.python for step in self.steps.values() if isinstance(step, PythonStep))]
+        named += [getattr(self.team, key, None) for key in TEAM_FUNCTIONS]
+        return {reference for reference in named if reference is not None and ":" in reference}
 
     @property
     def team(self) -> Team | None:

@@ -37,6 +37,8 @@ class WorkflowSource:
         self._forms = forms
         self._base_dir = base_dir
         self._tools: dict[str, WorkflowTool] = {}
+        self.modules: set[str] = set()
+        """What the files name in Python, as `module:name`."""
         self.problems: list[SourceProblem] = []
         """What did not load; shown by `moongate doctor`."""
 
@@ -59,6 +61,7 @@ class WorkflowSource:
                 self._note(f"{path}: workflow {file.name!r} is already defined in {first}; rename one.")
         self._refuse_circles(found)
         for name, (path, file) in found.items():
+            self.modules |= file.python_references
             try:
                 plan = await WorkflowPlan.prepare(file, base_dir=self._base_dir)
             except WorkflowInvalid as error:

@@ -25,6 +25,7 @@ from gateway.workflows.orchestrations.sequential import SequentialBuilder
 from gateway.workflows.shapes import as_selection
 from gateway.workflows.team_checks import team_key
 from gateway.workflows.team_files import (
+    TEAM_FUNCTIONS,
     ConcurrentTeam,
     GroupChatTeam,
     HandoffTeam,
@@ -36,9 +37,6 @@ from gateway.workflows.team_files import (
 )
 from gateway.workflows.tool_agent import ToolAgent
 from gateway.workflows.workflow import Workflow
-
-_FUNCTIONS = ("aggregator", "selection", "until")
-"""Keys that name Python functions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class TeamPlan:
         """
         functions: dict[str, Callable[..., Any]] = {}
         problems: list[str] = []
-        for key in _FUNCTIONS:
+        for key in TEAM_FUNCTIONS:
             reference: str | None = getattr(team, key, None)
             if reference is None or reference == "round-robin":
                 continue

@@ -22,6 +22,9 @@ from gateway.workflows.shapes import (
     Review,
 )
 
+TEAM_FUNCTIONS = ("aggregator", "selection", "until")
+"""Keys of orchestrations that name Python functions."""
+
 Function = Annotated[str, FUNCTION, FUNCTION_SCHEMA]
 Participants = Annotated[list[Annotated[str, PARTICIPANT, PARTICIPANT_SCHEMA]], Field(min_length=1)]
 

@@ -114,4 +114,8 @@ ATTACKS: dict[int, Row] = {
     34: Row("packages that change under one name", "`doctor` and `lock` name a server started from `…@latest` or no version"),
     35: Row("calls that go in circles", "refused by depth and by where they have been"),
     36: Row("files and sockets that the gateway's parent left open", "no program that the gateway starts inherits one"),
+    37: Row(
+        "an agent's folder that holds the configuration, code or state",
+        "refused when it is loaded, after a reload and at each run; the gateway serves the rest",
+    ),
 }

@@ -31,6 +31,11 @@ class FileSystemAgentFileStore(AgentFileStore):
         self._search_timeout_seconds = search_timeout_seconds
 
     @property
+    def folder(self) -> Path:
+        """As `root_path`."""
+        return self._folder.root
+
+    @property
     def root_path(self) -> Path:
         """The folder, absolute."""
         return self._folder.root

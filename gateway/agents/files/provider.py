@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from gateway.agents.files.store import AgentFileStore
@@ -46,6 +47,11 @@ class FileAccessProvider(ContextProvider):
         self.instructions = instructions or DEFAULT_FILE_ACCESS_INSTRUCTIONS
         self.require_delete_approval = require_delete_approval
         self.access: Access = access
+
+    @property
+    def written_folders(self) -> Sequence[Path]:
+        """The store's folder, if it has one and files may be saved."""
+        return () if self.store.folder is None or self.access == "read" else (self.store.folder,)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Add instructions and tools."""

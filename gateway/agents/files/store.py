@@ -7,6 +7,7 @@ A store is one folder of text files that is shared on purpose: by all sessions a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 from gateway.agents.files.search import SEARCH_SECONDS, FileSearchResult, check_pattern, matches_glob, search_texts
 from gateway.storage.contained import split_path
@@ -20,6 +21,11 @@ MAX_STORE_BYTES = 67_108_864
 
 class AgentFileStore(ABC):
     """A folder of text files. Every method raises `ValueError` for a path that is not relative or leads out of it."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder on disk, if the files are in one."""
+        return None
 
     @abstractmethod
     async def write_file(self, path: str, content: str, *, overwrite: bool = True) -> None:

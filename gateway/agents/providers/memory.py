@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -119,6 +120,11 @@ class MemoryContextProvider(HistoryProvider):
     def replays(self) -> bool:
         """Only with `recent_turns`; without, it goes beside a history that does."""
         return self.load_messages and self.recent_turns > 0
+
+    @property
+    def written_folders(self) -> Sequence[Path]:
+        """The store's folder, if it has one."""
+        return () if self.store.folder is None else (self.store.folder,)
 
     # -- the conversation --------------------------------------------------------------------------------------
 

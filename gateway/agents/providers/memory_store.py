@@ -34,6 +34,11 @@ LOCK_SECONDS = 10.0
 class MemoryStore(ABC):
     """Where memories are kept. Methods may block; each raises `StorageError` where what is kept cannot be read or written."""
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder on disk that memories are written to, if there is one."""
+        return None
+
     def get_owner_id(self, session: AgentSession) -> str | None:
         """Whose memories a session uses; `None` where the store does not tell owners apart."""
         return None
@@ -136,6 +141,11 @@ class MemoryFileStore(MemoryStore):
         self.state_file_name = state_file_name
         self.dumps = dumps or json.dumps
         self.loads = loads or json.loads
+
+    @property
+    def folder(self) -> Path:
+        """`base_path`."""
+        return self.base_path
 
     # -- owners ------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NotRequired
 from weakref import WeakKeyDictionary
 
@@ -52,6 +53,11 @@ class TodoProvider(ContextProvider):
         self.instructions = instructions or DEFAULT_TODO_INSTRUCTIONS
         self.store = store or TodoSessionStore()
         self._locks: WeakKeyDictionary[AgentSession, anyio.Lock] = WeakKeyDictionary()
+
+    @property
+    def written_folders(self) -> Sequence[Path]:
+        """The store's folder, if it has one."""
+        return () if self.store.folder is None else (self.store.folder,)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Add instructions, tools and the current list."""

@@ -112,6 +112,11 @@ class TodoCompleteInput:
 class TodoStore(ABC):
     """Where lists are kept, one per session and source."""
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder on disk that lists are written to, if there is one."""
+        return None
+
     @abstractmethod
     async def load_state(self, session: AgentSession, *, source_id: str) -> tuple[list[TodoItem], int]:
         """The items, and the next id to give.
@@ -160,6 +165,11 @@ class TodoFileStore(TodoStore):
         self.owner_prefix = owner_prefix
         self.owner_state_key = owner_state_key
         self.state_filename = state_filename
+
+    @property
+    def folder(self) -> Path:
+        """`base_path`."""
+        return self.base_path
 
     async def load_state(self, session: AgentSession, *, source_id: str) -> tuple[list[TodoItem], int]:
         """The items, and the next id to give.

@@ -1,0 +1,249 @@
+"""Folders that models get: none through which a model changes what the gateway runs or reads what the gateway keeps secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app.roots import RootRules
+from gateway.config.load import load_config
+from gateway.policy.roots import Access
+from tests.agents.test_tool import agent_file
+from tests.cli.processes import moongate
+from tests.cli.test_reload import File, Running, gateway, until
+from tests.fakes.openai_server import openai_server
+
+pytestmark = [pytest.mark.attack(37), pytest.mark.timeout(90)]
+
+WRITES: list[Access] = ["write", "delete"]
+
+
+def configured(folder: Path) -> Path:
+    """A configuration that names something of every kind; returns its file."""
+    for name in ("agents", "skills", "locks", "state", "data", "work", "bin", "tools/deep"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "tools" / "deep" / "server.py").write_text("")
+    (folder / "bin" / "secret-program").write_text("#!/bin/sh\n")
+    document = {
+        "mcpServers": {
+            "one": {"command": sys.executable, "args": ["tools/deep/server.py"]},
+            "two": {"command": sys.executable, "args": ["-m", "pkg_two.server"], "cwd": str(folder / "work")},
+        },
+        "secrets": {"token": {"command": ["./bin/secret-program"]}},
+        "expose": {"agents": ["agents"], "skills": ["skills"], "functions": ["chores.daily"]},
+        "skills": {"objects": ["made_skills:all"]},
+        "agents": {"middleware": ["layers:Layer"]},
+        "server": {"lockFile": "locks/pins.json"},
+        "storage": {"dir": "state"},
+    }
+    path = folder / "gateway.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+REFUSED = {
+    ".": "the configuration file",
+    "..": "the configuration file",
+    "data/../.": "the configuration file",
+    "locks": "the lock file",
+    "LOCKS/new/../../locks": "the lock file",
+    "state": "the state folder",
+    "state/results": "the state folder",
+    "agents": "agents and workflows",
+    "agents/notes": "agents and workflows",
+    "skills/pdf/references": "skills",
+    "chores": "module 'chores'",
+    "chores/data": "module 'chores'",
+    "made_skills": "module 'made_skills'",
+    "layers": "module 'layers'",
+    "steps/deep": "module 'steps'",
+    "tools": "the program of server 'one'",
+    "tools/deep": "the program of server 'one'",
+    "work/pkg_two/inner": "the program of server 'two'",
+    "work": "the program of server 'two'",
+    "bin": "the program of secrets.token",
+}
+
+
+@pytest.mark.parametrize("root", REFUSED)
+@pytest.mark.parametrize("access", WRITES)
+def test_folder_that_holds_what_the_gateway_runs_is_refused(tmp_path: Path, root: str, access: Access) -> None:
+    rules = RootRules(load_config(configured(tmp_path), os.environ))
+    rules.protect(["steps.all:run"])
+    refusal = rules.refusal(tmp_path / root, access)
+    assert refusal is not None
+    assert REFUSED[root] in refusal
+    assert str(tmp_path) in refusal
+
+
+@pytest.mark.parametrize("root", ["data", "data/new", "elsewhere", "work/results", "tools-data"])
+def test_folder_of_its_own_is_allowed(tmp_path: Path, root: str) -> None:
+    rules = RootRules(load_config(configured(tmp_path), os.environ))
+    assert rules.refusal(tmp_path / root, "delete") is None
+    assert rules.remark(tmp_path / root) is None
+
+
+def test_links_and_letter_case_do_not_hide_a_protected_folder(tmp_path: Path) -> None:
+    path = configured(tmp_path)
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "state")
+    (tmp_path / "data" / "up").symlink_to(tmp_path)
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "server": {"lockFile": "Later/pins.json"}}))
+    rules = RootRules(load_config(path, os.environ))
+    assert "the state folder" in (rules.refusal(tmp_path / "data" / "link" / "new", "read") or "")
+    assert "the configuration file" in (rules.refusal(tmp_path / "data" / "up", "write") or "")
+    # The folder does not exist yet, and the file system may turn out to ignore case.
+    assert "the lock file" in (rules.refusal(tmp_path / "LATER", "write") or "")
+
+
+def test_folders_in_which_programs_and_modules_are_looked_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("programs", "library"):
+        (tmp_path / name).mkdir()
+    path = configured(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "programs"))
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "library"), *sys.path])
+    rules = RootRules(load_config(path, os.environ))
+    for name in ("programs", "library"):
+        assert "a folder in which programs are looked for" in (rules.refusal(tmp_path / name, "write") or "")
+        assert rules.refusal(tmp_path / name / "below", "write") is None
+    import gateway
+
+    package = Path(gateway.__file__).parent
+    assert "Python code in use" in (rules.refusal(package / "new", "write") or "")
+    assert rules.refusal(package, "write") is not None
+
+
+def test_read_only_folder_may_hold_the_configuration_but_never_the_state(tmp_path: Path) -> None:
+    document = json.loads(configured(tmp_path).read_text())
+    (tmp_path / "conf").mkdir()
+    path = tmp_path / "conf" / "gateway.json"
+    path.write_text(json.dumps({**document, "storage": {"dir": "../state"}, "expose": {}}))
+    rules = RootRules(load_config(path, os.environ))
+    assert rules.refusal(tmp_path / "conf", "read") is None
+    assert "the configuration file" in (rules.remark(tmp_path / "conf") or "")
+    for root in (tmp_path, tmp_path / "state", tmp_path / "state" / "results"):
+        assert "could read the gateway's secrets" in (rules.refusal(root, "read") or "")
+
+
+def hostile(document: dict[str, Any], root: str, access: str = "write") -> list[dict[str, Any]]:
+    """What a hostile model does: it writes `document` over the configuration, wherever it can."""
+    text = json.dumps(document)
+    places = ["gateway.json", "../gateway.json", f"{root}/gateway.json"]
+    calls = [{"name": "file_access_save_file", "arguments": {"file_name": name, "content": text, "overwrite": True}} for name in places]
+    return [{"tool_calls": calls}, {"text": "{last_tool}", "repeat": True}]
+
+
+async def agents_of(running: Running) -> set[str]:
+    return {tool.name for tool in (await running.client.list_tools()).tools if tool.name.startswith("agent__")}
+
+
+async def test_agent_with_the_configurations_folder_is_not_served_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = tmp_path / "started"
+    (tmp_path / "agents").mkdir()
+    agent_file(tmp_path / "agents", "good", files="{root: ../data, access: write}", model="openai:m")
+    agent_file(tmp_path / "agents", "bad", files="{root: .., access: write}", model="openai:m")
+    file = File(tmp_path)
+    evil = {"mcpServers": {"evil": {"command": "touch", "args": [str(marker)]}}, "storage": {"dir": str(tmp_path / "state")}}
+    with openai_server(*hostile(evil, "..")) as model:
+        monkeypatch.setenv("OPENAI_BASE_URL", model.base_url)
+        file.write({}, expose={"agents": ["agents"]})
+        before = file.path.read_bytes()
+        async with gateway(file, "http", "legacy") as running:
+            assert await agents_of(running) == {"agent__good"}
+            for name in ("agent__bad", "agent__good"):
+                try:
+                    await running.client.call_tool(name, {"task": "go"})
+                except Exception as error:
+                    assert "bad" in str(error)
+            assert file.path.read_bytes() == before
+            assert (tmp_path / "data" / "gateway.json").exists()
+            assert not marker.exists()
+            assert "files.root" in running.log.read_text()
+    listed = moongate("list", "agents", "--standalone", cwd=tmp_path)
+    assert "problem: " in listed.err and "bad.agent.md" in listed.err and "contains the configuration file" in listed.err
+    checks = moongate("doctor", "--json", cwd=tmp_path).data["checks"]
+    [named] = [check for check in checks if check["subject"].startswith("agent ")]
+    assert named["status"] == "fail" and "bad.agent.md" in named["subject"]
+    assert "Name a folder of its own" in named["text"]
+
+
+async def test_folder_of_the_settings_and_of_a_provider_is_judged_too(tmp_path: Path) -> None:
+    (tmp_path / "agents").mkdir()
+    agent_file(tmp_path / "agents", "plain", model="openai:m")
+    agent_file(tmp_path / "agents", "own", files="{root: ../data}", context_providers="[stores:todo]", model="openai:m")
+    (tmp_path / "stores.py").write_text(
+        "from gateway import TodoFileStore, TodoProvider\n"
+        f"todo = TodoProvider(store=TodoFileStore({str(tmp_path / 'state' / 'todo')!r}))\n"
+    )
+    file = File(tmp_path)
+    file.write({}, expose={"agents": ["agents"]}, agents={"files": {"root": "agents", "access": "delete"}})
+    async with gateway(file, "stdio", "2026-07-28") as running:
+        assert await agents_of(running) == set()
+        log = running.log.read_text()
+    assert "plain.agent.md: files.root" in log and "agents and workflows" in log
+    assert "own.agent.md: context-providers" in log and "the state folder" in log
+
+
+async def test_folder_that_becomes_a_link_to_the_configuration_is_refused_at_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "data").mkdir()
+    agent_file(tmp_path / "agents", "good", files="{root: ../data, access: write}", model="openai:m")
+    file = File(tmp_path)
+    with openai_server(*hostile({}, ".")) as model:
+        monkeypatch.setenv("OPENAI_BASE_URL", model.base_url)
+        file.write({}, expose={"agents": ["agents"]})
+        before = file.path.read_bytes()
+        async with gateway(file, "http", "legacy") as running:
+            assert await agents_of(running) == {"agent__good"}
+            (tmp_path / "data").rmdir()
+            (tmp_path / "data").symlink_to(tmp_path)
+            result: Any = await running.client.call_tool("agent__good", {"task": "go"})
+            assert result.is_error
+            assert "contains the configuration file" in result.content[0].text or "is inside" in result.content[0].text
+    assert file.path.read_bytes() == before
+
+
+async def test_folder_is_judged_again_after_a_reload(tmp_path: Path) -> None:
+    (tmp_path / "agents").mkdir()
+    agent_file(tmp_path / "agents", "good", files="{root: ../data, access: write}", model="openai:m")
+    file = File(tmp_path)
+    file.write({}, expose={"agents": ["agents"]})
+    async with gateway(file, "http", "legacy") as running:
+        assert await agents_of(running) == {"agent__good"}
+        file.write({}, expose={"agents": ["agents"]}, server={"lockFile": "data/pins.json"})
+
+        async def is_gone() -> bool:
+            return await agents_of(running) == set()
+
+        await until(is_gone)
+        file.write({}, expose={"agents": ["agents"]})
+
+        async def is_back() -> bool:
+            return await agents_of(running) == {"agent__good"}
+
+        await until(is_back)
+
+
+def test_doctor_names_read_folders_with_the_configuration_and_refused_read_paths(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "agents").mkdir(parents=True)
+    agent_file(tmp_path / "conf" / "agents", "reader", files="{root: .., access: read}", model="openai:m")
+    state = tmp_path / "state"
+    document = {
+        "expose": {"agents": ["agents"]},
+        "storage": {"dir": str(state)},
+        "skills": {"scripts": {"enabled": True, "readPaths": [str(state / "results")]}},
+    }
+    (tmp_path / "conf" / "gateway.json").write_text(json.dumps(document))
+    env = {"XDG_STATE_HOME": str(tmp_path / "xdg")}
+    checks = moongate("doctor", "--json", cwd=tmp_path / "conf", env=env).data["checks"]
+    [remark] = [check for check in checks if check["subject"].startswith("agent ")]
+    assert remark["status"] == "warn"
+    assert "the configuration file" in remark["text"]
+    assert any(check["status"] == "fail" and "readPaths" in check["text"] for check in checks)
