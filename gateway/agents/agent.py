@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
 from gateway.agents.base import BaseAgent
 from gateway.agents.call_history import CallHistory
-from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, inside
+from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, current_run_context, inside
 from gateway.agents.parts import AgentParts, Replaced, with_replaced
 from gateway.agents.run import RunObserver, RunPlan, run_stream
 from gateway.agents.tracing import traced_run
@@ -180,8 +180,8 @@ class Agent(BaseAgent, Generic[OptionsT]):
 
         With a `session` the conversation goes on from where it was and is kept. `middleware` and `tools` are the run's
         own, inside and beside the agent's. `function_invocation_kwargs` reach tools and function middleware, never the
-        model. `ctx` is the call on whose behalf the agent runs; its tools are called in that call's name. Raises as
-        `run_stream` does.
+        model. `ctx` is the call on whose behalf the agent runs; its tools are called in that call's name. A run that is started
+        inside another one without a `ctx` has that one's caller and gate. Raises as `run_stream` does.
         """
         agent = cast("Agent", self)
         context = AgentContext(
@@ -197,8 +197,10 @@ class Agent(BaseAgent, Generic[OptionsT]):
             tokenizer=tokenizer or self.tokenizer,
         )
         given = sort_middleware([*self.middleware, *listed(middleware)])
-        steps = _Steps(agent, context, given, ctx or CallContext(), observer)
-        current = AgentRunContext(agent, session, tuple(context.messages), context.options)
+        around = current_run_context()
+        call = ctx or (CallContext() if around is None else around.call.detached())
+        steps = _Steps(agent, context, given, call, observer)
+        current = AgentRunContext(agent, session, tuple(context.messages), context.options, call)
         if not stream:
             return steps.whole(current)
         response: AgentStream = ResponseStream(steps.updates(), steps.folded)
@@ -355,6 +357,8 @@ class _Steps:
                 *normalize_tools(around.tools or None),
             ]
         )
+        if self._ctx.tool_guard is not None:
+            tools = self._ctx.tool_guard.guarded(tools)
         options = self._options(around)
         conversation = options.get("conversation_id") or (context.session.service_session_id if context.session else None)
         if conversation:

@@ -18,7 +18,7 @@ import anyio
 
 from gateway.agents.tracing import traced_tool
 from gateway.chat.limits import LoopOptions
-from gateway.errors import GatewayError, MiddlewareFailure, MiddlewareTermination, UserInputRequired, text_for_caller
+from gateway.errors import GatewayError, MiddlewareFailure, MiddlewareTermination, PolicyDenied, UserInputRequired, text_for_caller
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.middleware import Middleware, compose
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
@@ -81,6 +81,7 @@ class Batch:
         Raises:
             MiddlewareFailure: Middleware failed the run.
         """
+        self.guard_tools()
         by_name = {tool.definition.name: tool for tool in self.tools}
         outcome = BatchOutcome([Content("function_result")] * len(calls))
 
@@ -108,6 +109,11 @@ class Batch:
         if outcome.failure is not None:
             raise outcome.failure
         return outcome
+
+    def guard_tools(self) -> None:
+        """Put the gate around what the run's own code added to the live list since the last time."""
+        if self.ctx.tool_guard is not None:
+            self.tools[:] = self.ctx.tool_guard.guarded(self.tools)
 
     async def _call(self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchOutcome) -> Content:
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
@@ -162,7 +168,7 @@ class Batch:
         failure: Exception | None = None
         result = None
         try:
-            result = await drive(context.function, context.arguments, context.ctx)
+            result = await drive(self._guarded(context.function), context.arguments, context.ctx)
         except FunctionFailed as failed:
             failure = failed.__cause__ if isinstance(failed.__cause__, Exception) else failed
         if failure is not None:
@@ -173,6 +179,19 @@ class Batch:
             context.result = to_contents(result)
         else:
             context.result = to_contents("The tool works in the background; its result is not available in this run.")
+
+    def _guarded(self, function: Tool) -> Tool:
+        """The tool behind the gate: middleware may have put another one in the place of what was called.
+
+        Raises:
+            PolicyDenied: Policy does not let it exist.
+        """
+        guard = self.ctx.tool_guard
+        behind = [function] if guard is None else guard.guarded([function])
+        if not behind:
+            name = function.definition.name
+            raise PolicyDenied(f"Tool {name!r} is denied by policy.", rule="tools.deny", subject=name)
+        return behind[0]
 
     def _failure(self, tool: Tool, call_id: str, error: Exception) -> Content:
         """What the model reads of an error, and what only the caller sees."""

@@ -15,6 +15,7 @@ from gateway.middleware import CallNext, MiddlewareType, mark
 from gateway.sessions.compaction import CompactionStrategy
 from gateway.sessions.grouping import TokenizerProtocol
 from gateway.sessions.session import AgentSession
+from gateway.tools.context import CallContext
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
@@ -89,6 +90,8 @@ class AgentRunContext:
     messages: tuple[Message, ...]
     """What the run was asked."""
     options: ChatOptions
+    call: CallContext = field(default_factory=CallContext, repr=False)
+    """The call on whose behalf the agent runs."""
 
 
 _current: ContextVar[AgentRunContext | None] = ContextVar("gateway.agents.context.current", default=None)

@@ -217,6 +217,7 @@ class _Run(Generic[PartT]):
 
     async def _model_call(self, tools_off: bool) -> ChatStream:
         plan = self._plan
+        self._batch.guard_tools()
         options = cast("ChatOptions", dict(self._options))
         if tools_off:
             options["tool_choice"] = "none"

@@ -35,7 +35,7 @@ from gateway.staging import ExperimentalWarning
 from gateway.tools.base import Finished, Kind, OnChange, Tool
 from gateway.tools.context import CallContext
 from gateway.tools.functions_source import SourceProblem, import_object
-from gateway.tools.toolbox import ResourceBox, ToolBox
+from gateway.tools.toolbox import ResourceBox, ToolBox, ToolGuards
 from gateway.types.messages import Message
 
 logger = logging.getLogger(__name__)
@@ -57,8 +57,9 @@ class AgentSource:
         settings: AgentSettings | None = None,
     ) -> None:
         """`models` stays the caller's; `environ` is what remote agents' secrets may refer to; `base_dir` is where modules of
-        context providers are looked for first. `settings` hold for every agent; links are read where `toolbox` is a
-        `ResourceBox` too. Without `conversations` no agent has sessions. No side effects before it is entered.
+        context providers are looked for first. `settings` hold for every agent; links are read if `toolbox` is a
+        `ResourceBox` too, and tools that agents bring along are gated if it is a `ToolGuards` too. Without `conversations` no agent
+        has sessions. No side effects before it is entered.
         """
         self._paths = list(paths)
         self._base_dir = base_dir or Path.cwd()
@@ -70,6 +71,7 @@ class AgentSource:
             settings=settings or AgentSettings(),
             base_dir=self._base_dir,
             resources=toolbox if isinstance(toolbox, ResourceBox) else None,
+            guards=toolbox if isinstance(toolbox, ToolGuards) else None,
         )
         self._environ = environ
         self._remotes: dict[str, Remote] = {}

@@ -33,7 +33,7 @@ from gateway.sessions.context import ContextProvider
 from gateway.sessions.session import AgentSession
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
-from gateway.tools.toolbox import ResourceBox, ToolBox
+from gateway.tools.toolbox import ResourceBox, ToolBox, ToolGuards
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse
@@ -94,6 +94,8 @@ class Shared:
     """Where links among attachments lead."""
     roots: RootJudge | None = None
     """Which folders a model may have; without it any."""
+    guards: ToolGuards | None = None
+    """The gate for tools that agents bring along themselves; `None` outside a gateway."""
 
 
 class AgentTool:
@@ -206,7 +208,9 @@ class AgentTool:
         if depth >= MAX_DEPTH:
             raise AgentError(f"Agent {self._agent.file.name!r} was not run: {depth} agents are already calling each other.")
         progress = RunProgress(ctx)
-        return progress, dataclasses.replace(ctx.inside_agent(), caller=progress)
+        guards = self._shared.guards
+        guard = guards.guard_of(f"agent/{self._agent.file.name}") if guards is not None else None
+        return progress, dataclasses.replace(ctx.inside_agent(), caller=progress, tool_guard=guard)
 
     def _to_complete(self, model: str | None, response: AgentResponse, ctx: CallContext) -> Complete:
         hands_back = isinstance(ctx.caller, RunFollower)

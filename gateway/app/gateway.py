@@ -53,8 +53,11 @@ from gateway.telemetry.logging import SecretMask
 from gateway.tools.approvals import Approvals
 from gateway.tools.base import ReadOutcome, Source, SourceStatus, Tool, ToolSource
 from gateway.tools.context import CallContext
+from gateway.tools.function_rules import FunctionRules
+from gateway.tools.own_tools import GateServices, OwnToolGates
 from gateway.tools.results import ResultKeeper
 from gateway.tools.slot import Usage
+from gateway.tools.toolbox import ToolGuard
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.children import ChildProcesses
 from gateway.upstream.inputs import AskServices
@@ -72,9 +75,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AUDITED = frozenset(
-    {"ask.judged", "approval.waiting", "approval.decided", "approval.rule", "call.refused", "script.refused", "script.finished"}
+    {
+        "ask.judged",
+        "approval.waiting",
+        "approval.decided",
+        "approval.rule",
+        "call.audited",
+        "call.refused",
+        "script.refused",
+        "script.finished",
+    }
 )
-"""Events that go into the audit log: decisions, not traffic."""
+"""Events that go into the audit log: decisions, and side effects of what agents and workflows bring along themselves; not traffic."""
 
 _DEFAULT_PREFIX = {"skill": "", "function": "function", "agent": "agent", "workflow": "workflow"}
 
@@ -101,6 +113,7 @@ class Gateway:
         self._reloader: Reloader | None = None
         self._tasks: TaskGroup
         self._local: LocalSources
+        self._gates: OwnToolGates
         self._stack = AsyncExitStack()
         self._settled, self._listable = anyio.Event(), anyio.Event()
         self._awaited: set[str] = set()
@@ -138,8 +151,16 @@ class Gateway:
         hosts = Hosts()
         records = Records(state, audit_days=config.storage.audit_days, url=config.storage.url)
         self._stack.push_async_callback(records.aclose)
-        self._local = LocalSources(hosts, self, self._all_models, records, state.path, self.events)
         services = self._asking(records)
+        kept = config.storage
+        store = ResultStore(
+            state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
+        )
+        keeper = ResultKeeper(store, ttl_seconds=kept.result_ttl_seconds)
+        gates = GateServices(events=self.events, approvals=services.approvals, keeper=keeper, mask=self._mask.mask)
+        rules = FunctionRules(lambda source: self.loaded.config.policies.get(source), lambda objects: self._local.names_of(objects))
+        self._gates = OwnToolGates(rules, gates)
+        self._local = LocalSources(hosts, self, self._all_models, records, state.path, self.events)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes, _mark(own_id, self.loaded)))
         client: JsonObject = {"name": config.server.name, "version": __version__}
         await self._stack.enter_async_context(hosts)
@@ -148,10 +169,6 @@ class Gateway:
         self._servers = Servers(hosts, state, services, children, own_id=own_id, client=client)
         turnover = await self._servers.plan(self.loaded, await self._lock.read(self.loaded))
         self._servers.take(turnover)
-        kept = config.storage
-        store = ResultStore(
-            state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
-        )
         self._learn_secrets()
         status = GatewayStatus(self.sources, self.problems) if config.server.status_tool else None
         task_tools = TaskTools()
@@ -165,7 +182,7 @@ class Gateway:
             settled=self._wait_for_lists,
             approvals=services.approvals,
             mask=self._mask.mask,
-            keeper=ResultKeeper(store, ttl_seconds=kept.result_ttl_seconds),
+            keeper=keeper,
             disclosure=self._disclosure,
         )
         await self.catalog.refresh()
@@ -338,6 +355,10 @@ class Gateway:
         """The guarded tools matching `<source>/<glob>` patterns, under exposed names (`ToolBox` of agents and workflows)."""
         await self.catalog.ready()
         return [RenamedTool(tool, tool.exposed_name) for tool in await self.catalog.tools(patterns)]
+
+    def guard_of(self, source: str) -> ToolGuard:
+        """The gate for what one agent or workflow brings along itself (`ToolGuards` of agents and workflows)."""
+        return self._gates.guard_of(source)
 
     async def read_resource(self, uri: str, ctx: CallContext) -> ReadOutcome:
         """As a client reads it (`ResourceBox` of agents). Raises `NotFound`."""

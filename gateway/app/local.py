@@ -28,6 +28,7 @@ from gateway.policy.skills import judge_skill
 from gateway.storage.records import Records
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Tool, ToolSource
+from gateway.tools.function_rules import FunctionRules
 from gateway.tools.toolbox import ToolBox
 from gateway.types.messages import Message
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from gateway.catalog.remote_skills import RemoteSkills
     from gateway.chat.resolve import ModelResolver
     from gateway.skills.source import SkillSource
-    from gateway.tools.functions_source import SourceProblem
+    from gateway.tools.functions_source import FunctionSource, SourceProblem
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,11 @@ class LocalSources:
         self._table: dict[str, Local] = {}
         self.problem: str | None = None
         """Why a setting of skills is not used as it is written."""
+        self._functions: FunctionSource | None = None
+
+    def names_of(self, objects: Sequence[object]) -> list[str]:
+        """The names of the served functions that run one of these objects."""
+        return self._functions.names_of(objects) if self._functions is not None else []
 
     @property
     def table(self) -> dict[str, Local]:
@@ -152,6 +158,8 @@ class LocalSources:
         """
         table: dict[str, Local] = {}
         joining: set[str] = set()
+        if not loaded.config.expose.functions:
+            self._functions = None
         roots = RootRules(loaded)
         if loaded.config.skills.scripts.read_paths:
             loaded = await anyio.to_thread.run_sync(self._with_readable, loaded, roots)
@@ -168,6 +176,8 @@ class LocalSources:
                     cast("SkillSource", source).library.add(remote)
                 joining.add(kind)
             table[kind] = local
+            if kind == "function":  # the workflows that are loaded next are judged by its names
+                self._functions = cast("FunctionSource", local.source)
             roots.protect(getattr(local.source, "modules", ()))
         table = {kind: table[kind] for kind in wanted}
         leaving = [local for kind, local in self._table.items() if table.get(kind) is not local]
@@ -197,8 +207,13 @@ class LocalSources:
                 from gateway.tools.approvals import Approvals
                 from gateway.workflows.source import WorkflowSource
 
-                forms = Approvals(self._records, self._events)
-                return WorkflowSource([Path(path) for path in expose.agents], toolbox=self._toolbox, base_dir=base, forms=forms)
+                return WorkflowSource(
+                    [Path(path) for path in expose.agents],
+                    toolbox=self._toolbox,
+                    base_dir=base,
+                    forms=Approvals(self._records, self._events),
+                    rules=FunctionRules(loaded.config.policies.get, self.names_of),
+                )
 
     def _with_readable(self, loaded: LoadedConfig, roots: RootRules) -> LoadedConfig:
         """The same configuration without the paths that scripts may not read."""
@@ -279,5 +294,7 @@ def _wanted(config: GatewayConfig, *, has_remote: bool) -> list[tuple[str, tuple
     if expose.functions:
         wanted.append(("function", (expose.functions,)))
     if expose.agents:
-        wanted += [("agent", (expose.agents, expose.skills, skills, config.agents)), ("workflow", (expose.agents,))]
+        rules = {name: policy for name, policy in config.policies.items() if name == "function" or name.startswith("workflow/")}
+        wanted.append(("agent", (expose.agents, expose.skills, skills, config.agents)))
+        wanted.append(("workflow", (expose.agents, expose.functions, rules)))
     return wanted

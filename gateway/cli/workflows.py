@@ -68,6 +68,7 @@ def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path
     """
     from gateway.cli.output import print_json
     from gateway.storage.files import write_atomic
+    from gateway.tools.function_rules import FunctionRules
     from gateway.workflows.drawing import draw
 
     loaded = load(config_path, fetches=False)
@@ -75,7 +76,8 @@ def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path
 
     async def work() -> str:
         with diverted_stdout():
-            return await draw(path, picture, base_dir=loaded.base_dir)
+            rules = FunctionRules(loaded.config.policies.get)
+            return await draw(path, picture, base_dir=loaded.base_dir, rules=rules)
 
     text = run_async(work)
     if output is not None:

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from gateway.config.agents import AgentSettings
 from gateway.config.base import Model
-from gateway.config.policies import SourcePolicy
+from gateway.config.policies import OWN_SOURCE_KINDS, SourcePolicy
 from gateway.config.skills import SkillSettings
 
 SOURCE_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,40}$"
@@ -237,6 +237,19 @@ class GatewayConfig(Model):
                 raise ValueError(f"server name {name!r} is reserved for Moongate's own sources; rename it")
             if not re.match(SOURCE_NAME_PATTERN, name):
                 raise ValueError(f"server name {name!r} may only have letters, digits, '_' and '-', at most 40")
+        return self
+
+    @model_validator(mode="after")
+    def _own_sources(self) -> GatewayConfig:
+        for key, policy in self.policies.items():
+            kind, slash, name = key.partition("/")
+            if not slash:
+                continue
+            if kind not in OWN_SOURCE_KINDS or not name or "/" in name:
+                raise ValueError(f"policies: {key!r} names no source; write a server's name, `agent/NAME` or `workflow/NAME`")
+            if idle := policy.idle_for_own_tools:
+                keys = ", ".join(f"`{one}`" for one in idle)
+                raise ValueError(f"policies[{key!r}]: {keys} has no effect on the tools that this {kind} brings along; remove it")
         return self
 
     def policy(self, source: str) -> SourcePolicy:

@@ -12,6 +12,27 @@ from pydantic import Field, field_validator
 from gateway.config.base import Model
 from gateway.json_types import JsonObject, JsonValue
 
+OWN_SOURCE_KINDS = frozenset({"agent", "workflow"})
+"""First parts of the keys `agent/<name>` and `workflow/<name>` under `policies`."""
+
+_OWN_TOOL_KEYS = frozenset(
+    {
+        "additional_arguments",
+        "approval",
+        "arguments",
+        "max_concurrency",
+        "max_kept_bytes",
+        "max_result_bytes",
+        "overrides",
+        "timeout_seconds",
+        "tools",
+    }
+)
+"""Rules that have an effect on the tools that one agent or workflow brings along."""
+
+_IDLE_OVERRIDES = frozenset({"listed", "max_running_tasks", "name", "task_starts_per_minute"})
+"""Keys of an override that have none: these tools are never listed to clients, and do not run as tasks."""
+
 
 class ToolFilter(Model):
     """Which tools of a source exist at all. Patterns are globs over native tool names."""
@@ -151,7 +172,10 @@ OutboundAuth = ClientCredentials | AuthorizationCode
 
 
 class SourcePolicy(Model):
-    """Rules for one source: a server by its name, or `agent`, `workflow`, `skill`, `function`."""
+    """Rules for one source: a server by its name, or `agent`, `workflow`, `skill`, `function`.
+
+    `agent/<name>` and `workflow/<name>` have the rules for the tools that one agent or workflow brings along itself.
+    """
 
     prefix: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{0,40}$")
     """First part of exposed names (`<prefix>__<tool>`); left out means the source's name, `""` means names pass unchanged."""
@@ -220,3 +244,15 @@ class SourcePolicy(Model):
         if isinstance(value, dict):
             return {k: [v] if isinstance(v, str) else v for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]  # narrowed by pydantic next
         return value
+
+    @property
+    def idle_for_own_tools(self) -> list[str]:
+        """The keys that are set and have no effect under `agent/<name>` and `workflow/<name>`."""
+        idle = [_key(self, name) for name in sorted(self.model_fields_set - _OWN_TOOL_KEYS)]
+        for tool, override in self.overrides.items():
+            idle += [f"overrides.{tool}.{_key(override, name)}" for name in sorted(override.model_fields_set & _IDLE_OVERRIDES)]
+        return idle
+
+
+def _key(model: Model, name: str) -> str:
+    return type(model).model_fields[name].alias or name

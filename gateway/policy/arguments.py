@@ -67,13 +67,18 @@ class ArgumentPolicy:
         *,
         denied: frozenset[str] = FRAMEWORK_NAMES,
         override: ToolOverride | None = None,
+        only_with_rules: bool = False,
     ) -> ArgumentPolicy:
         """Compile the rules for the tool with native `tool_name`. Never raises: what cannot be checked is refused on call.
 
         An extra is let through although undeclared; it stays unpublished unless a rule names it. A rule for an
         argument that is neither declared nor an extra does nothing, because that argument is dropped anyway.
-        `denied` names are dropped although declared, unless they are extras too.
+        `denied` names are dropped although declared, unless they are extras too. With `only_with_rules` every call passes unchanged if
+        no rule, extra or override is about the tool: the tool then judges its arguments itself.
         """
+        if only_with_rules and not (rules.get(ANY_TOOL) or rules.get(tool_name) or extras or override is not None):
+            published = as_object(input_schema) or {"type": "object"}
+            return _Unjudged(published, ArgumentPlan(declared_names(published), {}), (), SchemaCheck({}))
         schema = with_properties(as_object(input_schema) or {"type": "object"})
         declared = declared_names(schema)
         extra = extra_names(tool_name, extras)
@@ -81,7 +86,7 @@ class ArgumentPolicy:
         fixed = plan.filling.fixed if plan.filling else {}
         defaults = plan.filling.defaults if plan.filling else {}
         checks: list[tuple[str, str, SchemaCheck]] = []
-        published: dict[str, list[JsonObject]] = {}
+        narrowed: dict[str, list[JsonObject]] = {}
         for key in (ANY_TOOL, tool_name):
             for name, rule in rules.get(key, {}).items():
                 if name not in plan.accepted and name not in fixed:
@@ -89,9 +94,9 @@ class ArgumentPolicy:
                 unusable = rule_problem(rule)
                 checks.append((name, f"arguments.{key}.{name}", _rule_check(name, rule, unusable)))
                 if unusable is None and name in plan.accepted:
-                    published.setdefault(name, []).append(rule)
+                    narrowed.setdefault(name, []).append(rule)
         open_schema = without_arguments(schema, plan.withheld, defaults)
-        shown = with_defaults(narrow(open_schema, published) if published else open_schema, defaults)
+        shown = with_defaults(narrow(open_schema, narrowed) if narrowed else open_schema, defaults)
         judged = shown if not fixed else without_arguments(schema, plan.withheld.keys() - fixed.keys(), defaults)
         unseen = (extra - plan.withheld.keys() | fixed.keys()) - declared_names(judged)
         judged = narrow(judged, {name: [{}] for name in sorted(unseen)}) if unseen else judged
@@ -132,6 +137,16 @@ class ArgumentPolicy:
             if known == rule_id:
                 return check.find(value, measure(value), root=name)
         return None
+
+
+class _Unjudged(ArgumentPolicy):
+    """The rules of a tool that no rule is about."""
+
+    __slots__ = ()
+
+    def judge(self, arguments: JsonObject) -> Pass | Rewrite | Reject:
+        """Pass."""
+        return PASS
 
 
 def extra_names(tool_name: str, extras: Extras) -> frozenset[str]:

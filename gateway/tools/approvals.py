@@ -55,6 +55,9 @@ _DAY_SECONDS = 86_400.0
 MARK_PREFIX = "approved:"
 """Before the request state of a call that was approved in an earlier leg."""
 
+_APPROVED_KEY = "approved_at_gate"
+"""In the metadata of a call of a run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -94,7 +97,14 @@ class Grant:
 def approved_in_run(ctx: CallContext) -> bool:
     """Whether a person approved this very call in the conversation of the run that makes it (`approval_mode` of a tool)."""
     metadata = cast("JsonMapping", getattr(ctx.invocation, "metadata", None) or {})
-    return getattr(metadata.get("approval_response"), "approved", None) is True
+    return metadata.get(_APPROVED_KEY) is True or getattr(metadata.get("approval_response"), "approved", None) is True
+
+
+def note_approved(ctx: CallContext) -> None:
+    """Note that a person approved this very call at the gate, for `approved_in_run`."""
+    metadata: JsonObject | None = getattr(ctx.invocation, "metadata", None)
+    if metadata is not None:
+        metadata[_APPROVED_KEY] = True
 
 
 class Approvals:

@@ -22,6 +22,7 @@ from gateway.policy.answers import answer_problem
 
 if TYPE_CHECKING:
     from gateway.tools.base import Tool
+    from gateway.tools.toolbox import ToolGuard
 
 Era = Literal["legacy", "modern"]
 """`legacy`: protocol ≤ 2025-11-25 (handshake, sessions). `modern`: 2026-07-28 (stateless)."""
@@ -313,6 +314,8 @@ class CallContext:
     """Inside an agent's run its live tool list: what is added counts from the next model call on. `None` elsewhere."""
     invocation: object = None
     """Inside an agent's run the `FunctionInvocationContext` of this very call."""
+    tool_guard: ToolGuard | None = None
+    """The gate for the tools that the surrounding agent or workflow brings along; `None` outside a gateway."""
     wants_progress: bool = False
     """Whether the caller asked for progress; a relay only asks its server for it then."""
     takes_tasks: bool = False
@@ -408,6 +411,11 @@ class CallContext:
 
     def _from(self, principal: Principal, *, caller: Principal | None) -> CallContext:
         return dataclasses.replace(self, principal=principal, provenance=dataclasses.replace(self.provenance, caller=caller))
+
+    def detached(self) -> CallContext:
+        """A context for work that outlives this call: same caller, rights and gate; progress is dropped and questions are refused."""
+        came = dataclasses.replace(self.provenance, step_key="")
+        return CallContext(principal=self.principal, meta=self.meta, tool_guard=self.tool_guard, provenance=came)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress to the caller; `progress` must grow from call to call."""

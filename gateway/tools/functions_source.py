@@ -24,6 +24,7 @@ from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError
 from gateway.tools.base import OnChange, Tool
 from gateway.tools.function import FunctionTool
+from gateway.tools.function_rules import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -81,6 +82,10 @@ class FunctionSource:
     async def tools(self) -> Sequence[Tool]:
         """Tools in the order of the modules and of their definitions."""
         return list(self._tools.values())
+
+    def names_of(self, objects: Sequence[object]) -> list[str]:
+        """The names of the tools here that run one of these objects, also through wrappers."""
+        return [name for name, tool in self._tools.items() if any(inner is one for inner in unwrapped(tool) for one in objects)]
 
     def subscribe(self, on_change: OnChange) -> None:
         """Modules are read once, so nothing is ever announced."""

@@ -71,7 +71,7 @@ async def validate_chat_options(options: JsonMapping) -> JsonObject:
 
 
 def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
-    """Tools keyed by name, in order; the same object twice counts once.
+    """Tools keyed by name, in order; the same object twice counts once, with and without a gate around it.
 
     Raises:
         ValueError: Two different tools have one name.
@@ -79,7 +79,8 @@ def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
     for item in tools:
         name = item.definition.name
-        if found.setdefault(name, item) is not item:
+        known = found.setdefault(name, item)
+        if known is not item and getattr(known, "original", known) is not getattr(item, "original", item):
             raise ValueError(f"Two different tools are named {name!r}; rename one.")
     return found
 

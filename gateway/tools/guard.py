@@ -41,6 +41,7 @@ from gateway.policy.arguments import ArgumentPolicy
 from gateway.policy.decision import Pass, Reject, Rewrite, Verdict
 from gateway.policy.hidden_text import HiddenText, judge_result_text, may_hide, strip_value
 from gateway.policy.limits import MOST_COUNTED, Shorten, judge_asks, judge_result
+from gateway.policy.own_sources import may_change_something
 from gateway.policy.repeats import is_repeatable
 from gateway.policy.scopes import OWN_SOURCE, judge_scope
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
@@ -99,6 +100,11 @@ class ToolGate:
     """The tool is ours, not a remote server's."""
     is_repeatable: bool = False
     """A second call changes nothing more, as far as the operator is to be believed (`policy.repeats`)."""
+    is_own: bool = False
+    """An agent or workflow brings the tool along itself (`own_tools`): its exceptions reach the run unchanged, and a durable task does
+    not record its call as a step."""
+    is_audited: bool = False
+    """Each finished call emits `call.audited`, because it may have changed something."""
 
     @classmethod
     def build(
@@ -107,13 +113,16 @@ class ToolGate:
         source_policy: SourcePolicy,
         *,
         is_local: bool = False,
+        is_own: bool = False,
         keeper: ResultKeeper | None = None,
         mask: Callable[[str], str] | None = None,
     ) -> ToolGate:
         """Compile a source's rules for the tool with this (native) definition. Never raises on what a peer published.
 
-        What is ours (`is_local`) may name its arguments as it likes, and its texts are not searched.
+        What is ours (`is_local`) may name its arguments as it likes, and its texts are not searched. The arguments of a tool that an
+        agent or workflow brings along (`is_own`, which implies `is_local`) are judged only if a rule of the operator names them.
         """
+        is_local = is_local or is_own
         override = source_policy.overrides.get(definition.name)
         hidden_text: HiddenText = "allow" if is_local else source_policy.hidden_text
         shown = definition if hidden_text == "allow" else clean_definition(definition)
@@ -124,6 +133,7 @@ class ToolGate:
             source_policy.arguments,
             denied=NO_NAMES if is_local else FRAMEWORK_NAMES,
             override=override,
+            only_with_rules=is_own,
         )
         published = shape_definition(shown, override, arguments.published_schema)
         if published.task == "never" and any(fnmatchcase(definition.name, glob) for glob in source_policy.tasks.promote):
@@ -141,7 +151,9 @@ class ToolGate:
         repeats = is_repeatable(
             definition.name, definition.annotations, idempotent=source_policy.idempotent, trust_annotations=trusted
         )
-        return cls(arguments, published, *times, *limits, hidden_text, mask, keeper, needs_approval, queues, resumes, is_local, repeats)
+        audited = is_own and may_change_something(definition.annotations)
+        how = mask, keeper, needs_approval, queues, resumes, is_local, repeats, is_own, audited
+        return cls(arguments, published, *times, *limits, hidden_text, *how)
 
 
 class GuardedTool:
@@ -298,6 +310,9 @@ class GuardedTool:
             if self._usage is not None:
                 self._usage.end()
             self._events.emit(record.kind, source=self.source, name=self.exposed_name, principal=principal, fields=record.fields())
+            if self._policy.is_audited and record.kind == "call.finished":
+                fields: JsonObject = {"outcome": record.outcome}
+                self._events.emit("call.audited", source=self.source, name=self.exposed_name, principal=principal, fields=fields)
 
     async def _approved(self, arguments: JsonObject, ctx: CallContext) -> Grant | Reject:
         """Ask a person, before the call takes a slot or any of its time."""
@@ -332,7 +347,8 @@ class GuardedTool:
     def _run(self, arguments: JsonObject, ctx: CallContext, record: _CallRecord) -> Awaitable[ToolOutcome | None]:
         """As `run_within`. Not a coroutine itself: each costs every call its steps."""
         seconds = self._policy.max_task_seconds if ctx.in_task else self._policy.timeout_seconds
-        return run_within(self._limiter, seconds, ctx, self._settle if ctx.durable is None else self._recorded, arguments, record)
+        work = self._settle if ctx.durable is None or self._policy.is_own else self._recorded
+        return run_within(self._limiter, seconds, ctx, work, arguments, record)
 
     def _out_of_time(self, ctx: CallContext) -> str:
         policy = self._policy
@@ -364,13 +380,13 @@ class GuardedTool:
             outcome = await self._tool.call(arguments, ctx)
         except Exception as raised:
             error = only_cause(raised)
-            record.outcome = "failed"
-            record.error = type(error).__name__
+            record.fail(error)
             self._mask(error)
+            if self._policy.is_own:
+                raise
             if isinstance(error, UpstreamRefused | AskUnavailable) or (isinstance(error, NotFound) and error.kind == "tool"):
                 raise error from None
             if isinstance(error, PolicyDenied):
-                record.refuse(Reject(error.rule, str(error)))
                 return Complete({**Complete.text(str(error), is_error=True).result, "_meta": {RULE_META_KEY: error.rule}})
             if isinstance(error, GatewayError):
                 if isinstance(error, StorageUnusable):
@@ -449,6 +465,10 @@ class GuardedTool:
             logger.info("%s: %s dropped that it may not get: %s", self.exposed_name, count, ", ".join(map(ascii, _noted(names))))
 
 
+_OUTCOMES = {"MiddlewareTermination": "complete", "UserInputRequired": "input_required"}
+"""Exceptions by which a tool of a run ends the run on purpose."""
+
+
 class _CallRecord:
     """What the closing event of one leg will say."""
 
@@ -466,6 +486,13 @@ class _CallRecord:
     def refuse(self, verdict: Reject) -> None:
         self.kind, self.outcome, self.rule = "call.refused", "refused", verdict.rule
         self.dropped = self.dropped or verdict.dropped
+
+    def fail(self, error: Exception) -> None:
+        """Note how a call ended that raised. A call that ends the run it belongs to has not failed."""
+        if isinstance(error, PolicyDenied):
+            self.refuse(Reject(error.rule, str(error)))
+        self.error = type(error).__name__
+        self.outcome = _OUTCOMES.get(self.error, self.outcome if self.rule else "failed")
 
     def timed_out(self, text: str) -> Complete:
         self.outcome = "timeout"

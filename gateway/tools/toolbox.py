@@ -1,7 +1,7 @@
-"""`ToolBox`: how agents and workflows get the tools they name, without knowing the catalog.
+"""`ToolBox`: how agents and workflows get the tools they name, without knowing the catalog. `ToolGuard`: how they gate their own.
 
-The catalog's owner (`app`) provides one; tests provide scripted ones. It hands out guarded tools, so whoever calls
-them passes the same policy as any client.
+The catalog's owner (`app`) provides both; tests provide scripted ones. A tool box hands out guarded tools, so agents
+and workflows pass the same policy as any client.
 """
 
 from __future__ import annotations
@@ -22,6 +22,34 @@ class ToolBox(Protocol):
         In catalog order, each once; `definition.name` is the exposed, model-safe name. A pattern that matches
         nothing is no error.
         """
+        ...
+
+
+class ToolGuard(Protocol):
+    """The gate for the tools that one agent or workflow brings along itself."""
+
+    def guarded(self, tools: Sequence[Tool]) -> list[Tool]:
+        """The tools that policy lets exist, in order, each behind the gate. A tool that is behind the gate already is returned as it is.
+
+        A tool that is only declared stays as it is too: its caller answers it, and nothing runs here.
+        """
+        ...
+
+    def function(self, reference: str, found: object, tool: Tool) -> Tool:
+        """`tool`, which runs the Python function `found` that a file refers to as `reference`, behind the gate.
+
+        Raises:
+            PolicyDenied: The rules of `function` or of this source do not let the function run.
+        """
+        ...
+
+
+@runtime_checkable
+class ToolGuards(Protocol):
+    """The gates of all agents and workflows."""
+
+    def guard_of(self, source: str) -> ToolGuard:
+        """The gate for the source `agent/<name>` or `workflow/<name>`, by the rules in force now."""
         ...
 
 

@@ -13,7 +13,7 @@ class RenamedTool:
     """A tool under another name; what a `ToolBox` hands out, so that models see exposed names."""
 
     def __init__(self, tool: Tool, name: str) -> None:
-        self._tool = tool
+        self.inner = tool
         self.native_name = tool.definition.name
         self.source: str | None = getattr(tool, "source", None)
         """Id of the source the tool is from, where it is known."""
@@ -21,4 +21,4 @@ class RenamedTool:
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Call the tool."""
-        return await self._tool.call(arguments, ctx)
+        return await self.inner.call(arguments, ctx)

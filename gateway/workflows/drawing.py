@@ -12,6 +12,7 @@ from gateway.errors import ToolFailed, WorkflowInvalid
 from gateway.json_types import JsonObject
 from gateway.tools.base import ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
+from gateway.tools.function_rules import FunctionRules
 from gateway.workflows.loader import load_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.viz import WorkflowViz
@@ -36,14 +37,15 @@ class _Placeholder:
         raise ToolFailed(f"{self.definition.name!r} is only drawn.")
 
 
-async def draw(path: Path, picture: Picture, *, base_dir: Path) -> str:
-    """The file's graph as text of that kind.
+async def draw(path: Path, picture: Picture, *, base_dir: Path, rules: FunctionRules | None = None) -> str:
+    """The file's graph as text of that kind. `rules` say which functions may run to make it.
 
     Raises:
         WorkflowInvalid: The file, or a module it names, cannot be used; one line per mistake.
     """
-    plan = await WorkflowPlan.prepare(load_workflow(path), base_dir=base_dir)
-    workflow = plan.sample or await plan.build({name: _Placeholder(pattern) for name, pattern in plan.patterns.items()})
+    plan = await WorkflowPlan.prepare(load_workflow(path), base_dir=base_dir, rules=rules)
+    tools = {name: _Placeholder(pattern) for name, pattern in plan.patterns.items()}
+    workflow = plan.sample or await plan.build(tools, CallContext())
     if not isinstance(workflow, Workflow):
         raise WorkflowInvalid(f"{path}: python: {workflow.entry_id!r} is a function, and its steps are known only when it runs: no graph.")
     made = WorkflowViz(workflow)

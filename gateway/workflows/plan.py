@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any, cast
 
 from gateway.config.suggest import did_you_mean
-from gateway.errors import ConfigError, ToolFailed, WorkflowInvalid
+from gateway.errors import ConfigError, GatewayError, ToolFailed, WorkflowInvalid
 from gateway.json_types import JsonMapping, JsonValue, as_text
 from gateway.tools.base import Tool
+from gateway.tools.context import CallContext
 from gateway.tools.function import FunctionTool, run_function
+from gateway.tools.function_rules import FunctionRules
 from gateway.tools.functions_source import import_object
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.definition import AgentStep, AskStep, EdgeEntry, PythonStep, ToolStep, WorkflowFile, WorkflowStep
 from gateway.workflows.edges import Case, Default
 from gateway.workflows.executor import Executor
 from gateway.workflows.functional import FunctionalWorkflow
+from gateway.workflows.functions import Reference, admit, gated_function
 from gateway.workflows.runnable import Runnable
 from gateway.workflows.runner import DEFAULT_MAX_ITERATIONS
 from gateway.workflows.shapes import as_selection
@@ -48,23 +51,25 @@ class WorkflowPlan:
     """The workflow in code, to see what it takes and gives; never run where each call makes its own."""
 
     @classmethod
-    async def prepare(cls, file: WorkflowFile, *, base_dir: Path) -> WorkflowPlan:
-        """Import what the file names, looking in `base_dir` first.
+    async def prepare(cls, file: WorkflowFile, *, base_dir: Path, rules: FunctionRules | None = None) -> WorkflowPlan:
+        """Import what the file names, looking in `base_dir` first. `rules` say which functions it may run.
 
         Raises:
-            WorkflowInvalid: Something cannot be imported or is not what it should be; one line each.
+            WorkflowInvalid: Something cannot be imported, may not run or is not what it should be; one line each.
         """
         if file.python is not None:
             code = await _import_graph(file.python, base_dir)
+            _admit_graph(code, file, rules)
             return cls(file, code=code, sample=await _made(code, file.python))
         if file.team is not None:
-            return cls(file, team=await TeamPlan.prepare(file, file.team, base_dir=base_dir))
+            return cls(file, team=await TeamPlan.prepare(file, file.team, base_dir=base_dir, rules=rules))
         functions: dict[str, FunctionTool[..., Any]] = {}
         problems: list[str] = []
         for name, step in file.steps.items():
             if isinstance(step, PythonStep):
                 try:
                     functions[name] = await _import_function(step, base_dir)
+                    admit(file, step.python, functions[name], rules)
                 except (ConfigError, WorkflowInvalid, TypeError) as error:
                     problems.append(f"executors.{name}.python: {error}")
         if problems:
@@ -90,17 +95,18 @@ class WorkflowPlan:
             return Template.parse(self.file.prompt).text(arguments)
         return incoming_text([dict(arguments)])
 
-    async def build(self, tools: Mapping[str, Tool]) -> Runnable:
-        """A workflow for one run; `tools` by executor id, as `patterns` asks.
+    async def build(self, tools: Mapping[str, Tool], call: CallContext) -> Runnable:
+        """A workflow for one run, which serves `call`; `tools` by executor id, as `patterns` asks.
 
         Raises:
             WorkflowInvalid: A function that should make the workflow in code did not.
-            ToolFailed: An agent takes no text.
+            PolicyDenied: Policy does not let that function run.
+            ToolFailed: An agent takes no text, or the function was refused.
         """
         if self.code is not None:
-            return await _made(self.code, self.file.python or "")
+            return await _made(self.code, self.file.python or "", call)
         if self.team is not None:
-            return self.team.build(tools)
+            return self.team.build(tools, call)
         nodes = {name: self._executor(name, tools) for name in self.file.steps}
         builder = WorkflowBuilder(
             start_executor=nodes[cast("str", self.file.start)],
@@ -177,14 +183,36 @@ def _same(value: JsonValue, expected: JsonValue) -> bool:
     return value == expected and isinstance(value, bool) == isinstance(expected, bool)
 
 
-async def _made(code: Code, reference: str) -> Runnable:
-    """The graph itself, a function with steps for one run, or what the function makes."""
+def _admit_graph(code: Code, file: WorkflowFile, rules: FunctionRules | None) -> None:
+    """Judge a workflow in code before any function of it runs.
+
+    Raises:
+        WorkflowInvalid: It may not run.
+    """
+    reference = cast("str", file.python)
+    try:
+        admit(file, reference, code, rules)
+    except WorkflowInvalid as error:
+        raise WorkflowInvalid(f"python: {error}") from None
+    is_made = not isinstance(code, Workflow | FunctionalWorkflow)
+    if is_made and rules is not None and rules.needs_approval(f"workflow/{file.name}", reference, code):
+        raise WorkflowInvalid(
+            f"python: {reference} runs when the file is loaded, and nobody can approve it then; take it out of `approval`, "
+            "or name the workflow that it makes."
+        )
+
+
+async def _made(code: Code, reference: str, call: CallContext | None = None) -> Runnable:
+    """The graph itself, a function with steps for one run, or what the function makes: for `call` behind the gate."""
     if isinstance(code, Workflow):
         return code
     if isinstance(code, FunctionalWorkflow):
         return _fresh(code, reference)
+    make = code if call is None else gated_function(Reference(reference, code), call)
     try:
-        made = await run_function(code, [], {})
+        made = await run_function(make, [], {})
+    except GatewayError:
+        raise
     except Exception as error:  # the boundary to people's code: one broken workflow must not stop the others
         raise WorkflowInvalid(f"python: {reference} failed: {type(error).__name__}: {error}") from error
     if isinstance(made, FunctionalWorkflow):

@@ -14,8 +14,9 @@ import anyio.to_thread
 
 from gateway.errors import WorkflowInvalid
 from gateway.tools.base import OnChange, Tool
+from gateway.tools.function_rules import FunctionRules
 from gateway.tools.functions_source import SourceProblem
-from gateway.tools.toolbox import ToolBox
+from gateway.tools.toolbox import ToolBox, ToolGuards
 from gateway.workflows.checking import workflows_in
 from gateway.workflows.definition import WorkflowFile
 from gateway.workflows.graph import on_a_loop
@@ -29,12 +30,24 @@ logger = logging.getLogger(__name__)
 class WorkflowSource:
     """Workflows of folders and files, in the order of their names."""
 
-    def __init__(self, paths: Sequence[Path | str], *, toolbox: ToolBox, base_dir: Path, forms: Forms | None = None) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path | str],
+        *,
+        toolbox: ToolBox,
+        base_dir: Path,
+        forms: Forms | None = None,
+        rules: FunctionRules | None = None,
+    ) -> None:
         """Relative `paths` and modules that files name are looked for in `base_dir`. `forms` asks people whose client cannot ask.
-        No side effects before it is entered."""
+        `rules` say which Python functions files may run; each call of one is gated if `toolbox` is a `ToolGuards` too. No side
+        effects before it is entered.
+        """
         self._paths = [base_dir / path for path in paths]
         self._toolbox = toolbox
         self._forms = forms
+        self._guards = toolbox if isinstance(toolbox, ToolGuards) else None
+        self._rules = rules
         self._base_dir = base_dir
         self._tools: dict[str, WorkflowTool] = {}
         self.modules: set[str] = set()
@@ -63,11 +76,11 @@ class WorkflowSource:
         for name, (path, file) in found.items():
             self.modules |= file.python_references
             try:
-                plan = await WorkflowPlan.prepare(file, base_dir=self._base_dir)
+                plan = await WorkflowPlan.prepare(file, base_dir=self._base_dir, rules=self._rules)
             except WorkflowInvalid as error:
                 self._note("\n".join(f"{path}: {line}" for line in str(error).splitlines()))
                 continue
-            self._tools[name] = WorkflowTool(plan, toolbox=self._toolbox, forms=self._forms)
+            self._tools[name] = WorkflowTool(plan, toolbox=self._toolbox, forms=self._forms, guards=self._guards)
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -24,6 +24,7 @@ from gateway.tools.function import FunctionTool
 from gateway.workflows.context import WorkflowContext
 from gateway.workflows.definition import AgentStep, AskStep, PythonStep, ToolStep, WorkflowStep, object_schema
 from gateway.workflows.executor import Executor, handler, response_handler
+from gateway.workflows.functions import Reference, run_gated
 from gateway.workflows.runner import START_SOURCE
 from gateway.workflows.templates import Template, constants, fill
 
@@ -131,6 +132,7 @@ class CallFunction(StepExecutor):
         super().__init__(id, names)
         self._step = step
         self._function = function
+        self._reference = Reference(step.python, function)
 
     async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
         """One call; the value keeps its JSON type."""
@@ -139,25 +141,45 @@ class CallFunction(StepExecutor):
         else:
             message = messages[0] if len(messages) == 1 else messages
             arguments = dict.fromkeys(self._function.definition.input_schema.get("properties", {}), message)
-        if call.durable is not None:
-            # What a function does nobody knows, so it is not repeated without asking.
-            form = await call.durable.step("python", lambda _: self._to_json(arguments, call), repeatable=False)
-            return form["value"], Complete(form["result"])
-        return await self._run(arguments, call)
+        run = _FunctionRun(self._function, self._step.output)
+        outcome = await run_gated(self._reference, run, arguments, call)
+        if run.result is not None and outcome.content == run.result.content:
+            return run.value, run.result
+        return value_of(outcome), outcome  # a limit of the workflow's rules shortened it
 
-    async def _to_json(self, arguments: JsonObject, call: CallContext) -> JsonObject:
-        value, result = await self._run(arguments, call)
+
+class _FunctionRun:
+    """One call of a function as a `Tool`. Keeps the value, which has a JSON type that a result does not show."""
+
+    def __init__(self, function: FunctionTool[..., Any], output: dict[str, JsonObject] | None) -> None:
+        self.definition = function.definition
+        self._function = function
+        self._output = output
+        self.value: JsonValue = None
+        self.result: Complete | None = None
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
+        """Run the function, as a step of its own in a durable task: nobody knows what it does, so it is not repeated without asking."""
+        if ctx.durable is not None:
+            form = await ctx.durable.step("python", lambda _: self._to_json(arguments, ctx), repeatable=False)
+            self.value, self.result = form["value"], Complete(form["result"])
+        else:
+            self.value, self.result = await self._run(arguments, ctx)
+        return self.result
+
+    async def _to_json(self, arguments: JsonObject, ctx: CallContext) -> JsonObject:
+        value, result = await self._run(arguments, ctx)
         return {"value": value, "result": result.result}
 
-    async def _run(self, arguments: JsonObject, call: CallContext) -> tuple[JsonValue, Complete]:
-        value: Any = await self._function.run(arguments, call)
+    async def _run(self, arguments: JsonObject, ctx: CallContext) -> tuple[JsonValue, Complete]:
+        value: Any = await self._function.run(arguments, ctx)
         if isinstance(value, InputRequired | TaskStarted):
             raise ToolFailed("The function asks for input or starts a task, which only a tool can; use `tool: function/NAME`.")
         result = value if isinstance(value, Complete) else as_result(value)
         if result.is_error:
             raise ToolFailed(result.as_text() or "It failed without saying why.")
-        if self._step.output is not None:
-            return demand_fields(result, self._step.output)
+        if self._output is not None:
+            return demand_fields(result, self._output)
         return (value_of(result) if isinstance(value, Complete) else value), result
 
 

@@ -13,9 +13,11 @@ from typing import Any, cast
 from gateway.errors import ConfigError, WorkflowInvalid
 from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
+from gateway.tools.function_rules import FunctionRules
 from gateway.tools.functions_source import import_object
 from gateway.workflows.agent_executor import serve_call
 from gateway.workflows.definition import WorkflowFile
+from gateway.workflows.functions import Reference, admit, gated_function
 from gateway.workflows.orchestrations.concurrent import ConcurrentBuilder
 from gateway.workflows.orchestrations.group_chat import GroupChatBuilder, GroupChatState
 from gateway.workflows.orchestrations.handoff import HandoffBuilder
@@ -38,6 +40,9 @@ from gateway.workflows.team_files import (
 from gateway.workflows.tool_agent import ToolAgent
 from gateway.workflows.workflow import Workflow
 
+Functions = Mapping[str, Callable[..., Any]]
+"""Functions of a file for one run, by key."""
+
 
 @dataclass(frozen=True, slots=True)
 class TeamPlan:
@@ -45,17 +50,17 @@ class TeamPlan:
 
     file: WorkflowFile
     team: Team
-    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
+    functions: Mapping[str, Reference] = field(default_factory=dict[str, Reference])
     """By key of the file."""
 
     @classmethod
-    async def prepare(cls, file: WorkflowFile, team: Team, *, base_dir: Path) -> TeamPlan:
-        """Import what the file names.
+    async def prepare(cls, file: WorkflowFile, team: Team, *, base_dir: Path, rules: FunctionRules | None = None) -> TeamPlan:
+        """Import what the file names. `rules` say which functions it may run.
 
         Raises:
-            WorkflowInvalid: Something cannot be imported, or is no function; one line each.
+            WorkflowInvalid: Something cannot be imported, may not run, or is not a function; one line each.
         """
-        functions: dict[str, Callable[..., Any]] = {}
+        functions: dict[str, Reference] = {}
         problems: list[str] = []
         for key in TEAM_FUNCTIONS:
             reference: str | None = getattr(team, key, None)
@@ -64,11 +69,12 @@ class TeamPlan:
             path = f"{team_key(file)}.{key}"
             try:
                 found = await import_object(reference, base_dir=base_dir)
-            except ConfigError as error:
+                admit(file, reference, found, rules)
+            except (ConfigError, WorkflowInvalid) as error:
                 problems.append(f"{path}: {error}")
                 continue
             if callable(found):
-                functions[key] = found
+                functions[key] = Reference(reference, found)
             else:
                 problems.append(f"{path}: {reference} is {type(found).__name__}, not a function.")
         if problems:
@@ -88,8 +94,8 @@ class TeamPlan:
             return self.team.orchestrator
         return self.team.manager if isinstance(self.team, MagenticTeam) else None
 
-    def build(self, tools: Mapping[str, Tool]) -> Workflow:
-        """A workflow for one run; `tools` by id, as `patterns` asks.
+    def build(self, tools: Mapping[str, Tool], call: CallContext) -> Workflow:
+        """A workflow for one run, which serves `call`; `tools` by id, as `patterns` asks.
 
         Raises:
             ToolFailed: A participant takes no text.
@@ -98,11 +104,12 @@ class TeamPlan:
             ToolAgent(tools[id_of(item)], name=id_of(item), has_judgement=pattern_of(item).startswith("agent/"))
             for item in self.team.participants
         ]
-        workflow = self._build(agents, tools)
+        functions = {key: gated_function(reference, call) for key, reference in self.functions.items()}
+        workflow = self._build(agents, tools, functions)
         workflow.name, workflow.description = self.file.name, self.file.description
         return workflow
 
-    def _build(self, agents: list[ToolAgent], tools: Mapping[str, Tool]) -> Workflow:
+    def _build(self, agents: list[ToolAgent], tools: Mapping[str, Tool], functions: Functions) -> Workflow:
         team, outputs, others = self.team, as_selection(self.file.output_from), as_selection(self.file.intermediate_output_from)
         if outputs is None and isinstance(others, str):
             # The builders take a word for the others alone as "no outputs"; in a file the result stays what it is.
@@ -117,12 +124,12 @@ class TeamPlan:
             return _reviewed(SequentialBuilder(**common, chain_only_agent_responses=team.answers_only), team.review).build()
         if isinstance(team, ConcurrentTeam):
             concurrent = _reviewed(ConcurrentBuilder(**common), team.review)
-            aggregator = self.functions.get("aggregator")
+            aggregator = functions.get("aggregator")
             return (concurrent.with_aggregator(aggregator) if aggregator is not None else concurrent).build()
         if isinstance(team, GroupChatTeam):
-            return self._group_chat(team, common, tools)
+            return self._group_chat(team, common, tools, functions)
         if isinstance(team, HandoffTeam):
-            return self._handoff(team, common)
+            return self._handoff(team, common, functions)
         manager = _Manager(
             self._lead(tools), max_stall_count=team.max_stalls, max_reset_count=team.max_resets, max_round_count=team.max_rounds
         )
@@ -132,19 +139,19 @@ class TeamPlan:
         name = cast("str", self._leader)
         return ToolAgent(tools[name], name=name, has_judgement=True)
 
-    def _group_chat(self, team: GroupChatTeam, common: dict[str, Any], tools: Mapping[str, Tool]) -> Workflow:
+    def _group_chat(self, team: GroupChatTeam, common: dict[str, Any], tools: Mapping[str, Tool], functions: Functions) -> Workflow:
         chooser: dict[str, Any] = (
             {"orchestrator_agent": self._lead(tools)}
             if team.orchestrator is not None
-            else {"selection_func": self.functions.get("selection", _in_turn)}
+            else {"selection_func": functions.get("selection", _in_turn)}
         )
         builder = GroupChatBuilder(
-            **common, **chooser, max_rounds=team.max_rounds, termination_condition=self.functions.get("until")
+            **common, **chooser, max_rounds=team.max_rounds, termination_condition=functions.get("until")
         )  # fmt: skip
         return _reviewed(builder, team.review).build()
 
-    def _handoff(self, team: HandoffTeam, common: dict[str, Any]) -> Workflow:
-        builder = HandoffBuilder(**common, termination_condition=self.functions.get("until"))
+    def _handoff(self, team: HandoffTeam, common: dict[str, Any], functions: Functions) -> Workflow:
+        builder = HandoffBuilder(**common, termination_condition=functions.get("until"))
         builder.with_start_agent(team.start or id_of(team.participants[0])).enable_return_to_previous(not team.return_to_start)
         for source, targets in (team.handoffs or {}).items():
             builder.add_handoff(source, targets)

@@ -17,7 +17,7 @@ from gateway.errors import AskUnavailable, WorkflowFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext, Caller, LogLevel
-from gateway.tools.toolbox import ToolBox
+from gateway.tools.toolbox import ToolBox, ToolGuards
 from gateway.workflows.asking import run_to_end
 from gateway.workflows.definition import object_schema
 from gateway.workflows.events import WorkflowEvent
@@ -44,8 +44,13 @@ class WorkflowTool:
     records_steps = True
     """Inside a durable task its rounds and its functions are on record, and the tools it calls record themselves."""
 
-    def __init__(self, plan: WorkflowPlan, *, toolbox: ToolBox, forms: Forms | None = None) -> None:
-        """`toolbox` finds the tools that executors name, at each call. `forms` asks the person whose client cannot ask."""
+    def __init__(
+        self, plan: WorkflowPlan, *, toolbox: ToolBox, forms: Forms | None = None, guards: ToolGuards | None = None
+    ) -> None:
+        """`toolbox` finds the tools that executors name, at each call. `forms` asks the person whose client cannot ask. `guards` gate
+        the functions of the file and the tools of its own agents.
+        """
+        self._guards = guards
         self._forms = forms
         self._plan = plan
         self._toolbox = toolbox
@@ -64,8 +69,9 @@ class WorkflowTool:
         filled = {name: schema["default"] for name, schema in file.input.items() if "default" in schema}
         filled.update(arguments)
         narrator = _Narrator(ctx.caller)
-        ctx = dataclasses.replace(ctx.named_in_file(self._constants), caller=narrator)
-        workflow = await self._plan.build(await self._find_tools())
+        guard = self._guards.guard_of(f"workflow/{file.name}") if self._guards is not None else None
+        ctx = dataclasses.replace(ctx.named_in_file(self._constants), caller=narrator, tool_guard=guard)
+        workflow = await self._plan.build(await self._find_tools(), ctx)
         message: Any = self._plan.prompt(filled) if file.team is not None else filled
         if self._plan.code is not None:
             message = message_of(workflow, filled, is_derived=not file.input)

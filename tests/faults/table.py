@@ -118,4 +118,8 @@ ATTACKS: dict[int, Row] = {
         "an agent's folder that holds the configuration, code or state",
         "refused when it is loaded, after a reload and at each run; the gateway serves the rest",
     ),
+    38: Row(
+        "tools and functions that agents and workflows bring along themselves",
+        "they pass the gate of their own source: rules, approvals, limits and audit",
+    ),
 }

@@ -27,6 +27,7 @@ from gateway.policy.labels import (
     judge_flow,
     label_result,
 )
+from gateway.policy.own_sources import is_own_source
 from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.staging import ExperimentalFeature, experimental
@@ -228,7 +229,7 @@ def flow_tool(tool: Tool) -> FlowTool:
     source = getattr(tool, "source", None)
     return FlowTool(
         tool.definition.name,
-        source if isinstance(source, str) else None,
+        source if isinstance(source, str) and not is_own_source(source) else None,
         getattr(tool, "native_name", None),
         cast("JsonObject", properties) if isinstance(properties, dict) else {},
     )

@@ -118,15 +118,16 @@ class _BackgroundTools:
         self._source_id = source_id
 
     def as_tools(self) -> list[FunctionTool[..., Any]]:
-        functions: list[Callable[..., Any]] = [
-            self.background_agents_start_task,
-            self.background_agents_wait_for_first_completion,
-            self.background_agents_get_task_results,
-            self.background_agents_get_all_tasks,
-            self.background_agents_continue_task,
-            self.background_agents_clear_completed_task,
+        hints = {"readOnlyHint": True}
+        functions: list[tuple[Callable[..., Any], dict[str, bool] | None]] = [
+            (self.background_agents_start_task, None),
+            (self.background_agents_wait_for_first_completion, hints),
+            (self.background_agents_get_task_results, hints),
+            (self.background_agents_get_all_tasks, hints),
+            (self.background_agents_continue_task, None),
+            (self.background_agents_clear_completed_task, None),
         ]
-        return [FunctionTool[..., Any](function) for function in functions]
+        return [FunctionTool[..., Any](function, annotations=annotations) for function, annotations in functions]
 
     def refresh(self) -> list[BackgroundTaskInfo]:
         """The session's tasks, with what has ended meanwhile noted."""

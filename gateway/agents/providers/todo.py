@@ -86,7 +86,8 @@ class _TodoTools:
             "todos_get_remaining": self.remaining,
             "todos_get_all": self.everything,
         }
-        return [FunctionTool[..., Any](function, name=name) for name, function in functions.items()]
+        hints = {"todos_get_remaining": {"readOnlyHint": True}, "todos_get_all": {"readOnlyHint": True}}
+        return [FunctionTool[..., Any](function, name=name, annotations=hints.get(name)) for name, function in functions.items()]
 
     async def add(self, todos: list[TodoEntry]) -> str:
         """Add one or more items to the todo list."""

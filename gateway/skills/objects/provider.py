@@ -177,8 +177,18 @@ class SkillsProvider(ContextProvider):
         calls = _SkillCalls(skills)
         load, read, run = calls.load_skill, calls.read_skill_resource, calls.run_skill_script
         return [
-            FunctionTool(load, description="Get the instructions of a skill, and what it offers.", approval_mode=self._mode(load.__name__)),
-            FunctionTool(read, description="Read something that a loaded skill refers to.", approval_mode=self._mode(read.__name__)),
+            FunctionTool(
+                load,
+                description="Get the instructions of a skill, and what it offers.",
+                approval_mode=self._mode(load.__name__),
+                annotations={"readOnlyHint": True},
+            ),
+            FunctionTool(
+                read,
+                description="Read something that a loaded skill refers to.",
+                approval_mode=self._mode(read.__name__),
+                annotations={"readOnlyHint": True},
+            ),
             FunctionTool(run, description="Run a script of a loaded skill.", approval_mode=self._mode(run.__name__)),
         ]
 

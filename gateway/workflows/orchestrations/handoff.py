@@ -85,7 +85,11 @@ class HandoffTool:
         self.name = handoff_tool_name(handoff.target_id)
         description = handoff.description or f"Hand the conversation over to {handoff.target_id}."
         self.definition = ToolDefinition(
-            name=self.name, description=description, input_schema={"type": "object", "properties": {}}, task="never"
+            name=self.name,
+            description=description,
+            input_schema={"type": "object", "properties": {}},
+            annotations={"readOnlyHint": True},
+            task="never",
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:

@@ -1,0 +1,337 @@
+"""Tools that an agent or a workflow brings along itself pass the gate: rules, approvals, limits and the audit log, under its own source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from tests.cli.processes import moongate
+from tests.interaction.place import Place, place_of
+from tests.interaction.wire import over_http
+
+pytestmark = [pytest.mark.attack(38), pytest.mark.timeout(90)]
+
+CLERK = """---
+name: clerk
+description: Keeps files.
+model: openai-chat:scripted
+files: {root: ../data, access: delete}
+context-providers: [work:provider]
+history: none
+task: never
+---
+Keep them.
+"""
+
+WORK = '''
+import functools
+from pathlib import Path
+
+from gateway import ContextProvider, FunctionTool, tool
+
+RAN = Path(__file__).parent / "ran.txt"
+
+
+def note(name):
+    with RAN.open("a") as file:
+        file.write(name + "\\n")
+    return name
+
+
+def danger(text: str = "") -> str:
+    """Dangerous."""
+    return note("danger")
+
+
+harmless = danger
+partly = functools.partial(danger)
+
+
+@functools.wraps(danger)
+def wrapper(text: str = "") -> str:
+    return danger(text)
+
+
+def hidden(text: str = "") -> str:
+    """Served as `risky`."""
+    return note("hidden")
+
+
+risky = tool(name="risky")(hidden)
+
+
+@tool(approval_mode="always_require")
+def sensitive(text: str = "") -> str:
+    """Its author wants an approval."""
+    return note("sensitive")
+
+
+def calm(text: str = "") -> str:
+    """Harmless."""
+    return note("calm")
+
+
+def fails(text: str = "") -> str:
+    """Raises."""
+    raise RuntimeError("the reason")
+
+
+def added(text: str = "") -> str:
+    """A tool that another tool adds to the run."""
+    return note("added")
+
+
+def adder(context: "FunctionInvocationContext") -> str:
+    """Add a tool to the run."""
+    context.add_tools(FunctionTool(added))
+    return "added"
+
+
+from gateway import FunctionInvocationContext  # noqa: E402
+
+
+class Provider(ContextProvider):
+    async def before_run(self, *, agent, session, context, state):
+        context.extend_tools("work", [FunctionTool(calm), sensitive, FunctionTool(adder), FunctionTool(fails)])
+
+
+def provider():
+    return Provider("work")
+'''
+
+FLOW = """name: flow
+description: Runs a function.
+input: {}
+executors:
+  one: {python: "work:%s", arguments: {text: t}}
+start: one
+output: one
+task: never
+"""
+
+
+@contextmanager
+def place(folder: Path, policies: dict[str, Any], *, function: str = "calm", files: dict[str, str] | None = None) -> Generator[Place]:
+    own = folder / "own"
+    own.mkdir(parents=True)
+    (own / "clerk.agent.md").write_text(CLERK)
+    (own / "flow.workflow.yaml").write_text(FLOW % function)
+    for name, text in (files or {}).items():
+        (folder / name).write_text(text)
+    (folder / "work.py").write_text(WORK)
+    (folder / "data").mkdir()
+    (folder / "data" / "kept.txt").write_text("kept")
+    with place_of(folder, {"expose": {"agents": ["own"]}, "policies": policies}) as made:
+        yield made
+
+
+def ran(place: Place) -> list[str]:
+    """The functions that ran."""
+    noted = place.path.parent / "ran.txt"
+    return noted.read_text().split() if noted.exists() else []
+
+
+def data(place: Place) -> dict[str, str]:
+    return {path.name: path.read_text() for path in (place.path.parent / "data").iterdir()}
+
+
+async def audited(place: Place, count: int = 1) -> list[tuple[str, str, str]]:
+    """The audit log, once it has so many lines: it is written behind the calls."""
+    with anyio.fail_after(10):
+        while len(entries := (await anyio.to_thread.run_sync(place.cli, "audit"))["entries"]) < count:
+            await anyio.sleep(0.05)
+    return [(entry["kind"], entry["source"], entry["name"]) for entry in entries]
+
+
+async def ask_clerk(place: Place, *calls: tuple[str, dict[str, Any]], decision: str = "") -> list[str]:
+    """Have the agent's model make these calls, one after the other; what it was told of each. `decision` answers approvals."""
+    turns = [{"when": {"last_role": "user"}, "tool_calls": [{"name": calls[0][0], "arguments": calls[0][1]}]}]
+    turns += [{"when": {"last_role": "tool"}, "tool_calls": [{"name": name, "arguments": given}]} for name, given in calls[1:]]
+    await place.model.play(*turns, {"text": "done"})
+    async with over_http(place.url, "modern", tasks=False, capabilities={"elicitation": {"form": {}}} if decision else {}) as wire:
+        request: dict[str, Any] = {"name": "agent__clerk", "arguments": {"task": "Go."}}
+        result = (await wire.send("tools/call", **request))["result"]
+        while result.get("resultType") == "input_required":
+            answers = {key: {"action": "accept", "content": {"decision": decision}} for key in result["inputRequests"]}
+            result = (await wire.send("tools/call", **request, requestState=result["requestState"], inputResponses=answers))["result"]
+    assert result["content"][0]["text"] == "done", result
+    return [message["content"] for message in await place.messages() if message["role"] == "tool"]
+
+
+async def run_flow(place: Place) -> dict[str, Any]:
+    async with over_http(place.url, "modern", tasks=False, capabilities={}) as wire:
+        return (await wire.send("tools/call", name="workflow__flow", arguments={}))["result"]
+
+
+SAVE = ("file_access_save_file", {"file_name": "new.txt", "content": "new"})
+DELETE = ("file_access_delete_file", {"file_name": "kept.txt"})
+READ = ("file_access_read_file", {"file_name": "kept.txt"})
+
+
+async def test_without_rules_own_tools_run_and_side_effects_are_audited(tmp_path: Path) -> None:
+    with place(tmp_path, {}) as made:
+        said = await ask_clerk(made, SAVE, READ, DELETE, ("calm", {}))
+        assert said == ["File 'new.txt' saved.", "kept", "File 'kept.txt' deleted.", "calm"]
+        assert (data(made), ran(made)) == ({"new.txt": "new"}, ["calm"])
+        flow = await run_flow(made)
+        assert (flow["content"][0]["text"], ran(made)) == ("calm", ["calm", "calm"])
+        assert await audited(made, 4) == [
+            ("call.audited", "agent/clerk", "file_access_save_file"),
+            ("call.audited", "agent/clerk", "file_access_delete_file"),
+            ("call.audited", "agent/clerk", "calm"),
+            ("call.audited", "workflow/flow", "calm"),
+        ]
+
+
+async def test_denied_own_tool_is_not_offered_and_does_not_run(tmp_path: Path) -> None:
+    with place(tmp_path, {"agent/clerk": {"tools": {"deny": ["file_access_save_file", "calm"]}}}) as made:
+        said = await ask_clerk(made, SAVE, ("calm", {}), READ)
+        assert said[0].startswith("Error: Requested function") and said[1].startswith("Error: Requested function") and said[2] == "kept"
+        offered = {item["function"]["name"] for item in (await made.model.requests())[0]["body"]["tools"]}
+        assert "file_access_read_file" in offered and not offered & {"file_access_save_file", "calm"}
+        assert (data(made), ran(made)) == ({"kept.txt": "kept"}, [])
+
+
+async def test_argument_rule_holds_for_own_tools(tmp_path: Path) -> None:
+    rules = {"file_access_save_file": {"file_name": {"pattern": "^notes-[a-z]+\\.txt$"}}}
+    with place(tmp_path, {"agent/clerk": {"arguments": rules}}) as made:
+        allowed = ("file_access_save_file", {"file_name": "notes-a.txt", "content": "a"})
+        refused, saved = await ask_clerk(made, SAVE, allowed)
+        assert refused.startswith("Refused by arguments.file_access_save_file.file_name") and "saved" in saved
+        assert set(data(made)) == {"kept.txt", "notes-a.txt"}
+        assert ("call.refused", "agent/clerk", "file_access_save_file") in await audited(made)
+
+
+@pytest.mark.parametrize("decision", ["approve", "decline"])
+async def test_own_tool_waits_for_the_approval_that_a_rule_demands(tmp_path: Path, decision: str) -> None:
+    with place(tmp_path, {"agent/clerk": {"approval": {"always": ["file_access_delete_file"]}}}) as made:
+        [said] = await ask_clerk(made, DELETE, decision=decision)
+        assert (data(made) == {}) == (decision == "approve")
+        assert ("deleted" in said) == (decision == "approve")
+
+
+async def test_approval_that_a_tools_author_demands_is_asked_at_the_gate(tmp_path: Path) -> None:
+    with place(tmp_path, {}) as made:
+        said = await ask_clerk(made, ("sensitive", {}), decision="decline")
+        assert "did not approve" in said[0] and ran(made) == []
+        assert await ask_clerk(made, ("sensitive", {}), decision="approve") == ["sensitive"]
+        assert ran(made) == ["sensitive"]
+
+
+async def test_tool_that_is_added_while_the_agent_runs_passes_the_gate(tmp_path: Path) -> None:
+    with place(tmp_path, {"agent/clerk": {"tools": {"deny": ["added"]}}}) as made:
+        said = await ask_clerk(made, ("adder", {}), ("added", {}))
+        assert said[0] == "added" and said[1].startswith("Error: Requested function") and ran(made) == []
+    with place(tmp_path / "open", {}) as made:
+        assert await ask_clerk(made, ("adder", {}), ("added", {})) == ["added", "added"]
+        assert ran(made) == ["added"] and ("call.audited", "agent/clerk", "added") in await audited(made)
+
+
+async def test_own_tool_keeps_its_errors_and_lax_arguments(tmp_path: Path) -> None:
+    with place(tmp_path, {}) as made:
+        lax = ("file_access_save_file", {"file_name": "kept.txt", "content": "new", "overwrite": "true"})
+        failed, saved = await ask_clerk(made, ("fails", {}), lax)
+        assert failed == "Error: Function failed." and saved == "File 'kept.txt' saved."
+
+
+async def test_limits_hold_for_own_tools_where_they_are_written(tmp_path: Path) -> None:
+    with place(tmp_path, {"agent/clerk": {"maxResultBytes": 1024}}) as made:
+        (made.path.parent / "data" / "kept.txt").write_text("x" * 50_000)
+        [said] = await ask_clerk(made, READ)
+        assert len(said) < 5_000 and "read_result" in said
+
+
+@pytest.mark.parametrize("function", ["danger", "harmless", "partly", "wrapper"])
+async def test_function_that_is_denied_runs_under_no_name(tmp_path: Path, function: str) -> None:
+    with place(tmp_path, {"function": {"tools": {"deny": ["danger"]}}}, function=function) as made:
+        assert (await call(made, "workflow__flow"))["error"]["code"] == -32602
+        doctor = moongate("doctor", "--json", "--config", str(made.path), cwd=made.path.parent)
+        assert "executors.one.python" in doctor.out and "tools.deny" in doctor.out and "danger" in doctor.out
+    assert ran(made) == []
+
+
+async def test_function_that_is_served_under_another_name_is_denied_by_that_name(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "flow.workflow.yaml").write_text(FLOW % "hidden")
+    (tmp_path / "work.py").write_text(WORK)
+    config = {"expose": {"agents": ["own"], "functions": ["work"]}, "policies": {"function": {"tools": {"deny": ["risky"]}}}}
+    with place_of(tmp_path, config) as made:
+        assert (await call(made, "workflow__flow"))["error"]["code"] == -32602
+    assert ran(made) == []
+
+
+@pytest.mark.parametrize(
+    ("policies", "text"),
+    [
+        ({"workflow/flow": {"tools": {"deny": ["calm"]}}}, "tools.deny"),
+        ({"function": {"tools": {"allow": ["other"]}}}, "tools.allow"),
+        ({"workflow/flow": {"tools": {"allow": ["other"]}}}, "tools.allow"),
+        ({"function": {"overrides": {"calm": {"enabled": False}}}}, "overrides.calm.enabled"),
+    ],
+)
+async def test_workflow_is_not_served_if_a_function_of_it_may_not_run(tmp_path: Path, policies: dict[str, Any], text: str) -> None:
+    with place(tmp_path, policies) as made:
+        assert (await call(made, "workflow__flow"))["error"]["code"] == -32602
+        doctor = moongate("doctor", "--json", "--config", str(made.path), cwd=made.path.parent)
+        assert f"may not run: `policies[{next(iter(policies))!r}].{text}`" in doctor.out.replace('\\"', '"')
+    assert ran(made) == []
+
+
+@pytest.mark.parametrize("source", ["function", "workflow/flow"])
+async def test_argument_rules_hold_for_functions_of_workflows(tmp_path: Path, source: str) -> None:
+    with place(tmp_path, {source: {"arguments": {"calm": {"text": {"enum": ["other"]}}}}}) as made:
+        result = await run_flow(made)
+        assert result["isError"] and "Refused by arguments.calm.text" in result["content"][0]["text"]
+        assert ran(made) == [] and ("call.refused", source, "calm") in await audited(made)
+
+
+@pytest.mark.parametrize("source", ["function", "workflow/flow"])
+@pytest.mark.parametrize("decision", ["approve", "decline"])
+async def test_functions_of_workflows_wait_for_approvals(tmp_path: Path, source: str, decision: str) -> None:
+    with place(tmp_path, {source: {"approval": {"always": ["calm"]}}}) as made:
+        request: dict[str, Any] = {"name": "workflow__flow", "arguments": {}}
+        async with over_http(made.url, "modern", tasks=False) as wire:
+            asked = (await wire.send("tools/call", **request))["result"]
+            [(key, form)] = asked["inputRequests"].items()
+            assert f"'calm' of '{source}'" in form["params"]["message"] and "text: t" in form["params"]["message"]
+            assert ran(made) == []
+            answers = {key: {"action": "accept", "content": {"decision": decision}}}
+            result = (await wire.send("tools/call", **request, requestState=asked["requestState"], inputResponses=answers))["result"]
+        assert ran(made) == (["calm"] if decision == "approve" else [])
+        assert bool(result.get("isError")) == (decision == "decline")
+
+
+async def test_functions_author_is_asked_for_in_workflows_too(tmp_path: Path) -> None:
+    with place(tmp_path, {}, function="sensitive") as made:
+        async with over_http(made.url, "modern", tasks=False) as wire:
+            asked = (await wire.send("tools/call", name="workflow__flow", arguments={}))["result"]
+        assert asked["resultType"] == "input_required" and len(asked["inputRequests"]) == 1 and ran(made) == []
+
+
+async def call(place: Place, tool: str, token: str = "") -> dict[str, Any]:
+    async with over_http(place.url, "modern", tasks=False, token=token) as wire:
+        return await wire.send("tools/call", name=tool, arguments={})
+
+
+@pytest.mark.parametrize(
+    ("policies", "key"),
+    [
+        ({"agent/clerk": {"prefix": "x"}}, "prefix"),
+        ({"workflow/flow": {"sampling": {"mode": "ask"}}}, "sampling"),
+        ({"agent/clerk": {"overrides": {"calm": {"name": "loud"}}}}, "overrides.calm.name"),
+        ({"agents/clerk": {}}, "agents/clerk"),
+        ({"agent/": {}}, "agent/"),
+    ],
+)
+def test_rules_without_effect_on_own_tools_are_refused_with_their_key(tmp_path: Path, policies: dict[str, Any], key: str) -> None:
+    (tmp_path / "gateway.json").write_text(json.dumps({"policies": policies}))
+    ended = moongate("list", "--config", str(tmp_path / "gateway.json"), cwd=tmp_path)
+    assert ended.code != 0 and key in ended.err
