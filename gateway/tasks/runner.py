@@ -13,26 +13,27 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
-from gateway.auth.principal import Principal
 from gateway.config.models import TaskSettings
 from gateway.errors import GatewayError, NotFound, StorageError, TaskError, UpstreamRefused, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.metadata import IDEMPOTENCY_KEY
 from gateway.policy.turns import choose_next
 from gateway.storage.entries import Choose, Steps, TaskRow
 from gateway.storage.records import Records
 from gateway.tasks.attending import Attended, Work
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.port import RETRY_SECONDS, StepLog, until_stored
+from gateway.tasks.stored import from_stored, to_stored
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
-from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, Caller, ClientProfile
+from gateway.tools.context import CallContext, Caller, ClientProfile
 
 logger = logging.getLogger(__name__)
 
@@ -292,11 +293,7 @@ class TaskRunner:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _new_row(self, tool: str, arguments: JsonObject, ctx: CallContext, ttl_seconds: float | None, kind: TaskKind) -> TaskRow:
-        call: JsonObject = {"arguments": arguments, "meta": dict(ctx.meta), "name": ctx.principal.name, "client": _profile(ctx.client)}
-        if ctx.request_state is not None or ctx.input_responses is not None:
-            call |= {"state": ctx.request_state, "responses": dict(ctx.input_responses or {})}
-        if not kind.resumes:
-            call["resumes"] = False
+        call = to_stored(arguments, ctx, resumes=kind.resumes)
         longest = max(MAX_TTL_SECONDS, self.settings.ttl_seconds)
         row = TaskRow(secrets.token_hex(16), ctx.principal.id, tool, call, min(ttl_seconds or self.settings.ttl_seconds, longest))
         row.owner, row.request_key = self._owner, _request_key(ctx)
@@ -559,18 +556,12 @@ class TaskRunner:
             if row.is_cancelled:
                 await self._end(Task(row), {}, "cancelled")
                 continue
-            call = row.call
-            if row.admitted_at and call.get("resumes") is False:
+            if row.admitted_at and row.call.get("resumes") is False:
                 text = "The gateway stopped while this ran, and its tasks are not resumed (`tasks.resume` of its source)."
                 await self._end(Task(row), _error(INTERNAL, text), "failed")
                 continue
             logger.info("task %s of %s is taken up again", row.id[:6], row.tool)
-            client = ClientProfile(**cast("dict[str, JsonValue]", call["client"]))
-            principal = Principal(row.principal, str(call.get("name") or ""))
-            ctx = CallContext(principal=principal, client=client, meta=call["meta"])
-            if "state" in call:
-                ctx = dataclasses.replace(ctx, request_state=call["state"], input_responses=call["responses"])
-            self._launch(row, ctx)
+            self._launch(row, from_stored(row))
 
     async def _let_go(self) -> None:
         """Others may take over at once what this process leaves behind."""
@@ -590,10 +581,6 @@ def _request_key(ctx: CallContext) -> str:
     """The digest of the idempotency key that came with a request: its caller made it up, so it may be anything."""
     given = ctx.meta.get(IDEMPOTENCY_KEY)
     return hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest() if isinstance(given, str) and given else ""
-
-
-def _profile(client: ClientProfile) -> JsonObject:
-    return {**asdict(client), "capabilities": dict(client.capabilities)}
 
 
 def _error(code: int, message: str) -> JsonObject:

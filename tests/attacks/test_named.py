@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,6 +16,7 @@ from tests.fakes.inside import raw_inside
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.running import gateway_http
 from tests.interaction.wire import Era, HttpWire, over_http
+from tests.tasks.test_gateways import start_gateway, stop, until
 
 pytestmark = [pytest.mark.attack(19), pytest.mark.timeout(60)]
 ERAS: tuple[Era, ...] = ("legacy", "modern")
@@ -145,6 +147,54 @@ async def test_link_in_workflow_file_is_read_with_files_rights(house: House, era
         result = (await wire.send("tools/call", name=f"workflow__{flow}", arguments={}))["result"]
     assert not result.get("isError"), result
     assert PAGES["page://shut"] in await house.shown()
+
+
+ASKED = """\
+name: asked
+description: Asks, then gives the clerk a page.
+input: {links: {type: array, items: {type: object}}}
+executors:
+  sure: {ask: "Go on?"}
+  one: {tool: agent/clerk, arguments: {task: go, attachments: "{{links}}"}}
+start: sure
+edges: [{from: sure, to: one}]
+output: one
+"""
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(("key", "is_read"), [("clerk", False), ("all", True)])
+async def test_resumed_task_reads_with_callers_scopes(tmp_path: Path, era: Era, key: str, is_read: bool) -> None:
+    """The gateway is killed while the task waits for its answer; the next one reads the link."""
+    (tmp_path / "clerk.agent.md").write_text(CLERK)
+    (tmp_path / "asked.workflow.yaml").write_text(ASKED)
+    token = KeyStore(tmp_path / "gateway-state" / "keys.json").add(key, scopes=SCOPES[key]).token
+    with openai_server() as model, raw_inside(DOCS) as docs:
+        await model.play({"text": "read"})
+        env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}
+        config = {"mcpServers": {"docs": {"type": "http", "url": docs}}, "expose": {"agents": ["."]}}
+        first, url = start_gateway(tmp_path, "gateway", config, **env)
+        try:
+            async with over_http(url, era, token=token) as wire:
+                params: dict[str, Any] = {"name": "workflow__asked", "arguments": {"links": link("docs+page://shut")}}
+                made = (await wire.send("tools/call", **params, **({"task": {}} if era == "legacy" else {})))["result"]
+                task_id = made["task"]["taskId"] if era == "legacy" else made["taskId"]
+                await until(wire, task_id, "input_required")
+        finally:
+            stop(first)
+        second, url = start_gateway(tmp_path, "gateway", config, **env)
+        try:
+            async with over_http(url, "modern", token=token) as wire:
+                asked = (await until(wire, task_id, "input_required"))["inputRequests"]
+                answers = {one: {"action": "accept", "content": {"answer": "yes"}} for one in asked}
+                await wire.send("tasks/update", taskId=task_id, inputResponses=answers)
+                ended = await until(wire, task_id, "completed")
+        finally:
+            stop(second)
+        shown = str(await model.requests())
+    assert bool(ended["result"].get("isError")) != is_read, ended
+    assert (PAGES["page://shut"] in shown) == is_read
+    assert is_read or "no scope for resource" in str(ended["result"]["content"])
 
 
 async def test_text_of_workflow_file_beside_links_grants_no_link(house: House) -> None:

@@ -1,0 +1,46 @@
+"""A call as it is stored with its task, and its context when another process takes the task up. Used by `runner`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import cast
+
+from gateway.auth.principal import Principal
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.metadata import request_meta
+from gateway.storage.entries import TaskRow
+from gateway.tools.context import CallContext, ClientProfile
+
+
+def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> JsonObject:
+    """What a later process needs to make the call again; `resumes` is whether it may."""
+    principal, client = ctx.principal, ctx.client
+    call: JsonObject = {
+        "arguments": arguments,
+        "meta": dict(ctx.meta),
+        "name": principal.name,
+        "client": {**asdict(client), "capabilities": dict(client.capabilities)},
+    }
+    if principal.scopes is not None:
+        call["scopes"] = list(principal.scopes)
+    if ctx.request_state is not None or ctx.input_responses is not None:
+        call |= {"state": ctx.request_state, "responses": dict(ctx.input_responses or {})}
+    if not resumes:
+        call["resumes"] = False
+    return call
+
+
+def from_stored(row: TaskRow) -> CallContext:
+    """The context of a task's call, with the rights that its caller had.
+
+    Rows without scopes are of keys for everything, as all keys were before there were scopes.
+    """
+    call = row.call
+    scopes = cast("list[str] | None", call.get("scopes"))
+    return CallContext(
+        principal=Principal(row.principal, str(call.get("name") or ""), None if scopes is None else tuple(scopes)),
+        client=ClientProfile(**cast("dict[str, JsonValue]", call["client"])),
+        meta=request_meta(call["meta"]),
+        request_state=call.get("state"),
+        input_responses=call.get("responses"),
+    )
