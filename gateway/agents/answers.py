@@ -8,14 +8,12 @@ from gateway.agents.following import is_handed_back
 from gateway.agents.run import LIMIT_KEY
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.checking import SchemaCheck, measure
+from gateway.policy.metadata import AGENT_META_KEY
 from gateway.tools.base import Complete
 from gateway.tools.contents import to_block
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse, last_text
-
-RESULT_META_KEY = "dev.moongate/agent"
-"""Result `_meta`: model, usage, citations and how the run ended."""
 
 _SHOWN = frozenset({"data", "uri"})
 """Kinds of content that go out beside text."""
@@ -31,7 +29,7 @@ def to_complete(response: AgentResponse, *, model: str | None, output: JsonObjec
     limit = response.additional_properties.get(LIMIT_KEY)
     shown = f"{text}\n\n(Stopped: {limit}.)" if limit and text and output is None else text
     blocks = [*([{"type": "text", "text": shown}] if shown or not rich else []), *(to_block(content) for content in rich)]
-    result: JsonObject = {"content": blocks, "_meta": {RESULT_META_KEY: _note(response, model)}}
+    result: JsonObject = {"content": blocks, "_meta": {AGENT_META_KEY: _note(response, model)}}
     if is_handed_back(response) and (hands_back or not response.user_input_requests):
         return Complete(result)
     if response.user_input_requests:

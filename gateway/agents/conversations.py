@@ -21,6 +21,7 @@ from gateway.agents.compaction import STORED_KEY
 from gateway.agents.definition import AgentFile
 from gateway.errors import AgentError, NotFound, StorageError, only_cause, text_for_caller
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.metadata import SESSION_META_KEY
 from gateway.sessions.history import HistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.storage.records import Records
@@ -36,9 +37,6 @@ logger = logging.getLogger(__name__)
 
 NEW_SESSION = "new"
 """The `session_id` that begins a conversation."""
-
-SESSION_META_KEY = "dev.moongate/sessionId"
-"""Result `_meta`: the session that the call was a turn of."""
 
 SUMMARY_KEY = "summary"
 """In a session's state: what its first messages come to, where they were summed up."""

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.metadata import request_meta
 from gateway.protocol import LOG_LEVEL_META_KEY, MODERN_PROTOCOL_VERSIONS
 from gateway.server.handshake import Hello
 from gateway.tools.context import CallContext, Caller, ClientProfile, LateClock, LogLevel
-from gateway.upstream.hop import crossing_meta
 
 if TYPE_CHECKING:
     from typing import Any
@@ -213,7 +213,7 @@ class Clients:
         if last is None or last.log_level != level:
             last = CallContext(client=session.profile, log_level=level, ask_timeout_seconds=self._ask_timeout_seconds)
             session.plain = last
-        return last.of_request(principal, caller, crossing_meta(meta) if meta else _NO_META, late_clock)
+        return last.of_request(principal, caller, request_meta(meta) if meta else _NO_META, late_clock)
 
     def modern_context(
         self,
@@ -232,7 +232,7 @@ class Clients:
     ) -> CallContext:
         """As `modern_context`, for a request whose `_meta` asks for nothing and that has neither answers nor state.
 
-        `crossing` is what of it goes on (`crossing_meta`).
+        `crossing` is the part of it that is taken (`request_meta`).
         """
         last = self._last_plain
         if last is None or last.client is not profile:  # many calls in a row are of one client
@@ -253,7 +253,7 @@ class Clients:
             principal=principal,
             client=profile,
             caller=caller,
-            meta=crossing_meta(meta),
+            meta=request_meta(meta),
             input_responses=cast("JsonObject | None", raw.get("inputResponses")),
             request_state=cast("str | None", raw.get("requestState")),
             wants_progress=meta.get("progressToken") is not None,

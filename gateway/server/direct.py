@@ -24,6 +24,7 @@ from pydantic_core import to_json
 from gateway.auth.principal import Principal
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.metadata import request_meta
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
 from gateway.server.asked import Asked
 from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
@@ -39,7 +40,6 @@ from gateway.tools.context import LateClock
 from gateway.tools.guard import GuardedTool
 from gateway.tools.verbatim import encode_around
 from gateway.upstream.exchange import has_odd_number
-from gateway.upstream.hop import crossing_meta
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -251,7 +251,7 @@ class DirectPath:
         if not _is_plain_meta(meta) or (headers is not None and not self._envelopes.agree(message, headers)):
             return None
         profile = self._envelopes.profile_of(meta) if meta.get(PROTOCOL_VERSION_META_KEY) in _VERSIONS else None
-        return None if profile is None else (Introduced(meta, profile), crossing_meta(meta))
+        return None if profile is None else (Introduced(meta, profile), request_meta(meta))
 
     def _tool(self, name: str) -> GuardedTool | None:
         """The tool that is called; `None` where it is not for here."""

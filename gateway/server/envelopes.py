@@ -13,6 +13,7 @@ from typing import cast
 from pydantic_core import from_json
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.metadata import request_meta
 from gateway.protocol import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -67,7 +68,7 @@ class Introduced:
         if len(envelope) != len(known):
             if not is_plain_meta(envelope):
                 return None
-            own = {key: value for key, value in envelope.items() if key not in ENVELOPE}
+            own = request_meta(envelope)
             envelope = {key: value for key, value in envelope.items() if key in ENVELOPE}
         if envelope != known or (self._spelled and repr(envelope) != self._spelled):
             return None

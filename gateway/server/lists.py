@@ -17,9 +17,10 @@ from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
 from gateway.catalog.shelf import KEY_OF
 from gateway.json_types import JsonObject
+from gateway.policy.metadata import GATEWAY_KEY
 from gateway.protocol import INVALID_PARAMS, RpcError
 from gateway.tools.base import Kind
-from gateway.upstream.hop import GATEWAY_KEY, with_hops
+from gateway.upstream.hop import with_hops
 
 LIST_TTL_MS = 5_000
 """How long a modern client may keep a listing; changes are also announced at once on `subscriptions/listen`."""

@@ -17,12 +17,12 @@ from pydantic_core import to_json
 from gateway.auth.principal import Principal
 from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.metadata import is_of_gateway
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, SERVER_INFO_META_KEY, RpcError
 from gateway.server.envelopes import ENVELOPE, is_plain_meta
 from gateway.server.lists import LISTINGS, WIRE_KEY, Asking, Listed
 from gateway.server.plain_entries import is_plain_of_2025, plain_entry
 from gateway.upstream.exchange import has_odd_number
-from gateway.upstream.hop import VIA_KEY
 
 if TYPE_CHECKING:
     from gateway.server.build import GatewayServer
@@ -88,7 +88,7 @@ def _question(message: JsonMapping, methods: Set[str], *, is_modern: bool) -> Qu
         return None
     if not is_plain_meta(cast("JsonMapping", meta)) or not (is_modern or meta.keys().isdisjoint(ENVELOPE)):
         return None
-    return Question(number, method, VIA_KEY in meta, cursor)
+    return Question(number, method, is_of_gateway(cast("JsonMapping", meta)), cursor)
 
 
 class PlainAnswers:

@@ -40,6 +40,7 @@ from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
 from gateway.catalog.skills import SkillFace
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.metadata import is_of_gateway
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS
 from gateway.server.calls import CallHandler
 from gateway.server.changes import Changes
@@ -57,7 +58,6 @@ from gateway.tasks.runner import TaskRunner
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.telemetry.operations import SERVER_DURATION, measured
 from gateway.tools.base import ChangeKind
-from gateway.upstream.hop import VIA_KEY
 
 
 async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
@@ -209,7 +209,7 @@ class SdkServer:
             principal_of(ctx),
             self._parts.clients.scope(ctx),
             is_modern=is_modern(ctx),
-            is_gateway=VIA_KEY in cast("JsonMapping", (ctx.params or {}).get("_meta") or {}),
+            is_gateway=is_of_gateway(cast("JsonMapping", (ctx.params or {}).get("_meta") or {})),
             cursor=params.cursor if params is not None else None,
         )
         return await self._parts.lists.page(ctx.method, asking)

@@ -27,7 +27,6 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.server.caller import wants_level
 from gateway.server.clients import RequestContext, is_modern, legacy_profile
 from gateway.tools.context import LogLevel, capability_of, undeclared
-from gateway.upstream.hop import crossing_meta
 
 
 class _RelayedRequest(BaseModel):
@@ -105,8 +104,6 @@ def _for_legacy(request: JsonObject) -> tuple[JsonObject | None, str]:
     if "params" not in request:
         return None, ""
     params: JsonObject = dict(request["params"])
-    if "_meta" in params:
-        params["_meta"] = crossing_meta(params["_meta"])
     if params.get("mode") != "url" or params.get("elicitationId"):
         return params, ""
     params["elicitationId"] = secrets.token_urlsafe(16)

@@ -13,9 +13,8 @@ from typing import cast
 import anyio
 
 from gateway.json_types import JsonObject
+from gateway.policy.metadata import ASK_KEY
 from gateway.tools.context import CallContext, ClientProfile, capability_of, undeclared
-from gateway.tools.drive import ASK_KEY
-from gateway.upstream.hop import crossing_meta
 
 KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """Keys that whoever asks may choose."""
@@ -84,7 +83,7 @@ class OpenAsks:
 def shown_ask(request: JsonObject) -> tuple[str, JsonObject]:
     """The key an ask carries, and the ask as a modern client gets it: without that key and a 2025 `elicitationId`."""
     params: JsonObject = dict(request.get("params") or {})
-    meta = crossing_meta(params.pop("_meta", None))
+    meta: JsonObject = dict(params.pop("_meta", None) or {})
     wanted = meta.pop(ASK_KEY, "")
     if meta:
         params["_meta"] = meta

@@ -14,14 +14,12 @@ import anyio
 
 from gateway.errors import AskUnavailable, NotFound, ToolFailed
 from gateway.json_types import JsonObject
+from gateway.policy.metadata import TASK_META_KEY
 from gateway.tasks.attending import HEARTBEAT_SECONDS
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
-
-TASK_META_KEY = "dev.moongate/task"
-"""Key in the `_meta` of a result that stands for one to come: the task."""
 
 WAIT_SECONDS = 50.0
 """How long `task_result` waits where `tasks.inlineSeconds` sets no end."""

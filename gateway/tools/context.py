@@ -19,6 +19,7 @@ from gateway.auth.principal import LOCAL, Principal
 from gateway.errors import AskExpired, AskUnavailable, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.answers import answer_problem
+from gateway.policy.metadata import IDEMPOTENCY_KEY
 
 if TYPE_CHECKING:
     from gateway.tools.base import Tool
@@ -186,10 +187,6 @@ class DurablePort(Protocol):
         What runs elsewhere for it, and was kept, is left alone then: it will be followed on.
         """
         ...
-
-
-IDEMPOTENCY_KEY = "dev.moongate/idempotencyKey"
-"""Request `_meta` of a call inside a durable task: the same text at every attempt at the same step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,12 @@ from typing import TypeVar
 
 from gateway.errors import ToolFailed
 from gateway.json_types import JsonObject
+from gateway.policy.metadata import ASK_KEY
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool
 from gateway.tools.context import CallContext
 
 MAX_ROUNDS = 10
 """Input rounds per call; a server that asks more often than this is taken for stuck."""
-
-ASK_KEY = "dev.moongate/askKey"
-"""`_meta` of an ask: the key under which its server asked. A gateway further on shows a modern client the ask under it again."""
 
 OutcomeT = TypeVar("OutcomeT")
 

@@ -10,6 +10,7 @@ from typing import cast
 
 from gateway.errors import NotFound, ToolFailed
 from gateway.json_types import JsonObject
+from gateway.policy.metadata import PART_META_KEY
 from gateway.storage.results import RESULT_SCHEME, KeptResult, ResultStore
 from gateway.tools import selection
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
@@ -22,9 +23,6 @@ server-sent event, and JSON may write a character of the text in several."""
 
 MAX_CONTEXT = 2_000
 """Characters around a match."""
-
-PART_META_KEY = "dev.moongate/part"
-"""Key in `_meta` that says which part of which result this is."""
 
 _SELECTORS = ("lines", "pointer", "search")
 

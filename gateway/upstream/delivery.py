@@ -25,7 +25,7 @@ from gateway.tools.waits import own_task
 from gateway.upstream.callers import CallerSessions
 from gateway.upstream.children import Holder
 from gateway.upstream.connection import Connection
-from gateway.upstream.hop import extend_via
+from gateway.upstream.hop import extend_via, received, received_call
 from gateway.upstream.session import Envelope, Session, SessionHooks, open_session, with_extension
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.texts import hearing_readably
@@ -101,6 +101,8 @@ class Delivery:
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """One request on behalf of `ctx`, on the right session; sent once more only where `may_repeat` says so.
 
+        The result has only the `_meta` that the gateway takes from a server.
+
         Raises:
             UpstreamError: See `Session.request`.
             ToolFailed: The hop guard refuses.
@@ -133,7 +135,7 @@ class Delivery:
             connection.end_use()
         if connection.state != "ready":
             connection.note_success()
-        return result
+        return received_call(result) if method == "tools/call" else received(result)
 
     def _may_repeat(self, error: UpstreamError, method: str, params: JsonObject) -> bool:
         name = params.get("name")

@@ -1,8 +1,7 @@
-"""Hop hygiene: which `_meta` keys cross a gateway, and the loop guard between chained gateways.
+"""Chained gateways: what of a server's `_meta` is kept, and the guard against loops between gateways.
 
-Connection-owned keys never cross; trace context and vendor keys do. Each gateway adds its own id to a `via`
-list, refuses a call that already carries it, and stops after `MAX_HOPS`. Pure functions over plain data;
-used on both sides, by `server` for what comes in and by `upstream` for what goes out.
+Each gateway adds its own id to a request's `via` list, refuses a request that already carries it, and stops after `MAX_HOPS`. Which keys
+are kept is `policy.metadata`'s decision; this module finds every `_meta` of an answer. Used by `upstream`, and by `server` for listings.
 """
 
 from __future__ import annotations
@@ -12,56 +11,102 @@ from typing import cast
 
 from gateway.errors import ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-
-VIA_KEY = "dev.moongate/via"
-"""Request `_meta`: ids of the gateways a request came through, oldest first."""
-
-HOPS_KEY = "dev.moongate/hops"
-"""`_meta` of listed entries between gateways: ids of the gateways an entry came through, nearest first."""
-
-GATEWAY_KEY = "dev.moongate/gateway"
-"""Result `_meta` of a listing that one gateway gives another: the answering gateway's id."""
+from gateway.policy.metadata import HOPS_KEY, VIA_KEY, gateway_ids, is_own_key, peer_meta
 
 MAX_HOPS = 8
 """Gateways one call may pass."""
 
-_OWNED = frozenset(
-    {
-        "progressToken",
-        "io.modelcontextprotocol/protocolVersion",
-        "io.modelcontextprotocol/clientInfo",
-        "io.modelcontextprotocol/clientCapabilities",
-        "io.modelcontextprotocol/logLevel",
-        "io.modelcontextprotocol/related-task",
-        "io.modelcontextprotocol/subscriptionId",
-        "io.modelcontextprotocol/serverInfo",
-    }
-)
+_ITEMS = ("contents", "skills", "resources")
+"""Members of results that list objects with `_meta`, beside `content` and `messages`."""
 
 
-def crossing_meta(meta: JsonMapping | None) -> JsonObject:
-    """What of a request's or result's `_meta` may go on to the next hop; always a new dict."""
-    return {k: v for k, v in meta.items() if k not in _OWNED} if meta else {}
-
-
-def without_owned_meta(result: JsonObject) -> JsonObject:
-    """`result` itself, without the `_meta` keys that belong to the connection it came over."""
-    meta = result.get("_meta")
-    if isinstance(meta, dict):
-        kept = crossing_meta(cast("JsonMapping", meta))
-        if kept:
-            result["_meta"] = kept
-        else:
-            del result["_meta"]
+def received_call(result: JsonObject) -> JsonObject:
+    """A server's result of `tools/call` itself, with the `_meta` that the gateway takes. On the path of every call."""
+    if "_meta" in result:
+        _keep_taken(result)
+    content: JsonValue = result.get("content")
+    if isinstance(content, list):
+        for block in cast("list[JsonValue]", content):
+            if isinstance(block, dict) and ("_meta" in block or "resource" in block):
+                _received_block(cast("JsonObject", block))
     return result
+
+
+def received(result: JsonObject) -> JsonObject:
+    """A server's result of any method itself, with the `_meta` that the gateway takes."""
+    received_call(result)
+    for name in _ITEMS:
+        for item in _objects(result.get(name)):
+            received(item)
+    _received_messages(result)
+    for inner in _objects([result.get("result"), result.get("skill")]):
+        received(inner)
+    for error in _objects([result.get("error")]):
+        error.update({"data": received_data(error["data"])} if "data" in error else {})
+    return result
+
+
+def received_ask(request: JsonObject) -> JsonObject:
+    """A server's request for input itself, with the `_meta` that the gateway takes."""
+    if isinstance(params := request.get("params"), dict):
+        fields = cast("JsonObject", params)
+        if not isinstance(fields.get("_meta", {}), dict):
+            del fields["_meta"]
+        _keep_taken(fields)
+        _received_messages(fields)
+    return request
+
+
+def received_data(data: JsonValue) -> JsonValue:
+    """The data of a server's error, without keys of the gateway's own."""
+    if not isinstance(data, dict):
+        return data
+    fields = {key: value for key, value in cast("JsonObject", data).items() if not is_own_key(key)}
+    _keep_taken(fields)
+    return fields
+
+
+def _received_messages(fields: JsonMapping) -> None:
+    for message in _objects(fields.get("messages")):
+        _keep_taken(message)
+        content = message.get("content")
+        for block in _objects(content if isinstance(content, list) else [content]):
+            _received_block(block)
+
+
+def _received_block(block: JsonObject) -> None:
+    """A content block, the resource embedded in it, and the blocks of a tool's result in a sampling message."""
+    _keep_taken(block)
+    for inner in _objects([block.get("resource")]):
+        _keep_taken(inner)
+    for inner in _objects(block.get("content")):
+        _received_block(inner)
+
+
+def _keep_taken(holder: JsonObject) -> None:
+    meta: JsonValue = holder.get("_meta")
+    if isinstance(meta, dict) and (kept := peer_meta(cast("JsonMapping", meta))) is not meta:
+        if kept:
+            holder["_meta"] = kept
+        else:
+            del holder["_meta"]
+
+
+def _objects(value: JsonValue) -> list[JsonObject]:
+    items = cast("list[JsonValue]", value) if isinstance(value, list) else []
+    return [cast("JsonObject", item) for item in items if isinstance(item, dict)]
+
+
+def received_entries(entries: Sequence[JsonObject]) -> Sequence[JsonObject]:
+    """A server's listed entries themselves, with the `_meta` that the gateway takes."""
+    for entry in entries:
+        _keep_taken(entry)
+    return entries
 
 
 def hops_of(meta: JsonMapping | None, key: str) -> list[str]:
     """The list of gateway ids under `key`; anything malformed reads as empty."""
-    value: JsonValue = meta.get(key) if meta else None
-    if not isinstance(value, list):
-        return []
-    return [item for item in cast("list[JsonValue]", value) if isinstance(item, str)]
+    return gateway_ids(meta.get(key)) if meta else []
 
 
 def extend_via(meta: JsonMapping, own_id: str) -> JsonObject:

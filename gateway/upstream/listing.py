@@ -13,10 +13,10 @@ from typing import Protocol, cast
 
 from gateway.errors import UpstreamRefused
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.policy.metadata import listed_meta
+from gateway.policy.metadata import GATEWAY_KEY, listed_meta, peer_meta
 from gateway.protocol import METHOD_NOT_FOUND
 from gateway.tools.base import Kind, TaskSupport, ToolDefinition
-from gateway.upstream.hop import GATEWAY_KEY, crossing_meta
+from gateway.upstream.hop import received_entries
 from gateway.upstream.param_headers import marked_headers
 from gateway.upstream.session import Envelope
 
@@ -87,9 +87,11 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
                 return Listing([])
             raise
         page = result.get(key)
-        from_gateway = from_gateway or GATEWAY_KEY in cast("JsonMapping", result.get("_meta") or {})
+        meta: JsonValue = result.get("_meta")
+        from_gateway = from_gateway or (isinstance(meta, dict) and GATEWAY_KEY in peer_meta(cast("JsonMapping", meta)))
         items = cast("list[JsonValue]", page) if isinstance(page, list) else []
-        entries += [i for i in items if isinstance(i, dict) and isinstance(cast("JsonMapping", i).get(name_key), str)]
+        objects = [cast("JsonObject", item) for item in items if isinstance(item, dict)]
+        entries += received_entries([entry for entry in objects if isinstance(entry.get(name_key), str)])
         cursor = result.get("nextCursor")
         if not isinstance(cursor, str) or cursor in seen:
             return Listing(entries, from_gateway)
@@ -113,9 +115,8 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool
         return None
     extra = {k: v for k, v in wire.items() if k not in _KNOWN_TOOL_KEYS}
     support = _task_support(extra.pop("execution", None))
-    meta = extra.pop("_meta", None)
-    if isinstance(meta, dict) and (kept := crossing_meta(cast("JsonMapping", meta))):
-        extra["_meta"] = kept
+    if not isinstance(extra.get("_meta", {}), dict):
+        del extra["_meta"]
     output = wire.get("outputSchema")
     annotations = wire.get("annotations")
     return Listed(

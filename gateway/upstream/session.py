@@ -60,6 +60,7 @@ from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, is_traced
 from gateway.telemetry.operations import CLIENT_DURATION, measured
 from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
 from gateway.tools.waits import own_task
+from gateway.upstream.hop import received_data
 from gateway.upstream.link import Link
 from gateway.upstream.param_headers import encode_header_value
 from gateway.upstream.pipe import PipeExchange
@@ -415,7 +416,7 @@ class Session:
         if code == BUSY:
             data = error.data
             return UpstreamBusy(text, server=self.server, retry_after_seconds=data if isinstance(data, float) else DEFAULT_RETRY_SECONDS)
-        return UpstreamRefused(strip_text(text), server=self.server, code=code, data=strip_value(error.data))
+        return UpstreamRefused(strip_text(text), server=self.server, code=code, data=received_data(strip_value(error.data)))
 
     async def negotiate(self, era: str, capabilities: JsonMapping) -> None:
         """Find out the era (`auto`) or take the pinned one, then agree; `capabilities` are declared to a legacy server.

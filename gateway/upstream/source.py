@@ -30,6 +30,7 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.metadata import VIA_KEY
 from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, OnChange, SkillMethod, SourceStatus, Tool
 from gateway.tools.context import CallContext, ClientProfile, LogLevel
 from gateway.tools.drive import keyed
@@ -39,7 +40,7 @@ from gateway.upstream.connection import Connection
 from gateway.upstream.conversing import converse
 from gateway.upstream.credentials import OwnedCredentials
 from gateway.upstream.delivery import Delivery
-from gateway.upstream.hop import VIA_KEY, without_loops, without_owned_meta
+from gateway.upstream.hop import received_entries, without_loops
 from gateway.upstream.inputs import Answered, AskServices, InputGuard, Relayed, to_input_required
 from gateway.upstream.listing import Listing, list_all, to_listed
 from gateway.upstream.pinning import Pinning
@@ -47,7 +48,7 @@ from gateway.upstream.refusals import agreed, as_it_is, begin_again, explain, si
 from gateway.upstream.remembered import Memory, Remembered
 from gateway.upstream.session import Envelope, Negotiated, Session
 from gateway.upstream.tasks import TaskFollower, task_options
-from gateway.upstream.texts import readable_ask, readable_text, readable_value
+from gateway.upstream.texts import readable_ask, readable_asks, readable_text, readable_value
 from gateway.upstream.tool import RemoteTool
 from gateway.upstream.transport import Remote
 from gateway.upstream.watching import Watcher
@@ -285,7 +286,7 @@ class UpstreamSource:
         self._memory = memory
         self._recalled = memory.recall()
         if self._recalled is not None:
-            self._lists = dict(self._recalled.lists)
+            self._lists = {kind: list(received_entries(entries)) for kind, entries in self._recalled.lists.items()}
             self._rebuild_tools(modern=self._recalled.is_modern)
 
     def succeed(self, former: UpstreamSource) -> None:
@@ -477,7 +478,7 @@ class UpstreamSource:
             result = first if first is not None else await self._delivery.send(method, dict(params), leg, headers)
             first = None
             if isinstance(asked := result.get("inputRequests"), dict):
-                result["inputRequests"] = readable_ask(cast("JsonObject", asked), self._policy, self._server)
+                result["inputRequests"] = readable_asks(cast("JsonObject", asked), self._policy, self._server)
             return result
 
         return await converse(self._guard, once, ctx)
@@ -566,7 +567,7 @@ class UpstreamSource:
         if result.get("resultType") == "input_required":
             return self.judge(result, ctx)
         result.pop("resultType", None)
-        return Finished(without_owned_meta(result))
+        return Finished(result)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
         """Complete an argument; a server without completion has no suggestions."""

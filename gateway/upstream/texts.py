@@ -15,17 +15,26 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_value
 from gateway.tools.context import CallContext, Caller, LogLevel
+from gateway.upstream.hop import received_ask
 
 
-def readable_ask(requests: JsonObject, policy: SourcePolicy, server: str) -> JsonObject:
-    """What a server asks, without hidden text; the same object where there is none.
+def readable_ask(request: JsonObject, policy: SourcePolicy, server: str) -> JsonObject:
+    """A server's request for input, without hidden text and with the `_meta` that the gateway takes.
 
     Raises:
-        PolicyDenied: There is some, and policy refuses it.
+        PolicyDenied: It has hidden text, and policy refuses that.
     """
-    if policy.hidden_text == "refuse" and isinstance(verdict := judge_hidden_text(requests, "The request"), Reject):
+    if policy.hidden_text == "refuse" and isinstance(verdict := judge_hidden_text(request, "The request"), Reject):
         raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=server)
-    return requests if policy.hidden_text == "allow" else cast("JsonObject", strip_value(requests))
+    return received_ask(request if policy.hidden_text == "allow" else cast("JsonObject", strip_value(request)))
+
+
+def readable_asks(asks: JsonObject, policy: SourcePolicy, server: str) -> JsonObject:
+    """As `readable_ask`, of each request for input in a result, by key."""
+    readable: JsonObject = {}
+    for key, ask in asks.items():
+        readable[key] = readable_ask(cast("JsonObject", ask), policy, server) if isinstance(ask, dict) else ask
+    return readable
 
 
 def readable_text(text: str, policy: SourcePolicy) -> str:

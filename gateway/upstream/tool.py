@@ -14,7 +14,6 @@ from gateway.tools.base import Complete, InputRequired, Received, TaskMethod, Ta
 from gateway.tools.context import CallContext
 from gateway.tools.recorded import FOLLOWED_TASK
 from gateway.upstream.answers import is_readable
-from gateway.upstream.hop import without_owned_meta
 from gateway.upstream.listing import Listed
 from gateway.upstream.param_headers import param_headers
 from gateway.upstream.tasks import TaskFollower
@@ -29,7 +28,7 @@ class Sender(Protocol):
         ...
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """One request on behalf of `ctx`."""
+        """One request on behalf of `ctx`; its result with the `_meta` that the gateway takes (`hop`)."""
         ...
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
@@ -68,31 +67,30 @@ class RemoteTool:
             ctx = dataclasses.replace(ctx, meta={**ctx.meta, **listed.meta})
         if ctx.durable is not None and isinstance(kept := ctx.durable.kept(FOLLOWED_TASK), dict):
             known = cast("JsonObject", kept)
-            return Complete(without_owned_meta(await self._sender.tasks.follow(name, known["task"], ctx, known["dialect"])))
+            return Complete(await self._sender.tasks.follow(name, known["task"], ctx, known["dialect"]))
         params: JsonObject = {"name": name, "arguments": arguments}
         if listed.definition.task == "required":
             ctx = dataclasses.replace(ctx, line=ctx.line or secrets.token_hex(8))
-            return Complete(without_owned_meta(await self._sender.tasks.call(params, ctx, headers)))
+            return Complete(await self._sender.tasks.call(params, ctx, headers))
         result = await self._sender.send("tools/call", params, ctx, headers)
         match result.pop("resultType", "complete"):
             case "complete" if is_readable(result):
-                whole = without_owned_meta(result)
-                return Complete(whole, result.encoded, result.verbatim) if isinstance(result, Received) else Complete(whole)
+                return Complete(result, result.encoded, result.verbatim) if isinstance(result, Received) else Complete(result)
             case "complete":
                 raise ToolFailed(f"Tool {name!r} answered with a result that cannot be read; it may have run.")
             case "input_required":
                 return self._sender.judge(result, ctx)
             case "task" if isinstance(result.get("taskId"), str):
                 if ctx.takes_tasks:
-                    return TaskStarted(without_owned_meta(result))
-                return Complete(without_owned_meta(await self._sender.tasks.follow(name, result, ctx, "modern")))
+                    return TaskStarted(result)
+                return Complete(await self._sender.tasks.follow(name, result, ctx, "modern"))
             case other:
                 raise ToolFailed(f"Tool {name!r} answered with a result of type {other!r}, which this gateway did not offer to take.")
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
         """One request about a task that a modern server made of a call (`TaskTool`); asks are judged, each once."""
         try:
-            answer = without_owned_meta(await self._sender.send(method, params, ctx))
+            answer = await self._sender.send(method, params, ctx)
         except UpstreamRefused as error:
             if error.code == INVALID_PARAMS:
                 raise NotFound("task", "") from None

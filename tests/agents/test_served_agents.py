@@ -13,13 +13,14 @@ import anyio
 import pytest
 
 from gateway import AgentResponse, Annotation, CallContext, Content, FunctionTool, Message, tool
-from gateway.agents.answers import RESULT_META_KEY, to_complete
+from gateway.agents.answers import to_complete
 from gateway.agents.progress import RunProgress
 from gateway.agents.source import AgentSource
 from gateway.chat.resolve import ModelResolver
 from gateway.config.policies import SourcePolicy
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
+from gateway.policy.metadata import AGENT_META_KEY
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals
 from gateway.tools.base import Complete
@@ -75,7 +76,7 @@ def test_what_an_agent_shows_goes_out_as_blocks_with_citations_and_usage_beside_
         {"type": "resource", "resource": {"uri": "file:///t.csv", "mimeType": "text/csv", "blob": "YSxi"}},
         {"type": "resource_link", "uri": "https://x/report.pdf", "name": "report.pdf", "mimeType": "application/pdf", "title": "Report"},
     ]
-    assert result["_meta"][RESULT_META_KEY] == {"model": "m", "usage": {"total_token_count": 5}, "citations": [cited]}
+    assert result["_meta"][AGENT_META_KEY] == {"model": "m", "usage": {"total_token_count": 5}, "citations": [cited]}
 
 
 def test_an_answer_that_is_only_a_picture_is_an_answer_and_none_at_all_is_an_error() -> None:
@@ -122,7 +123,7 @@ async def test_a_run_that_ends_at_a_limit_says_so_in_its_text_and_its_meta(tmp_p
     async with source_of(tmp_path, server, Tools(FunctionTool(double))) as source:
         result = await call(source)
     assert result.as_text() == "Only this far.\n\n(Stopped: at most 1 tool calls.)"
-    assert result.result["_meta"][RESULT_META_KEY]["stopped"] == "at most 1 tool calls"
+    assert result.result["_meta"][AGENT_META_KEY]["stopped"] == "at most 1 tool calls"
 
 
 async def test_middleware_and_options_of_the_file_and_parameters_of_the_caller_shape_the_run(

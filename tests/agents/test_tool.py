@@ -13,11 +13,11 @@ import anyio.lowlevel
 import pytest
 
 from gateway import CallContext, FunctionTool
-from gateway.agents.answers import RESULT_META_KEY
 from gateway.agents.source import AgentSource
 from gateway.agents.tool import MAX_DEPTH
 from gateway.chat.resolve import ModelResolver
 from gateway.errors import AgentError, ModelError
+from gateway.policy.metadata import AGENT_META_KEY
 from gateway.tools.base import Complete, Tool
 from gateway.tools.context import ClientProfile, NoCaller
 from tests.fakes.openai_server import ScriptedServer, openai_server
@@ -111,7 +111,7 @@ async def test_a_run_answers_with_text_and_says_model_and_usage_summed_over_its_
         result = await call(source, "twice 21?")
     assert result.as_text() == "It is 42."
     assert not result.is_error
-    note = result.result["_meta"][RESULT_META_KEY]
+    note = result.result["_meta"][AGENT_META_KEY]
     assert note["model"] == "local-model"
     assert note["usage"]["total_token_count"] == 36
     assert tools.patterns == ["function/double"]

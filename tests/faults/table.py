@@ -122,4 +122,5 @@ ATTACKS: dict[int, Row] = {
         "tools and functions that agents and workflows bring along themselves",
         "they pass the gate of their own source: rules, approvals, limits and audit",
     ),
+    39: Row("facts of the gateway's own forged in `_meta`", "neither a client nor a server sets one, on any path"),
 }

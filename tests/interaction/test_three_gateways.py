@@ -180,7 +180,7 @@ async def test_what_one_gateway_lets_through_the_next_drops_unless_the_tool_decl
     async with connected(Way("http", era, "b"), chain.url) as (client, _):
         result = await client.call_tool(f"{PREFIX}echo", given)
     assert result.structured_content == {"got": {"text": "x"}}
-    assert sorted((result.meta or {})["dev.moongate/droppedArguments"]) == ["dry_run", "session_id"]
+    assert "dev.moongate/droppedArguments" not in (result.meta or {}), "a note of the gateway behind, which any server could forge"
 
 
 @pytest.mark.attack(35)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gateway.auth.principal import LOCAL, Principal
+from gateway.policy.metadata import request_meta
 from gateway.server.clients import Clients, LegacySession
 from gateway.server.underway import LateCaller, PlainCaller
 from gateway.tools.context import CallContext, ClientProfile, LateClock, LogLevel
-from gateway.upstream.hop import crossing_meta
 
 KEYED = Principal("key:1", "somebody", ("tools:a/*",))
 METAS: list[dict[str, Any]] = [{}, {"x/y": 1}, {"x/y": {"z": None}, "io.modelcontextprotocol/related-task": {}}]
@@ -46,7 +46,7 @@ def test_a_plain_call_in_a_session_has_the_facts_of_its_own_request(clients: Cli
                     principal=principal,
                     client=session.profile,
                     caller=caller,
-                    meta=crossing_meta(meta),
+                    meta=request_meta(meta),
                     log_level=level,
                     ask_timeout_seconds=7.0,
                     late_clock=clock,

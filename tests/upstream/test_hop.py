@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import ToolFailed
-from gateway.upstream.hop import HOPS_KEY, MAX_HOPS, VIA_KEY, crossing_meta, extend_via, hops_of, with_hops, without_loops
+from gateway.policy.metadata import HOPS_KEY, VIA_KEY, peer_meta, request_meta
+from gateway.upstream.hop import MAX_HOPS, extend_via, hops_of, with_hops, without_loops
 
 
 def test_connection_owned_keys_never_cross_and_the_rest_does() -> None:
@@ -16,7 +17,7 @@ def test_connection_owned_keys_never_cross_and_the_rest_does() -> None:
         "traceparent": "00-1-2-01",
         "com.example/tenant": "a",
     }
-    assert crossing_meta(meta) == {"traceparent": "00-1-2-01", "com.example/tenant": "a"}
+    assert request_meta(meta) == peer_meta(meta) == {"traceparent": "00-1-2-01", "com.example/tenant": "a"}
 
 
 def test_each_gateway_adds_itself_to_the_via_list() -> None:

@@ -38,7 +38,7 @@ from gateway.tools.context import CallContext, NoCaller
 from gateway.tools.drive import drive, keyed
 from gateway.tools.guard import GuardedTool, ToolGate, refusal
 from gateway.types.content import Content
-from gateway.upstream.hop import without_owned_meta
+from gateway.upstream.hop import received
 from gateway.upstream.inputs import Answered, Relayed, to_input_required
 from gateway.upstream.library.disclosure import Disclosure
 from gateway.upstream.library.functions import MCPFunction, local_name, normalize_name
@@ -391,7 +391,7 @@ class MCPTool(ABC):
             raise
         except UpstreamUnavailable:
             result = await (await self._link.open(instead_of=wire)).request(method, params, envelope)
-        return without_owned_meta(result)
+        return received(result)
 
     async def reconnect(self) -> None:
         """Have a connection again (`TaskLine`)."""
