@@ -5,9 +5,9 @@ Shapes and defaults only; what a rule means is decided in `policy` and by the ro
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from gateway.config.base import Model
 from gateway.json_types import JsonObject, JsonValue
@@ -171,6 +171,28 @@ OutboundAuth = ClientCredentials | AuthorizationCode
 """How the gateway authenticates itself to one server, beside fixed `headers`."""
 
 
+_LIST = {"type": ["string", "array"], "items": {"type": "string"}}
+
+ArgumentRule = Annotated[
+    JsonObject,
+    WithJsonSchema({
+        "type": "object",
+        "description": "JSON Schema 2020-12 and the rule words; see docs/configuration.md.",
+        "properties": {
+            "within": {**_LIST, "description": "A path inside this folder, or one of these, in every spelling."},
+            "oneOfHosts": {**_LIST, "description": "A URL on one of these hosts: `name`, `*.name`, `name:port`, or `*`."},
+            "schemes": {
+                "type": "array",
+                "items": {"enum": ["https", "http", "wss", "ws"]},
+                "description": "Schemes of such a URL; left out: https.",
+            },
+            "oneOfRecipients": {**_LIST, "description": "One mail address: at one of these domains, or one of these addresses."},
+        },
+    }),
+]
+"""A rule for the value of one argument; its words are compiled in `policy.rule_words`."""
+
+
 class SourcePolicy(Model):
     """Rules for one source: a server by its name, or `agent`, `workflow`, `skill`, `function`.
 
@@ -185,8 +207,8 @@ class SourcePolicy(Model):
     """Which skills exist, of a server or of `skill`."""
     overrides: dict[str, ToolOverride] = Field(default_factory=dict)
     """Native tool name → how it is published instead."""
-    arguments: dict[str, dict[str, JsonObject]] = Field(default_factory=dict)
-    """Tool → argument → JSON Schema that the value must also satisfy; `*` as tool means every tool. Shown in the published schema."""
+    arguments: dict[str, dict[str, ArgumentRule]] = Field(default_factory=dict)
+    """Tool → argument → rule that the value must also satisfy, as JSON Schema and rule words; `*` as tool means every tool."""
     additional_arguments: list[str] | dict[str, list[str]] = Field(default_factory=list)
     """Argument names let through although the tool does not declare them: a list, or lists by tool with `*`."""
     approval: Literal["never", "always"] | ApprovalLists = "never"

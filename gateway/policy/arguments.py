@@ -12,6 +12,7 @@ from itertools import islice
 from gateway.config.policies import ToolOverride
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.checking import MAX_REASON_LENGTH, SchemaCheck, measure, sentence
+from gateway.policy.confinement import confine, find_fault
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 from gateway.policy.schemas import as_object, declared_names, narrow
 from gateway.policy.shaping import (
@@ -92,9 +93,14 @@ class ArgumentPolicy:
                 if name not in plan.accepted and name not in fixed:
                     continue
                 unusable = rule_problem(rule)
-                checks.append((name, f"arguments.{key}.{name}", _rule_check(name, rule, unusable)))
-                if unusable is None and name in plan.accepted:
-                    narrowed.setdefault(name, []).append(rule)
+                rule_id = f"arguments.{key}.{name}"
+                if unusable is not None:
+                    checks.append((name, rule_id, _refuse_all(name, rule, unusable)))
+                    continue
+                confined = confine(name, rule, schema)
+                checks.append((name, rule_id, SchemaCheck(confined.judged, is_rule=True)))
+                if name in plan.accepted:
+                    narrowed.setdefault(name, []).append(confined.published)
         open_schema = without_arguments(schema, plan.withheld, defaults)
         shown = with_defaults(narrow(open_schema, narrowed) if narrowed else open_schema, defaults)
         judged = shown if not fixed else without_arguments(schema, plan.withheld.keys() - fixed.keys(), defaults)
@@ -177,13 +183,11 @@ def rule_problem(rule: JsonObject) -> str | None:
     """What is wrong with a value rule as the end of a sentence, or `None`; for whoever checks a configuration."""
     if rule_uses_references(rule):
         return "may not use `$ref`, `$id`, `$anchor` or `$schema`; write the schema out"
-    return SchemaCheck(rule, asserts_formats=True).problem
+    return find_fault(rule) or SchemaCheck(rule, is_rule=True).problem
 
 
-def _rule_check(name: str, rule: JsonObject, unusable: str | None) -> SchemaCheck:
-    """A rule that cannot be applied refuses every value: a typo must not open what it was meant to close."""
-    if unusable is None:
-        return SchemaCheck(rule, asserts_formats=True)
+def _refuse_all(name: str, rule: JsonObject, unusable: str) -> SchemaCheck:
+    """The check of a rule that cannot be applied: a typo must not open what the rule was meant to close."""
     refusal = f"argument {name!r} cannot be accepted because its rule in the configuration {unusable}; tell the operator"
     return SchemaCheck(rule, refusal=refusal)
 

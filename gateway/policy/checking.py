@@ -14,6 +14,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.rule_words import KEYWORDS, WORDS
 from gateway.policy.schemas import read_cost
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _MAX_LISTED_WORK = 1_000_000
 _AUTOMATON_BYTES = (131_072, 4_194_304)
 """Size limits of a compiled pattern: the usual one, and the one for patterns that only fit the second."""
 
-_PREDICATES = frozenset({"anyOf", "oneOf", "const", "falseSchema"})
+_PREDICATES = frozenset({"anyOf", "oneOf", "const", "falseSchema"}) | WORDS
 """Keywords whose problem is worded here as what the argument is or must be."""
 
 _BACKTRACKS = 10_000
@@ -110,16 +111,16 @@ class _Compiled:
 class SchemaCheck:
     """One schema. Compiling is put off until the first `find`, and its failure is a reason like any other."""
 
-    __slots__ = ("_asserts_formats", "_compiled", "_problem", "_refusal", "_schema")
+    __slots__ = ("_compiled", "_is_rule", "_problem", "_refusal", "_schema")
 
-    def __init__(self, schema: JsonObject, *, asserts_formats: bool = False, refusal: str | None = None) -> None:
-        """`schema` is kept, not copied. `format` is only a remark in 2020-12 unless `asserts_formats`.
+    def __init__(self, schema: JsonObject, *, is_rule: bool = False, refusal: str | None = None) -> None:
+        """`schema` is kept, not copied. An operator's rule (`is_rule`) is 2020-12, with rule words, and `format` refuses values.
 
-        With a `refusal`, every value is refused in these words: what stands in for a schema known to be unusable.
+        With a `refusal`, every value is refused with this text: it stands in for a schema known to be unusable.
         """
         self._schema = schema
         self._refusal = refusal
-        self._asserts_formats = asserts_formats
+        self._is_rule = is_rule
         self._compiled: _Compiled | None = None
         self._problem: str | None = None
 
@@ -171,11 +172,11 @@ class SchemaCheck:
         if cost.problem is not None:
             self._problem = cost.problem
             return
-        self._compiled, self._problem = _build(self._schema, cost.cost, cost.patterns, asserts_formats=self._asserts_formats)
+        self._compiled, self._problem = _build(self._schema, cost.cost, cost.patterns, is_rule=self._is_rule)
 
 
-def _build(schema: JsonObject, cost: int, patterns: int, *, asserts_formats: bool) -> tuple[_Compiled | None, str | None]:
-    """The compiled schema, or why there is none. Schemas that name no dialect may turn out to be older ones."""
+def _build(schema: JsonObject, cost: int, patterns: int, *, is_rule: bool) -> tuple[_Compiled | None, str | None]:
+    """Return the compiled schema, or the reason why it does not compile. A server's schema without `$schema` may be of an older dialect."""
     import jsonschema_rs as engine  # loaded on the first call: 40 ms that listing tools does not need
 
     small, large = _AUTOMATON_BYTES
@@ -185,14 +186,19 @@ def _build(schema: JsonObject, cost: int, patterns: int, *, asserts_formats: boo
         (engine.RegexOptions(size_limit=large), MAX_LARGE_PATTERN_TEXT),
         (engine.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=large), MAX_LARGE_PATTERN_TEXT),
     ]
+    own: dict[str, Any] = {"validate_formats": is_rule}
+    if is_rule:
+        own |= {"ignore_unknown_formats": False, "keywords": KEYWORDS}
     dialects: list[Any] = [engine.validator_for]
-    if "$schema" not in schema:
+    if is_rule:
+        dialects = [engine.Draft202012Validator]
+    elif "$schema" not in schema:
         dialects = [engine.Draft202012Validator, engine.Draft7Validator, engine.Draft4Validator]
     first: Exception | None = None
     for dialect in dialects:
         for options, max_characters in engines if patterns else engines[:1]:
             try:
-                validator = dialect(schema, pattern_options=options, mask="the value", validate_formats=asserts_formats, offline=True)
+                validator = dialect(schema, pattern_options=options, mask="the value", offline=True, **own)
             except (ValueError, engine.ReferencingError) as error:  # ValidationError is a ValueError
                 first = first or error
                 continue
@@ -202,6 +208,8 @@ def _build(schema: JsonObject, cost: int, patterns: int, *, asserts_formats: boo
 
 def _why_unusable(error: Exception | None) -> str:
     text = str(getattr(error, "message", error)).splitlines()[0] if error else ""
+    if text.startswith("Unknown format: "):
+        return f"uses a `format` that is not known ({_cut(text.removeprefix('Unknown format: ').partition('. ')[0], 60)})"
     if "retriev" in text.lower():
         return "refers to another document, which is not fetched"
     return f"is not a valid JSON Schema ({_cut(text, 160)})"

@@ -61,19 +61,24 @@ def declared_names(schema: JsonValue) -> frozenset[str]:
     In place are `allOf`, `anyOf`, `oneOf`, `if`, `then`, `else`, `dependentSchemas` and a local `$ref`.
     `additionalProperties: true` declares nothing; `properties` that is not an object neither. `_meta` never counts.
     """
-    root = as_object(schema)
     names: set[str] = set()
+    for node in nodes_in_place(as_object(schema) or {}):
+        names.update(as_object(node.get("properties")) or ())
+    names.discard("_meta")
+    return frozenset(names)
+
+
+def nodes_in_place(root: JsonObject) -> Iterator[JsonObject]:
+    """`root` and every subschema that judges the same value as `root`, each once."""
     stack: list[JsonValue] = [root]
     seen: set[int] = set()
     while stack:
         node = as_object(stack.pop())
-        if root is None or node is None or id(node) in seen:
+        if node is None or id(node) in seen:
             continue
         seen.add(id(node))
-        names.update(as_object(node.get("properties")) or ())
+        yield node
         stack.extend(_applied_in_place(node, root))
-    names.discard("_meta")
-    return frozenset(names)
 
 
 def _applied_in_place(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]:
@@ -281,6 +286,8 @@ def _merge(schema: JsonValue, rule: JsonObject, *, modern: bool) -> JsonValue:
 
 def _tighter(key: str, present: JsonValue, wanted: JsonValue) -> tuple[bool, JsonValue]:
     """One value for a keyword that stands in the schema and in the rule; `False` where no single one says both."""
+    if key == "description" and isinstance(present, str) and isinstance(wanted, str) and present != wanted:
+        return True, f"{present} {wanted}".strip()
     if key in ("description", "title", "examples") or (present == wanted and type(present) is type(wanted)):
         return True, present
     numbers = isinstance(present, int | float) and isinstance(wanted, int | float)

@@ -249,7 +249,8 @@ def test_rules_are_merged_into_the_property_and_the_original_is_untouched() -> N
         ({"type": ["string", "null"]}, {"type": "string"}, {"type": ["string", "null"], "allOf": [{"type": "string"}]}),
         ({"enum": [1, 2]}, {"enum": [2, 3]}, {"enum": [1, 2], "allOf": [{"enum": [2, 3]}]}),
         ({"const": 1}, {"const": True}, {"const": 1, "allOf": [{"const": True}]}),
-        ({"minimum": 1, "maximum": 9}, {"minimum": 0, "maximum": 5}, {"minimum": 1, "maximum": 5}),
+        ({"minimum": 1, "maximum": 9}, {"minimum": 0, "maximum": 5}, {"minimum": 1, "maximum": 5, "type": "number"}),
+        ({"description": "Where."}, {"const": 1, "description": "Only 1."}, {"description": "Where. Only 1.", "const": 1}),
         (
             {"type": "object", "properties": {"x": {}}},
             {"additionalProperties": False},

@@ -1,0 +1,223 @@
+"""Completes a value rule for one argument of one tool: the types that it implies, its faults, and its published form.
+
+JSON Schema ignores a keyword that does not concern a value's type, so `{"pattern": "^docs/"}` alone admits every list and object.
+Here a keyword about texts implies that the value is a text, and a rule about texts judges each element of an argument that is a list
+of texts. Used by `policy.arguments`, which compiles the completed rule, and by `policy.lint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import cast
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.rule_words import SCHEMES_WORD, WORDS, read_word
+from gateway.policy.schema_types import ALL_TYPES, declared_schema, element_types, types_of
+from gateway.policy.schemas import as_object
+
+KEYWORDS_OF_TYPES: dict[str, frozenset[str]] = {
+    "string": frozenset({"pattern", "minLength", "maxLength", "format"}) | WORDS,
+    "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
+    "array": frozenset({
+        "items", "prefixItems", "contains", "minContains", "maxContains", "minItems", "maxItems", "uniqueItems",
+        "unevaluatedItems",
+    }),
+    "object": frozenset({
+        "properties", "patternProperties", "additionalProperties", "propertyNames", "required", "minProperties", "maxProperties",
+        "dependentRequired", "dependentSchemas", "unevaluatedProperties",
+    }),
+}  # fmt: skip
+"""Type → keywords that judge values of this type only."""
+
+ANY_TYPE_KEYWORDS = frozenset({"type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "if", "then", "else"})
+
+_SILENT = frozenset({
+    "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$defs", "definitions",
+    "contentEncoding", "contentMediaType", "contentSchema",
+})  # fmt: skip
+"""Keywords that refuse nothing."""
+
+DEMANDING = ANY_TYPE_KEYWORDS.union(*KEYWORDS_OF_TYPES.values())
+"""Keywords of JSON Schema 2020-12 that can refuse a value, and the rule words."""
+
+_SAYS_TYPE = frozenset({"type", "enum", "const"})
+_SCALARS = frozenset({"string", "number"})
+
+_SAME_VALUE = frozenset({"allOf", "anyOf", "oneOf", "then", "else", "dependentSchemas"})
+_PARTS = frozenset({"properties", "patternProperties", "additionalProperties", "items", "prefixItems"})
+_REVERSIBLE = frozenset({"not", "if", "contains", "oneOf", "propertyNames", "unevaluatedProperties", "unevaluatedItems"})
+"""Keywords under which a narrower schema can let more through, or under which the validator may not look at a value. Words refuse
+every doubtful spelling, so `not` before one would admit exactly the doubtful ones."""
+
+_WITH_CHILDREN = _SAME_VALUE | _PARTS | _REVERSIBLE
+_MAPS = frozenset({"properties", "patternProperties", "dependentSchemas"})
+
+_MAX_DEPTH = 64
+"""Nesting of a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfinedRule:
+    """One value rule, completed for one argument of one tool."""
+
+    judged: JsonObject
+    """For the validator: implied types filled in, words left as keywords."""
+    published: JsonObject
+    """The same in plain JSON Schema, each word replaced by a description."""
+
+
+# -- faults --------------------------------------------------------------------------------------------------------
+
+
+def find_fault(rule: JsonObject) -> str | None:
+    """Return why a value rule cannot be applied as written, as the end of a sentence that starts with the rule; or `None`."""
+    return _fault(rule, reversible_by=None, depth=0)
+
+
+def _fault(node: JsonObject, *, reversible_by: str | None, depth: int) -> str | None:
+    if depth > _MAX_DEPTH:
+        return f"is nested deeper than {_MAX_DEPTH} levels"
+    for keyword in node:
+        if keyword not in DEMANDING and keyword not in _SILENT and keyword != SCHEMES_WORD and not keyword.startswith(("x-", "$")):
+            close = get_close_matches(keyword, sorted(DEMANDING | {SCHEMES_WORD}), 1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            return f"uses {keyword!r}{hint}, which is neither a keyword of JSON Schema nor a rule word"
+    if SCHEMES_WORD in node and "oneOfHosts" not in node:
+        return "has `schemes` without `oneOfHosts`; add the hosts, or [\"*\"] for any host name"
+    for word in sorted(WORDS & node.keys()):
+        if reversible_by is not None:
+            return f"uses {word!r} under {reversible_by!r}, which can turn it around; write it at the top, or under `items` or `properties`"
+        if "type" in node and "string" not in types_of({"type": node["type"]}, node):
+            return f"uses {word!r} beside a `type` without \"string\"; for the elements of a list write it under `items`"
+        try:
+            read_word(word, node)
+        except ValueError as error:
+            return str(error)
+    for keyword, child in _children(node):
+        inner = keyword if keyword in _REVERSIBLE else reversible_by
+        problem = _fault(child, reversible_by=inner, depth=depth + 1)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _children(node: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
+    """Every subschema directly under `node`, with the keyword it stands under."""
+    for keyword, value in node.items():
+        if keyword not in _WITH_CHILDREN:
+            continue
+        listed = cast("list[JsonValue]", value) if isinstance(value, list) else [value]
+        for child in (as_object(value) or {}).values() if keyword in _MAPS else listed:
+            found = as_object(child)
+            if found is not None:
+                yield keyword, found
+
+
+# -- types ---------------------------------------------------------------------------------------------------------
+
+
+def confine(name: str, rule: JsonObject, schema: JsonObject) -> ConfinedRule:
+    """Complete a rule without fault for argument `name` of a tool with input `schema`.
+
+    A keyword about one type implies this type, unless the rule says `type`, `enum` or `const`. A `null` passes only where the
+    tool's schema names it, because there it means "not given". A rule about texts (numbers) for a list of texts (numbers) holds
+    for each element, while its keywords about lists hold for the list; lists of anything else are refused.
+    """
+    declared = declared_schema(schema, name)
+    admitted = types_of(declared, schema)
+    nullable = "null" in admitted and admitted != ALL_TYPES
+    scalars = kinds_of(rule) & _SCALARS
+    elements = element_types(declared, schema) - {"null"}
+    if not _SAYS_TYPE.isdisjoint(rule) or not scalars or not elements or not elements <= scalars:
+        judged = _complete(rule, nullable=nullable)
+        return ConfinedRule(judged, _published(_without_said_type(judged, rule, admitted)))
+    of_list: JsonObject = {key: value for key, value in rule.items() if key in KEYWORDS_OF_TYPES["array"]}
+    element = _complete({key: value for key, value in rule.items() if key not in of_list}, nullable=False)
+    own = as_object(of_list.get("items"))
+    listed: JsonObject = {**of_list, "type": ["array", "null"] if nullable else "array"}
+    listed["items"] = element if own is None else {"allOf": [_complete(own, nullable=False), element]}
+    if admitted & scalars:
+        judged: JsonObject = {"anyOf": [element, listed]}
+        return ConfinedRule(judged, _published(judged) if of_list else _described(element, judged, "Must be {0}, or a list of such."))
+    if own is not None:
+        return ConfinedRule(listed, _published(listed))
+    return ConfinedRule(listed, {**of_list, **_described(element, listed, "Each element must be {0}.")})
+
+
+def kinds_of(node: JsonMapping) -> frozenset[str]:
+    """Return the types that a rule's keywords are about, keywords under `not` included."""
+    found = {kind for kind, keywords in KEYWORDS_OF_TYPES.items() if not keywords.isdisjoint(node)}
+    negated = as_object(node.get("not"))
+    if negated is not None:
+        found |= kinds_of(negated)
+        for keyword, child in _children(negated):
+            if keyword in _SAME_VALUE:
+                found |= kinds_of(child)
+    return frozenset(found)
+
+
+def _complete(node: JsonObject, *, nullable: bool) -> JsonObject:
+    """`node` with the types that its keywords imply, in every part that narrows the value when it gets narrower."""
+
+    def below(keyword: str, child: JsonObject) -> JsonObject:
+        return _complete(child, nullable=nullable and keyword in _SAME_VALUE)
+
+    result = _with_children(node, _SAME_VALUE | _PARTS, below)
+    if _SAYS_TYPE.isdisjoint(node):
+        kinds = kinds_of(node)
+        implied = sorted(kinds | {"null"}) if kinds and nullable else sorted(kinds)
+        if implied:
+            result["type"] = implied[0] if len(implied) == 1 else cast("JsonValue", implied)
+    return result
+
+
+def _with_children(node: JsonObject, keywords: frozenset[str], change: Callable[[str, JsonObject], JsonObject]) -> JsonObject:
+    """A copy of `node` with each subschema under `keywords` replaced by what `change` returns for it."""
+    result = dict(node)
+
+    def changed(keyword: str, child: JsonValue) -> JsonValue:
+        found = as_object(child)
+        return child if found is None else change(keyword, found)
+
+    for keyword in keywords & node.keys():
+        value = node[keyword]
+        if keyword in _MAPS:
+            result[keyword] = {name: changed(keyword, child) for name, child in (as_object(value) or {}).items()}
+        elif isinstance(value, list):
+            result[keyword] = [changed(keyword, child) for child in cast("list[JsonValue]", value)]
+        else:
+            result[keyword] = changed(keyword, value)
+    return result
+
+
+# -- for clients ---------------------------------------------------------------------------------------------------
+
+
+def _without_said_type(judged: JsonObject, rule: JsonObject, admitted: frozenset[str]) -> JsonObject:
+    """`judged` without the implied type where the tool's own schema says as much: clients read a plain schema better."""
+    if "type" in rule or "type" not in judged or not admitted <= types_of({"type": judged["type"]}, judged):
+        return judged
+    return {key: value for key, value in judged.items() if key != "type"}
+
+
+def _published(node: JsonObject) -> JsonObject:
+    """`node` in plain JSON Schema: words become a description, because no pattern says exactly what they admit."""
+    words = sorted(WORDS & node.keys())
+    result = _with_children(node, _SAME_VALUE | _PARTS, lambda _, child: _published(child))
+    wanted = [f"Must be {read_word(word, node).wanted}." for word in words]
+    for word in (*words, SCHEMES_WORD):
+        result.pop(word, None)
+    if wanted:
+        said = result.get("description")
+        result["description"] = " ".join([*([said] if isinstance(said, str) and said else []), *wanted])
+    return result
+
+
+def _described(element: JsonObject, judged: JsonObject, form: str) -> JsonObject:
+    """The published form of `judged` for a list: a description alone where the rule for its elements has only words."""
+    if not element.keys() <= WORDS | {SCHEMES_WORD, "type"}:
+        return _published(judged)
+    wanted = "; ".join(read_word(word, element).wanted for word in sorted(WORDS & element.keys()))
+    return {"description": form.format(wanted)}

@@ -1,0 +1,205 @@
+"""The rule words `oneOfHosts` (with `schemes`) and `oneOfRecipients`: a text must be a URL on, or a mail address at, a known host.
+
+Pure; compiled and used by `policy.rule_words`. URL parsers disagree: the WHATWG standard repairs what RFC 3986 refuses, and libraries
+differ from both. A value passes only in the plain form that all of them read alike; every other form is refused. A rule judges
+the text only: it does not resolve the name, and it does not see redirects that the server follows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import cast
+
+from gateway.json_types import JsonValue
+
+SCHEMES = {"https": 443, "http": 80, "wss": 443, "ws": 80}
+"""Schemes that a rule may name, with their default ports. Parsers disagree about the host of other schemes."""
+
+MAX_URL_CHARACTERS = 8_192
+"""Longest URL that servers commonly take (RFC 9110 section 4.1 recommends 8,000)."""
+
+_URL = re.compile(
+    r"""
+    (?P<scheme> [A-Za-z][A-Za-z0-9+.-]* ) ://
+    (?P<host> \[ [0-9A-Fa-f:.]+ \] | [A-Za-z0-9_.-]+ )
+    (?: : (?P<port> [1-9][0-9]{0,4} ) )?
+    (?: / [^\s\\\x00-\x1f\x7f-\x9f]* )?
+    """,
+    re.VERBOSE,
+)
+"""The form that parsers read alike: no user, backslash, space or control character, an ASCII host, a port without leading zeros,
+and a `/` before any `?` or `#`, which old parsers take for a part of the host or of a user name."""
+
+_ADDRESS = re.compile(r"(?P<local>[A-Za-z0-9_+][A-Za-z0-9_+'=-]*(?:\.[A-Za-z0-9_+'=-]+)*)@(?P<host>[A-Za-z0-9_.-]+)")
+"""One mail address without display name, comment, quoted part or route. `%` and `!` route through other hosts; a leading `-` is an
+option to mail programs."""
+
+_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+
+_NUMERIC = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
+"""A last label that makes the WHATWG parser read the host as an IPv4 address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host of a rule."""
+
+    name: str
+    """Lower case; a literal address in its canonical spelling. For a wildcard what stands after `*`, or `""` for `*` alone."""
+    is_wildcard: bool = False
+    port: int | None = None
+    """`None`: the default port of the scheme."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """A compiled `oneOfHosts` with its `schemes`."""
+
+    hosts: tuple[Host, ...]
+    schemes: tuple[str, ...]
+    written: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{' or '.join(self.schemes)} URL on {_any_of(self.written)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecipientRule:
+    """A compiled `oneOfRecipients`."""
+
+    domains: tuple[Host, ...]
+    addresses: frozenset[tuple[str, str]]
+    """Local part and lower-case domain."""
+    written: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return _any_of(self.written)
+
+
+def _any_of(written: tuple[str, ...]) -> str:
+    return " or ".join("any host" if host == "*" else host for host in written)
+
+
+# -- compiling -----------------------------------------------------------------------------------------------------
+
+
+def read_host_rule(written: JsonValue, schemes: JsonValue) -> HostRule:
+    """Compile the values of `oneOfHosts` and `schemes` (`None`: https only).
+
+    Raises:
+        ValueError: A value names no host or an unsupported scheme; the message is the end of a sentence.
+    """
+    names = _texts(written, "oneOfHosts", '["api.example.com", "*.example.org"]')
+    allowed = ("https",) if schemes is None else _texts(schemes, "schemes", '["https", "http"]')
+    unknown = [scheme for scheme in allowed if scheme not in SCHEMES]
+    if unknown:
+        raise ValueError(f"has {unknown[0]!r} under `schemes`, which may list {', '.join(SCHEMES)}")
+    return HostRule(tuple(_read_host(name) for name in names), allowed, names)
+
+
+def read_recipient_rule(written: JsonValue) -> RecipientRule:
+    """Compile the value of `oneOfRecipients`: domains, `*.` domains, whole addresses, or `*` for any domain.
+
+    Raises:
+        ValueError: A value is neither; the message is the end of a sentence.
+    """
+    names = _texts(written, "oneOfRecipients", '["example.com", "ops@example.org"]')
+    domains: list[Host] = []
+    addresses: set[tuple[str, str]] = set()
+    for name in names:
+        address = _ADDRESS.fullmatch(name)
+        if address is not None and _is_name(address["host"]):
+            addresses.add((address["local"], address["host"].lower()))
+            continue
+        host = _read_host(name, word="oneOfRecipients")
+        if host.port is not None or (host.name and not _is_name(host.name.removeprefix("."))):
+            raise ValueError(f"has {name!r} under `oneOfRecipients`; write a domain, `*.` and a domain, or a mail address")
+        domains.append(host)
+    return RecipientRule(tuple(domains), frozenset(addresses), names)
+
+
+def _texts(written: JsonValue, word: str, example: str) -> tuple[str, ...]:
+    names = [written] if isinstance(written, str) else written
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in cast("list[JsonValue]", names)):
+        raise ValueError(f"needs a list of texts under `{word}`, e.g. {example}")
+    return tuple(cast("list[str]", names))
+
+
+def _read_host(written: str, word: str = "oneOfHosts") -> Host:
+    if written == "*":
+        return Host("", is_wildcard=True)
+    found = re.fullmatch(r"(?P<star>\*(?=\.))?(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>[1-9][0-9]{0,4}))?", written)
+    if found is None:
+        hint = "write a name in its ASCII form (xn--…)" if not written.isascii() else "write the host only, without scheme, user or path"
+        raise ValueError(f"has {written!r} under `{word}`; {hint}")
+    name, port = found["host"].lower(), int(found["port"]) if found["port"] else None
+    is_wildcard = found["star"] is not None
+    if port is not None and port > 65_535:
+        raise ValueError(f"has {written!r} under `{word}`, whose port is above 65535")
+    literal = None if is_wildcard else _literal(name)
+    if literal != name and not _is_name(name.removeprefix(".") if is_wildcard else name):
+        hint = "it is neither a host name nor an address" if literal is None else f"write the address as {literal!r}"
+        raise ValueError(f"has {written!r} under `{word}`; {hint}")
+    return Host(name, is_wildcard, port)
+
+
+def _literal(host: str) -> str | None:
+    """The canonical spelling of a literal IP address, or `None`."""
+    try:
+        if not host.startswith("["):
+            return str(IPv4Address(host))
+        address = IPv6Address(host[1:-1])
+    except AddressValueError:
+        return None
+    return None if address.ipv4_mapped else f"[{address}]"
+
+
+# -- judging -------------------------------------------------------------------------------------------------------
+
+
+def judge_url(value: str, rule: HostRule) -> str | None:
+    """Return why `value` is not certainly a URL on one of the rule's hosts, or `None`. The reason does not repeat the value."""
+    if len(value) > MAX_URL_CHARACTERS:
+        return f"has more than {MAX_URL_CHARACTERS} characters"
+    found = _URL.fullmatch(value)
+    if found is None or not (value.isascii() or value.isprintable()):
+        return "is not written as scheme://host/path (no user name, backslash, space or control character, and an ASCII host)"
+    scheme = found["scheme"].lower()
+    if scheme not in rule.schemes:
+        return "has another scheme"
+    host = found["host"].lower()
+    port = int(found["port"]) if found["port"] else SCHEMES[scheme]
+    is_name = _is_name(host)
+    for allowed in rule.hosts:
+        if _matches(host, allowed, is_name=is_name) and port == (SCHEMES[scheme] if allowed.port is None else allowed.port):
+            return None
+    if not is_name and _literal(host) != host:
+        return "has a host that is neither a plain name nor an address in its usual spelling"
+    return "is on another host or port"
+
+
+def judge_recipient(value: str, rule: RecipientRule) -> str | None:
+    """Return why `value` is not certainly one mail address of the rule, or `None`. The reason does not repeat the value."""
+    found = _ADDRESS.fullmatch(value) if len(value) <= 254 else None
+    if found is None or not _is_name(found["host"]):
+        return "is not exactly one mail address such as name@example.com"
+    host = found["host"].lower()
+    if (found["local"], host) in rule.addresses or any(_matches(host, domain, is_name=True) for domain in rule.domains):
+        return None
+    return "is another recipient"
+
+
+def _matches(host: str, allowed: Host, *, is_name: bool) -> bool:
+    if not allowed.is_wildcard:
+        return host == allowed.name
+    return is_name and "." in host and host.endswith(allowed.name) and len(host) > len(allowed.name)
+
+
+def _is_name(host: str) -> bool:
+    """Whether `host` is a name of plain labels, without trailing dot, that no parser reads as an address."""
+    if len(host) > 253:
+        return False
+    labels = host.split(".")
+    return all(map(_LABEL.fullmatch, labels)) and not _NUMERIC.fullmatch(labels[-1])

@@ -1,0 +1,155 @@
+"""The rule word `within`: a text must be a path inside a folder. Pure; compiled and used by `policy.rule_words`.
+
+A server reads a path by rules that the gateway does not see: POSIX or Windows, percent-encoded or not, expanded by a shell or
+normalised by a file system. A value passes only if every such reading stays inside the folder; a spelling that can be read in two
+ways is refused. Symbolic links, hard links and mount points are on the server's disk and cannot be seen from here.
+
+Decided: `..` is refused even where it stays inside, because `docs/link/../x` leaves the folder if `link` is a symbolic link.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import cast
+
+from gateway.json_types import JsonValue
+
+MAX_PATH_CHARACTERS = 4_096
+"""`PATH_MAX` of Linux; longer paths cannot be opened by name."""
+
+_RESERVED = re.compile(r"""[\x00-\x1f\x7f-\x9f\\:*?<>|"{}`]""")
+"""Characters that separate, expand or end a path on some platform."""
+
+_INVISIBLE = "has a control or invisible character"
+_RESERVED_REASONS = {
+    "\\": "has a backslash; separate names by '/'",
+    ":": "has a ':', which marks a URL, a drive or a file stream",
+    **dict.fromkeys('*?<>|"{}`', "has a wildcard, brace, quote or redirection character"),
+}
+
+_ENCODED = re.compile(r"%(?:[0-9A-Fa-f]{2}|[uU][0-9A-Fa-f]{4})")
+
+_SHORT = re.compile(r"~[0-9]+(?:\.|\Z)")
+"""The end of a Windows 8.3 name, which is a second name of another file."""
+
+_QUOTED_DOTS = ".'!^,[]()-"
+"""Shells reduce a segment of only these characters, such as `'..'` or `.[.]`, to `..`."""
+
+_DEVICES = frozenset({"con", "prn", "aux", "nul", "conin$", "conout$", "clock$", *(f"{n}{i}" for n in ("com", "lpt") for i in range(10))})
+"""Names that Windows opens as a device in every folder, whatever their extension."""
+
+_LOOK_ALIKES = str.maketrans({
+    **dict.fromkeys("\u2044\u2215\u29f8\u2571\u27cb\u3033", "/"),
+    **dict.fromkeys("\u2216\u29f5\u29f9\u2572\u27cd\u00a5\u20a9", "\\"),
+    **dict.fromkeys("\u0701\u0702\ua4f8\ua60e", "."),
+    **dict.fromkeys("\u02d0\u02f8\u0589\u05c3\u1803\u1809\u2236\ua789", ":"),
+    **dict.fromkeys("\u02dc\u223c", "~"),
+    **{chr(code): None for code in (0x34F, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))},
+})  # fmt: skip
+"""Characters that code pages or readers take for a path character and that NFKC leaves alone, and variation selectors, which
+file systems may drop. The yen and won signs are the backslash of the Japanese and Korean code pages."""
+
+_DRIVE = re.compile(r"([A-Za-z]):(?=[\\/])")
+"""The start of an absolute Windows path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One folder of a rule."""
+
+    written: str
+    segments: list[str]
+    root: str
+    """`""` for a relative folder, `"/"`, or the lower-case letter of a Windows drive."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathRule:
+    """A compiled `within`."""
+
+    folders: tuple[Folder, ...]
+
+    def __str__(self) -> str:
+        return " or ".join(repr(folder.written) for folder in self.folders)
+
+
+def read_path_rule(written: JsonValue) -> PathRule:
+    """Compile the value of `within`: a folder, or a list of folders.
+
+    Raises:
+        ValueError: The value names no folder; the message is the end of a sentence.
+    """
+    names = [written] if isinstance(written, str) else written
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in cast("list[JsonValue]", names)):
+        raise ValueError("needs a folder or a list of folders under `within`, e.g. \"docs/\"")
+    return PathRule(tuple(_read_folder(name) for name in cast("list[str]", names)))
+
+
+def _read_folder(name: str) -> Folder:
+    root, _, segments = _split(name)
+    folder = Folder(name, segments, root)
+    problem = judge_path(name, PathRule((folder,)))
+    if problem is not None:
+        raise ValueError(f"has a folder under `within` that {problem}; write an absolute path, or one relative to the server's folder")
+    return folder
+
+
+def judge_path(value: str, rule: PathRule) -> str | None:
+    """Return why `value` is not certainly a path inside the rule's folders, or `None`. The reason does not repeat the value."""
+    if len(value) > MAX_PATH_CHARACTERS:
+        return f"has more than {MAX_PATH_CHARACTERS} characters"
+    problem = _judge_reading(value, rule)
+    if problem is None and not value.isascii():
+        if not value.isprintable() and any(not c.isprintable() and unicodedata.category(c) != "Zs" for c in value):
+            return _INVISIBLE
+        problem = _judge_reading(unicodedata.normalize("NFKC", value).translate(_LOOK_ALIKES), rule)
+        return None if problem is None else f"has look-alike characters; read as plain ones, it {problem}"
+    return problem
+
+
+def _judge_reading(value: str, rule: PathRule) -> str | None:
+    root, rest, segments = _split(value)
+    problem = _unclear(root, rest, segments)
+    if problem is not None:
+        return problem
+    for folder in rule.folders:
+        if folder.root == root and segments[: len(folder.segments)] == folder.segments:
+            return None
+    if root and not any(folder.root for folder in rule.folders):
+        return "is absolute; write it relative"
+    return "is outside"
+
+
+def _split(path: str) -> tuple[str, str, list[str]]:
+    """The root, the rest with '/' as separator, and its segments. Only a drive letter makes backslashes separators."""
+    drive = _DRIVE.match(path)
+    if drive is not None:
+        root, rest = drive.group(1).lower(), path[2:].replace("\\", "/")
+    else:
+        root, rest = ("/" if path.startswith("/") else ""), path
+    return root, rest, [segment for segment in rest.split("/") if segment not in ("", ".")]
+
+
+def _unclear(root: str, rest: str, segments: list[str]) -> str | None:
+    """What about a path can be read in two ways, as the end of a sentence."""
+    if not rest:
+        return "is empty"
+    reserved = _RESERVED.search(rest)
+    if reserved is not None:
+        return _RESERVED_REASONS.get(reserved.group(), _INVISIBLE)
+    if "%" in rest and _ENCODED.search(rest):
+        return "has a percent-encoded character; write the character itself"
+    if rest.startswith("//") or (not root and segments and segments[0][0] in "~$%-"):
+        return "starts with '~', '$', '%', '-' or '//'"
+    for segment in segments:
+        if segment.startswith("..") or ("." in segment and not segment.strip(_QUOTED_DOTS)):
+            return "has a name that starts with '..' or stands for it"
+        if segment[-1] == "." or segment[0].isspace() or segment[-1].isspace():
+            return "has a name that starts with a space, or ends with a dot or a space"
+        if segment.partition(".")[0].rstrip().lower() in _DEVICES:
+            return "has a name that Windows reserves for a device"
+        if "~" in segment and _SHORT.search(segment):
+            return "has a Windows short name such as 'NAME~1'"
+    return None

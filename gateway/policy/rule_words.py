@@ -1,0 +1,91 @@
+"""The words that value rules have beside JSON Schema: `within`, `oneOfHosts` with `schemes`, and `oneOfRecipients`.
+
+Decided: few words, each for a kind of text that regular expressions cannot hold because it has several spellings. Values to choose
+from are `enum`, plain texts an anchored `pattern`, sizes `maxLength` and `maxItems`. SQL and shell commands have no word, because
+their meaning depends on the program that reads them. Revisit when a kind of text has one grammar that all its readers share.
+
+A word is a keyword of the validator, so it holds wherever a rule's schema reaches. Used by `policy.checking`, which compiles it,
+and by `policy.confinement`, which publishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from gateway.json_types import JsonMapping, JsonValue
+from gateway.policy.host_rule import judge_recipient, judge_url, read_host_rule, read_recipient_rule
+from gateway.policy.path_rule import judge_path, read_path_rule
+
+SCHEMES_WORD = "schemes"
+"""Belongs to `oneOfHosts` and means nothing without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One compiled word of a rule."""
+
+    judge: Callable[[str], str | None]
+    """Returns why a text is refused, as the end of a sentence that starts with the argument; or `None`."""
+    wanted: str
+    """What a value must be, for models: a noun phrase."""
+
+
+def _within(node: JsonMapping) -> Word:
+    rule = read_path_rule(node["within"])
+    return Word(partial(judge_path, rule=rule), f"a path inside {rule}, without '..'")
+
+
+def _one_of_hosts(node: JsonMapping) -> Word:
+    rule = read_host_rule(node["oneOfHosts"], node.get(SCHEMES_WORD))
+    return Word(partial(judge_url, rule=rule), f"an {rule}" if rule.schemes[0].startswith("http") else f"a {rule}")
+
+
+def _one_of_recipients(node: JsonMapping) -> Word:
+    rule = read_recipient_rule(node["oneOfRecipients"])
+    return Word(partial(judge_recipient, rule=rule), f"one mail address at {rule}")
+
+
+_READERS: dict[str, Callable[[JsonMapping], Word]] = {
+    "within": _within,
+    "oneOfHosts": _one_of_hosts,
+    "oneOfRecipients": _one_of_recipients,
+}
+
+WORDS = frozenset(_READERS)
+"""The words; each judges texts and refuses every other value but a `null` that the rule's `type` admits."""
+
+
+def read_word(word: str, node: JsonMapping) -> Word:
+    """Compile one word of the rule (or the part of a rule) `node`.
+
+    Raises:
+        ValueError: Its value cannot be used; the message is the end of a sentence that starts with the rule.
+    """
+    return _READERS[word](node)
+
+
+class _Keyword:
+    """A word as the validator calls it."""
+
+    __slots__ = ("_judge", "_null_passes", "_wanted")
+
+    def __init__(self, word: str, parent: dict[str, Any], value: object, path: list[str | int]) -> None:
+        found = read_word(word, cast("JsonMapping", parent))
+        self._judge = found.judge
+        self._wanted = found.wanted
+        self._null_passes = "null" in (parent.get("type") or ())
+
+    def validate(self, instance: JsonValue) -> None:
+        if isinstance(instance, str):
+            problem = self._judge(instance)
+            if problem is not None:
+                raise ValueError(f"must be {self._wanted}, but it {problem}")
+        elif instance is not None or not self._null_passes:
+            raise ValueError(f"must be {self._wanted}")
+
+
+KEYWORDS: dict[str, Callable[..., _Keyword]] = {word: partial(_Keyword, word) for word in _READERS}
+"""The words for the validator's `keywords` option."""

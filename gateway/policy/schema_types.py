@@ -1,0 +1,97 @@
+"""Reads from a schema which types of values it admits. Used by `policy.confinement`, `policy.lint` and its helpers.
+
+Schemas come from peers: every walk is bounded, and a part that cannot be read admits every type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.schemas import as_object, nodes_in_place, resolve_local
+
+ALL_TYPES = frozenset({"string", "number", "array", "object", "boolean", "null"})
+"""The types of JSON; an integer counts as a number."""
+
+_MAX_DEPTH = 8
+"""Nesting of combinators and references that is followed."""
+
+
+def declared_schema(schema: JsonObject, name: str) -> JsonValue:
+    """Return the schema of argument `name` of a tool, from every place that declares it; `True` for an undeclared argument."""
+    found = [part[name] for node in nodes_in_place(schema) if name in (part := as_object(node.get("properties")) or {})]
+    if not found:
+        return True
+    return found[0] if len(found) == 1 else {"anyOf": found}
+
+
+def types_of(schema: JsonValue, root: JsonObject, depth: int = 0) -> frozenset[str]:
+    """Return the types that `schema`, a part of the document `root`, admits."""
+    node = as_object(schema)
+    if node is None or depth > _MAX_DEPTH:
+        return ALL_TYPES
+    admitted = ALL_TYPES
+    written = node.get("type")
+    if isinstance(written, str | list):
+        names = [written] if isinstance(written, str) else [str(item) for item in cast("list[JsonValue]", written)]
+        admitted &= {"number" if item == "integer" else item for item in names}
+    values = [node["const"]] if "const" in node else node.get("enum")
+    if isinstance(values, list):
+        admitted &= {type_name(value) for value in cast("list[JsonValue]", values)}
+    for key in ("anyOf", "oneOf"):
+        branches = _branches(node, key)
+        if branches:
+            admitted &= frozenset[str]().union(*(types_of(branch, root, depth + 1) for branch in branches))
+    for branch in _branches(node, "allOf"):
+        admitted &= types_of(branch, root, depth + 1)
+    ref = node.get("$ref")
+    if isinstance(ref, str):
+        admitted &= types_of(resolve_local(root, ref), root, depth + 1)
+    return admitted
+
+
+def element_types(schema: JsonValue, root: JsonObject) -> frozenset[str]:
+    """Return the types of a list's elements: every type if `schema` does not restrict them, an empty set if it admits no list."""
+    if "array" not in types_of(schema, root):
+        return frozenset()
+    found = [types_of(items, root) for items in _item_schemas(schema, root, 0)]
+    return frozenset[str]().union(*found) if found else ALL_TYPES
+
+
+def _item_schemas(schema: JsonValue, root: JsonObject, depth: int) -> Iterator[JsonValue]:
+    node = as_object(schema)
+    if node is None or depth > _MAX_DEPTH:
+        return
+    if "prefixItems" in node or isinstance(node.get("items"), list):
+        yield True
+    elif "items" in node:
+        yield node["items"]
+    for key in ("anyOf", "oneOf", "allOf"):
+        for branch in _branches(node, key):
+            yield from _item_schemas(branch, root, depth + 1)
+    ref = node.get("$ref")
+    if isinstance(ref, str):
+        yield from _item_schemas(resolve_local(root, ref), root, depth + 1)
+
+
+def _branches(node: JsonObject, key: str) -> list[JsonValue]:
+    branches = node.get(key)
+    return cast("list[JsonValue]", branches) if isinstance(branches, list) else []
+
+
+def type_name(value: JsonValue) -> str:
+    """Return the JSON type of a value."""
+    match value:
+        case bool():
+            return "boolean"
+        case str():
+            return "string"
+        case int() | float():
+            return "number"
+        case list():
+            return "array"
+        case dict():
+            return "object"
+        case _:
+            return "null"

@@ -1,0 +1,102 @@
+"""`within`: what passes is inside the folder in every reading, and every doubtful spelling is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gateway.policy.path_rule import judge_path, read_path_rule
+from tests.fakes.bypasses import PATHS as REFUSED
+from tests.fakes.bypasses import is_inside, places_of
+
+ADMITTED = [
+    "docs", "docs/", "docs/a", "./docs/a", "docs//a", "docs/./a", "docs/a/", "././docs", "docs/a.txt", "docs/.hidden", "docs/a..b",
+    "docs/a.b.c",
+    "docs/My notes (1).md", "docs/don't.txt", "docs/[id].tsx", "docs/a~", "docs/~a", "docs/$id.tsx", "docs/100%.txt", "docs/50%off",
+    "docs/-a",
+    "docs/a+b=c,d;e@f!g^h&i#j", "docs/auxiliary", "docs/nulls/com10", "docs/\u00fcber.txt", "docs/u\u0308ber",
+    "docs/\u65e5\u672c\u8a9e.txt",
+    "docs/\u2764\ufe0f.md", "docs/Screenshot at 1\u202fPM.png", "docs/and so on\u2026 here", "docs/\uff34itle", "docs/" + "a" * 4_091,
+]  # fmt: skip
+
+
+@pytest.mark.attack(20)
+@pytest.mark.parametrize("value", REFUSED, ids=ascii)
+def test_doubtful_path_is_refused(value: str) -> None:
+    reason = judge_path(value, read_path_rule("docs/"))
+    assert reason is not None
+    assert len(value) < 3 or value not in reason
+
+
+@pytest.mark.parametrize("value", ADMITTED, ids=lambda value: ascii(value)[:60])
+def test_plain_path_passes(value: str) -> None:
+    assert judge_path(value, read_path_rule("docs/")) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "admitted", "refused"),
+    [
+        (".", [".", "a", "docs/a", "./a", ".git/config"], ["/a", "..", "~/a", "./~/a", "$HOME", "-a", "a/../b", "C:/a"]),
+        ("./", ["a"], ["/a"]),
+        (["docs", "src/lib"], ["docs/a", "src/lib/a"], ["src/a", "src", "src/library"]),
+        ("/srv/docs", ["/srv/docs", "/srv//docs/./a"], ["srv/docs/a", "docs/a", "/srv/docsx", "/srv/../srv/docs", "//srv/docs"]),
+        ("/", ["/", "/etc/passwd"], ["etc/passwd", "//etc", "/a/../b"]),
+        (["/", "."], ["/etc/passwd", "a"], ["../a", "~/a", "C:/a", "a\\b"]),
+        ("C:\\Data\\Ann", ["C:\\Data\\Ann\\a", "c:/Data/Ann/a", "C:/Data\\Ann"], ["C:\\Data\\Bob", "D:\\Data\\Ann\\a", "C:Data\\Ann"]),
+        ("c:/Data", ["C:\\Data\\a"], ["C:\\Data\\..\\Bob", "C:\\Data\\a:b", "\\\\?\\C:\\Data\\a", "C:\\data\\a", "C:", "/c:/Data"]),
+    ],
+)
+def test_rule_admits_its_folder_in_its_own_style(rule: str | list[str], admitted: list[str], refused: list[str]) -> None:
+    compiled = read_path_rule(rule)
+    assert [value for value in admitted if judge_path(value, compiled) is not None] == []
+    assert [value for value in refused if judge_path(value, compiled) is None] == []
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", "..", "../docs", "a/../b", "~/a", "$HOME", "a\\b", "a/*", "\\\\host\\a", "C:a", "a/ ", "\uff44ocs", [], ["a", 3], {}, None, 3],
+    ids=ascii,
+)
+def test_folder_that_cannot_be_told_is_refused_in_the_rule(written: object) -> None:
+    with pytest.raises(ValueError, match="within"):
+        read_path_rule(written)
+
+
+# -- an independent model --------------------------------------------------------------------------------------------
+
+TOKENS = [
+    "docs", "doc", "s", "a", "..", ".", "/", "//", "\\", "\\\\", "%2e", "%2E%2e", "%2f", "%5c", "%252e", "%252f", "%", "%25", "~",
+    "~1", "$HOME",
+    " ", "\u00a0", "\u3000", "\t", "\n", "\0", ":", "C:", "c:/", "file://", "::$DATA", "*", "?", "{..,a}", "'", '"', "`", "[.]", "[",
+    "]", ";", "#", "&",
+    "\uff0e", "\u2024", "\u2025", "\u2026", "\ufe52", "\uff0f", "\u2215", "\u2044", "\u29f8", "\uff3c", "\u2216", "\ufe68", "\u00a5",
+    "\u20a9",
+    "\uff05", "\u200b", "\u200d", "\u202e", "\ufeff", "\ufe0f", "\u0301", "\u00fc", "\u00b9", "nul", "com1", "CON", ".txt", "-", "...",
+    ".. ", "é",
+]  # fmt: skip
+TEXTS = st.one_of(
+    st.lists(st.sampled_from(TOKENS), min_size=1, max_size=8).map("".join),
+    st.lists(st.sampled_from(TOKENS), min_size=1, max_size=8).map(lambda parts: "docs/" + "".join(parts)),
+    st.tuples(st.just("docs/"), st.text(max_size=12)).map("".join),
+    st.text(max_size=20),
+)
+
+
+@pytest.mark.attack(20)
+@settings(max_examples=1500, deadline=None)
+@given(TEXTS)
+@example("docs/a b/c")
+@example("docs/.. /x")
+@example("docs/%252e%252e/x")
+def test_admitted_path_leads_inside_in_every_reading(value: str) -> None:
+    if judge_path(value, read_path_rule("docs/")) is None:
+        assert [place for place in places_of(value) if not is_inside(place, "docs")] == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_ -]{0,8}[A-Za-z0-9_](\.[a-z]{1,4})?", fullmatch=True), min_size=1, max_size=5))
+def test_ordinary_path_passes(names: list[str]) -> None:
+    devices = ("con", "prn", "aux", "nul", "com", "lpt")
+    ordinary = [name for name in names if not name.lower().startswith(devices)]
+    assert judge_path("/".join(["docs", *ordinary]), read_path_rule("docs/")) is None
