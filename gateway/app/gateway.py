@@ -23,6 +23,7 @@ from gateway.app.held import Hosts
 from gateway.app.local import LocalSources
 from gateway.app.lock import LockFile
 from gateway.app.reload import Reloader, fixed_changes, with_fixed
+from gateway.app.rule_findings import own_findings, remarks_of, server_findings
 from gateway.app.servers import Servers
 from gateway.app.shared_skills import SharedSkills
 from gateway.app.spread import Spread
@@ -37,9 +38,9 @@ from gateway.catalog.status import GatewayStatus
 from gateway.config.load import LoadedConfig
 from gateway.config.models import GatewayConfig, HttpServer, HttpSettings, ServerEntry, StdioServer
 from gateway.config.watch import FileWatch
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject
 from gateway.policy.approvals import with_script_approval
-from gateway.policy.lint import Finding, lint_policy, policy_remarks
+from gateway.policy.lint import Finding
 from gateway.policy.shadowing import Named, shadowing_remarks
 from gateway.server.build import GatewayServer
 from gateway.server.instructions import build_instructions
@@ -318,6 +319,7 @@ class Gateway:
         self._server.describe()
         if self._spread is not None:
             self._spread.look_again()
+        self._tasks.start_soon(self._note_own_rules)
         for server in turnover.joining:
             self._tasks.start_soon(self._note_ready, server.source)
         for note in loaded.notes:
@@ -373,6 +375,7 @@ class Gateway:
     async def _note_settled(self) -> None:
         self._awaited = {upstream.id for upstream in self._servers.sources}
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._note_own_rules)
             for upstream in self._servers.sources:
                 tasks.start_soon(self._note_ready, upstream)
                 tasks.start_soon(self._note_silent, upstream)
@@ -406,9 +409,14 @@ class Gateway:
         self._server.describe()
         self._expect_no_more(upstream)
 
+    async def _note_own_rules(self) -> None:
+        for remark in remarks_of(await own_findings(self.loaded, self._local.table)):
+            logger.warning("%s", remark)
+
     async def remarks(self) -> list[str]:
-        """Rules that do nothing or cannot be applied, with their JSON paths, and tools that look like another's; of what is ready."""
-        found = [remark for upstream in self._servers.sources for remark in await self._remarks(upstream)]
+        """Return what an operator should repair in the rules, and tools that look like another's, for every source that is ready."""
+        found = remarks_of(await own_findings(self.loaded, self._local.table))
+        found += [remark for upstream in self._servers.sources for remark in await self._remarks(upstream)]
         patterns = [f"{upstream.id}/*" for upstream in self._servers.sources]
         tools = await self.catalog.tools(patterns) if patterns else ()
         named = [Named(t.source, t.definition.name, t.exposed_name, t.definition.description or "") for t in tools]
@@ -419,21 +427,13 @@ class Gateway:
         return {u.id: u.definitions() for u in self._servers.sources if u.status().state == "ready"}
 
     async def findings(self) -> dict[str, tuple[Finding, ...]]:
-        """Everything there is to say about the rules of every source that is ready."""
-        found: dict[str, tuple[Finding, ...]] = {}
-        for name, local in self._local.table.items():
-            schemas = {tool.definition.name: tool.definition.input_schema for tool in await local.source.tools()}
-            found[name] = lint_policy(self.loaded.config.policy(name), schemas, is_local=True)
-        for name, definitions in self.definitions().items():
-            found[name] = lint_policy(self.loaded.config.policy(name), _schemas(definitions))
-        return found
+        """Return what lint says about the rules of every source that is ready, and about policies of unknown sources."""
+        return await own_findings(self.loaded, self._local.table) | server_findings(self.loaded, self.definitions())
 
     async def _remarks(self, upstream: UpstreamSource) -> list[str]:
         if upstream.status().state != "ready":
             return []
-        schemas = _schemas(upstream.definitions())
-        remarks = [f"policies.{upstream.id}.{text}" for text in policy_remarks(self.loaded.config.policy(upstream.id), schemas)]
-        return remarks + upstream.pin_remarks()
+        return remarks_of(server_findings(self.loaded, {upstream.id: upstream.definitions()})) + upstream.pin_remarks()
 
     async def _wait_for_lists(self) -> None:
         if self._listable.is_set() or (not self._shared.is_looking and all(upstream.is_known for upstream in self._servers.sources)):
@@ -534,11 +534,6 @@ class Gateway:
 def _mark(own_id: str, loaded: LoadedConfig) -> str:
     """What tells processes of this gateway from those of others of the installation."""
     return hashlib.sha256(f"{own_id} {loaded.path or loaded.base_dir}".encode()).hexdigest()[:32]
-
-
-def _schemas(definitions: Sequence[JsonObject]) -> dict[str, JsonValue]:
-    """Input schemas of listed tools by native name."""
-    return {str(wire["name"]): wire.get("inputSchema") for wire in definitions}
 
 
 def _to_audit(event: Event) -> AuditEntry:

@@ -23,12 +23,13 @@ from gateway.json_types import JsonObject
 
 Code = Literal[
     "usage", "config-invalid", "needs-auth", "unreachable", "tool-error", "lock-differs", "skills-rejected", "workflows-rejected", "denied",
-    "not-found",
+    "not-found", "policy-findings",
 ]
 
 EXIT_CODES: dict[Code, int] = {
     "usage": 1,
     "not-found": 1,
+    "policy-findings": 1,
     "config-invalid": 2,
     "needs-auth": 3,
     "unreachable": 4,

@@ -192,7 +192,7 @@ def _compact(value: JsonValue) -> str:
 def lint(config_path: str | None, as_json: bool) -> None:
     """Find rules that fail open, refuse everything, contradict each other or do nothing.
 
-    Notes are worth knowing and no mistake; everything else ends the command with 5.
+    Notes are worth knowing and are not mistakes; any other finding ends the command with exit code 1.
     """
     from gateway.cli.failures import CommandFailed
     from gateway.cli.output import print_json
@@ -202,7 +202,7 @@ def lint(config_path: str | None, as_json: bool) -> None:
     print_json(report) if as_json else _print_findings(report)
     wrong = [finding for finding in report["findings"] if finding["kind"] != "note"]
     if wrong:
-        raise CommandFailed(f"{len(wrong)} rule{'' if len(wrong) == 1 else 's'} to look at.", code="tool-error")
+        raise CommandFailed(f"{len(wrong)} rule{'' if len(wrong) == 1 else 's'} to look at.", code="policy-findings")
     if report["unchecked"]:
         raise CommandFailed("Not every server answered, so not every rule could be checked.", code="unreachable")
 
@@ -212,18 +212,19 @@ async def _lint(loaded: LoadedConfig) -> JsonObject:
 
     async with open_own(_eager(loaded, list(loaded.config.mcp_servers))) as own:
         found = await own.gateway.findings()
-        unchecked = [
+        unchecked: list[JsonObject] = [
             {"source": status.name, "reason": status.error or status.state}
             for status in own.gateway.sources()
             if status.name in loaded.config.mcp_servers and status.name not in found and status.state != "disabled"
         ]
+        known = {status.name for status in own.gateway.sources()}
     order = list(_ABOUT)
     findings = [
-        {"source": source, "path": f"policies.{source}.{finding.path}", "kind": finding.kind, "text": finding.text}
+        {"source": source, "path": f"policies.{source}.{finding.path}".rstrip("."), "kind": finding.kind, "text": finding.text}
         for source, of_source in found.items()
         for finding in sorted(of_source, key=lambda finding: order.index(finding.kind))
     ]
-    return {"findings": findings, "checked": sorted(found), "unchecked": unchecked}
+    return {"findings": findings, "checked": sorted(found.keys() & known), "unchecked": unchecked}
 
 
 def _print_findings(report: JsonMapping) -> None:

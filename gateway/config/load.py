@@ -18,7 +18,7 @@ from gateway.config.entries import DisabledServer, read_entry
 from gateway.config.expand import Expander
 from gateway.config.hosts import IGNORED_ROOT_KEYS
 from gateway.config.jsonc import parse
-from gateway.config.models import RESERVED_SOURCES, SOURCE_NAME_PATTERN, GatewayConfig, ServerEntry
+from gateway.config.models import RESERVED_SOURCES, SOURCE_NAME_PATTERN, GatewayConfig, ServerEntry, judge_policy_name
 from gateway.config.outbound import read_auth
 from gateway.config.paths import find_config
 from gateway.config.problems import keys_of, problems_of
@@ -221,9 +221,8 @@ def _refuse_references(value: JsonValue, path: str) -> None:
 
 
 def _idle_policies(config: GatewayConfig, servers: set[str]) -> list[str]:
-    known = servers | (RESERVED_SOURCES - {"gateway"})
-    idle = [name for name in config.policies if name not in known]
-    return [f"policies.{name}: no source has this name, so nothing is affected. {did_you_mean(name, known)}".rstrip() for name in idle]
+    judged = {name: judge_policy_name(name, servers) for name in config.policies}
+    return [f"policies.{name}: {problem}" for name, problem in judged.items() if problem is not None]
 
 
 def _absolute(config: GatewayConfig, base_dir: Path, notes: list[str]) -> GatewayConfig:

@@ -6,6 +6,7 @@ given by the rooms that are handed these objects. Keys are camelCase in the file
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -14,6 +15,7 @@ from gateway.config.agents import AgentSettings
 from gateway.config.base import Model
 from gateway.config.policies import OWN_SOURCE_KINDS, SourcePolicy
 from gateway.config.skills import SkillSettings
+from gateway.config.suggest import did_you_mean
 
 SOURCE_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,40}$"
 """Source names become the first part of exposed tool names, so they stay within a tool name's alphabet."""
@@ -255,3 +257,14 @@ class GatewayConfig(Model):
     def policy(self, source: str) -> SourcePolicy:
         """The rules of a source; the defaults where none are written."""
         return self.policies.get(source) or SourcePolicy()
+
+
+def judge_policy_name(name: str, servers: Iterable[str]) -> str | None:
+    """Return why a key of `policies` holds for no source, as a sentence with the likely name; or `None`.
+
+    The keys `agent/<name>` and `workflow/<name>` pass, because the files that they are for are not read here.
+    """
+    known = RESERVED_SOURCES.union(servers)
+    if name in known or "/" in name:
+        return None
+    return f"no source is called {name!r}, so the policy does nothing. {did_you_mean(name, known)}".rstrip()

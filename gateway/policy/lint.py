@@ -6,18 +6,23 @@ matter; here are patterns, names and overrides, held against the tools a source 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, cast
 
+from gateway.config.models import judge_policy_name
 from gateway.config.policies import ApprovalLists, SourcePolicy, ToolOverride
+from gateway.config.suggest import did_you_mean
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.argument_kinds import ArgumentKind, is_closed, kinds_of_argument
 from gateway.policy.arguments import ANY_TOOL, ArgumentPolicy, extra_names, rule_problem
 from gateway.policy.checking import SchemaCheck, measure
-from gateway.policy.open_rules import left_open, worth_knowing
+from gateway.policy.confinement import confine
+from gateway.policy.open_rules import holds_by_word, is_confining, left_open, worth_knowing
+from gateway.policy.schema_types import declared_schema, types_of
 from gateway.policy.schemas import as_object, declared_names
-from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES, public_names
+from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES, plan_arguments, public_names
 from gateway.policy.tools import judge_tool
 
 FindingKind = Literal["dead", "open", "unusable", "conflict", "note"]
@@ -30,30 +35,46 @@ class Finding:
     """One thing about one rule."""
 
     path: str
-    """JSON path below `policies.<source>`."""
+    """JSON path below `policies.<source>`; empty for the source itself."""
     kind: FindingKind
     text: str
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.text}"
+def lint_names(names: Iterable[str], servers: Iterable[str], own: Iterable[str] = ()) -> dict[str, tuple[Finding, ...]]:
+    """Return the policies that hold for no source.
 
-
-def policy_remarks(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> tuple[str, ...]:
-    """What an operator should repair in a source's rules, a sentence each, starting with the path below `policies.<source>`.
-
-    `schemas` are the input schemas of all tools the source lists, by native name, hidden ones included: ask only once
-    the source has listed them.
+    `names` are the keys of `policies`, `servers` those of `mcpServers`, and `own` the sources `agent/<name>` and `workflow/<name>` of all
+    agents and workflows.
     """
-    return tuple(str(finding) for finding in lint_policy(policy, schemas) if finding.kind != "note")
+    own = frozenset(own)
+    problems = {name: judge_policy_name(name, servers) for name in names}
+    for name in problems:
+        kind, slash, _ = name.partition("/")
+        if slash and name not in own:
+            problems[name] = f"no {kind} has this name, so the policy does nothing. {did_you_mean(name, own)}".rstrip()
+    return {name: (Finding("", "dead", problem),) for name, problem in problems.items() if problem is not None}
+
+
+def lint_unlisted(policy: SourcePolicy) -> tuple[Finding, ...]:
+    """Return what can be said about the argument rules of a source whose tools are known only while it runs (`agent/<name>`)."""
+    found: list[Finding] = []
+    for tool, rules in policy.arguments.items():
+        schema: JsonObject = {"properties": dict.fromkeys(rules, True), "required": [*rules]}
+        for name, rule in rules.items():
+            found += _rule(f"arguments.{tool}.{name}", name, rule, policy, {tool: schema})
+    return tuple(found)
 
 
 def lint_policy(policy: SourcePolicy, schemas: Mapping[str, JsonValue], *, is_local: bool = False) -> tuple[Finding, ...]:
-    """Everything there is to say about a source's rules; `schemas` as for `policy_remarks`."""
+    """Return everything there is to say about a source's rules.
+
+    `schemas` are the input schemas of all tools that the source lists, by native name, hidden tools included.
+    """
     denied = NO_NAMES if is_local else FRAMEWORK_NAMES
     return (
         *_patterns(policy, schemas),
         *_extras(policy, schemas),
         *_rules(policy, schemas),
+        *_gaps(policy, schemas, denied),
         *_overrides(policy, schemas),
         *_framework_names(policy, schemas, denied),
     )
@@ -72,7 +93,8 @@ def _patterns(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterato
     for path, (patterns, kind) in lists.items():
         for number, pattern in enumerate(patterns):
             if not any(fnmatchcase(name, pattern) for name in schemas):
-                yield Finding(f"{path}[{number}]", kind, f"{pattern!r} matches no tool of this source.")
+                text = f"{pattern!r} matches no tool of this source. {did_you_mean(pattern, schemas)}"
+                yield Finding(f"{path}[{number}]", kind, text.rstrip())
 
 
 def _extras(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[Finding]:
@@ -83,27 +105,29 @@ def _extras(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[
         if tool == ANY_TOOL:
             continue
         if tool not in schemas:
-            yield _no_tool(f"additionalArguments.{tool}", tool)
+            yield _no_tool(f"additionalArguments.{tool}", tool, schemas)
             continue
         for name in names:
             if name in declared_names(schemas[tool]) and name not in FRAMEWORK_NAMES:
                 yield Finding(f"additionalArguments.{tool}", "dead", f"{name!r} is declared by the tool, so it is let through anyway.")
 
 
-def _no_tool(path: str, tool: str) -> Finding:
-    return Finding(path, "dead", f"this source has no tool {tool!r}; use its native name.")
+def _no_tool(path: str, tool: str, schemas: Mapping[str, JsonValue]) -> Finding:
+    hint = did_you_mean(tool.rpartition("__")[2], schemas) or "Use the server's own name of the tool."
+    return Finding(path, "dead", f"this source has no tool {tool!r}. {hint}")
 
 
 def _rules(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[Finding]:
     for tool, rules in policy.arguments.items():
         if tool != ANY_TOOL and tool not in schemas:
-            yield _no_tool(f"arguments.{tool}", tool)
+            yield _no_tool(f"arguments.{tool}", tool, schemas)
             continue
         if tool != ANY_TOOL and not _exists(tool, policy):
             yield Finding(f"arguments.{tool}", "dead", "the tool is switched off by `tools` or its override.")
             continue
+        concerned = {t: s for t, s in schemas.items() if _exists(t, policy)} if tool == ANY_TOOL else {tool: schemas[tool]}
         for name, rule in rules.items():
-            yield from _rule(f"arguments.{tool}.{name}", name, rule, policy, schemas if tool == ANY_TOOL else {tool: schemas[tool]})
+            yield from _rule(f"arguments.{tool}.{name}", name, rule, policy, concerned)
 
 
 def _exists(tool: str, policy: SourcePolicy) -> bool:
@@ -115,9 +139,14 @@ def _rule(path: str, name: str, rule: JsonObject, policy: SourcePolicy, concerne
     problem = rule_problem(rule)
     if problem is not None:
         yield Finding(path, "unusable", f"the rule {problem}, so every value is refused.")
-    having = [t for t in concerned if name in declared_names(concerned[t]) or name in extra_names(t, policy.additional_arguments)]
+    having = [
+        t
+        for t in concerned if name in declared_names(concerned[t]) or name in extra_names(t, policy.additional_arguments)
+    ]
     if not having:
-        yield Finding(path, "dead", "no such argument is declared, so the rule does nothing (the argument is dropped).")
+        known = {argument for schema in concerned.values() for argument in declared_names(schema)}
+        text = f"no tool declares the argument {name!r}, so it is dropped and the rule does nothing. {did_you_mean(name, known)}"
+        yield Finding(path, "dead", text.rstrip())
     if problem is not None or not having:
         return
     said: set[str] = set()
@@ -125,14 +154,59 @@ def _rule(path: str, name: str, rule: JsonObject, policy: SourcePolicy, concerne
         schema = as_object(concerned[tool]) or {}
         override = policy.overrides.get(tool)
         given = override is not None and (name in override.fixed or name in override.defaults)
-        for text in left_open(name, rule, schema):
+        found = [("conflict", text) for text in _admits_nothing(name, rule, schema, tool)]
+        found += [("open", text) for text in left_open(name, rule, schema)]
+        found += [("note", text) for text in worth_knowing(name, schema, always_given=given)]
+        for kind, text in found:
             if text not in said:
-                yield Finding(path, "open", text)
+                yield Finding(path, cast("FindingKind", kind), text)
                 said.add(text)
-        for text in worth_knowing(name, rule, schema, always_given=given):
-            if text not in said:
-                yield Finding(path, "note", text)
-                said.add(text)
+
+
+def _admits_nothing(name: str, rule: JsonObject, schema: JsonObject, tool: str) -> Iterator[str]:
+    """A rule whose types the tool does not take."""
+    confined = confine(name, rule, schema).judged
+    ruled, taken = types_of(confined, confined), types_of(declared_schema(schema, name), schema)
+    if not ruled & taken:
+        text = f"the rule admits {' or '.join(sorted(ruled))} and tool {tool!r} takes {' or '.join(sorted(taken))}"
+        yield f"{text}, so every value is refused; for the elements of a list write the rule under `items`."
+
+
+# -- gaps between tools --------------------------------------------------------------------------------------------
+
+
+def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str]) -> Iterator[Finding]:
+    """Arguments of served tools without a rule beside arguments of the same kind with one: the way around the rule."""
+    held: dict[str, str] = {}
+    """Kind, or name of an argument with a rule word → where it is confined."""
+    loose: list[tuple[str, str, frozenset[ArgumentKind]]] = []
+    for tool in sorted(schemas):
+        schema = as_object(schemas[tool])
+        if schema is None or not _exists(tool, policy):
+            continue
+        for name in sorted(_callers_arguments(tool, schema, policy, denied)):
+            kinds = kinds_of_argument(name, schema)
+            rules = [(key, rule) for key in (ANY_TOOL, tool) if (rule := policy.arguments.get(key, {}).get(name)) is not None]
+            confining = [(key, rule) for key, rule in rules if rule_problem(rule) is not None or is_confining(rule)]
+            if not confining and not is_closed(name, schema):
+                loose.append((tool, name, kinds))
+            for key, rule in confining:
+                place = f"arguments.{key}.{name}"
+                for kind in kinds:
+                    held.setdefault(kind, place)
+                if holds_by_word(rule):
+                    held.setdefault(f"argument {name}", place)
+    for tool, name, kinds in loose:
+        place = held.get(f"argument {name}") or next((held[kind] for kind in sorted(kinds) if kind in held), None)
+        if place is not None:
+            text = f"tool {tool!r} takes {name!r} without a rule while {place} confines its like."
+            yield Finding(f"arguments.{tool}.{name}", "open", f"{text} Write the rule under {ANY_TOOL!r} for every tool, or deny this one.")
+
+
+def _callers_arguments(tool: str, schema: JsonObject, policy: SourcePolicy, denied: frozenset[str]) -> frozenset[str]:
+    """The arguments of a tool that a caller chooses."""
+    extras = extra_names(tool, policy.additional_arguments)
+    return plan_arguments(tool, declared_names(schema), extras, denied, policy.overrides.get(tool)).accepted
 
 
 # -- overrides -----------------------------------------------------------------------------------------------------
@@ -142,7 +216,7 @@ def _overrides(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterat
     for tool, override in policy.overrides.items():
         path = f"overrides.{tool}"
         if tool not in schemas:
-            yield _no_tool(path, tool)
+            yield _no_tool(path, tool, schemas)
         elif override.enabled:
             yield from _override(path, tool, override, policy, schemas[tool])
     _, lost = public_names((name for name in schemas if _exists(name, policy)), policy.overrides)

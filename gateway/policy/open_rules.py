@@ -1,118 +1,150 @@
-"""What a value rule lets through although its author probably meant to stop it.
+"""Finds value rules that admit more than their author probably meant. Used by `policy.lint` only.
 
-JSON Schema ignores what it does not know and what does not concern a value's type, so a rule with a typo, without a
-type or with a pattern that may match anywhere fails open without a sound. Used by `policy.lint` only.
+A pattern judges one spelling of a text. A pattern without anchors, or one for paths, URLs or mail addresses, usually admits other
+spellings too; for these kinds of arguments, samples of known bypasses are tried on the rule.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import cast
+from urllib.parse import urlsplit
 
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.argument_kinds import WORD_OF_KIND, ArgumentKind, kinds_of_argument
 from gateway.policy.checking import SchemaCheck, measure
-from gateway.policy.schemas import as_object, resolve_local
+from gateway.policy.confinement import ANY_TYPE_KEYWORDS, DEMANDING, KEYWORDS_OF_TYPES, confine
+from gateway.policy.rule_words import WORDS
+from gateway.policy.schema_types import declared_schema, types_of
+from gateway.policy.schemas import as_object
 
-_CONCERNS: dict[str, frozenset[str]] = {
-    "string": frozenset({"pattern", "minLength", "maxLength", "format"}),
-    "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
-    "array": frozenset({
-        "items", "prefixItems", "contains", "minContains", "maxContains", "minItems", "maxItems", "uniqueItems", "additionalItems",
-    }),
-    "object": frozenset({
-        "properties", "patternProperties", "additionalProperties", "propertyNames", "required", "minProperties", "maxProperties",
-        "dependentRequired", "dependentSchemas", "unevaluatedProperties",
-    }),
+_TYPE_WORDS = {"string": "texts", "number": "numbers", "array": "lists", "object": "objects"}
+
+_LITERAL_START = re.compile(r"\^((?:[A-Za-z0-9_/ ,:=@~-]|\\[./-])*)")
+_LITERAL_END = re.compile(r"((?:[A-Za-z0-9_@-]|\\[./-])+)\$\Z")
+_LITERAL_DOMAIN = re.compile(r"@((?:[A-Za-z0-9-]|\\\.)+)")
+
+_FLAGS = re.compile(r"\(\?[a-z]*([im])[a-z]*(?:-[a-z]+)?[:)]")
+_FLAG_REASONS = {
+    "i": "'(?i)' also admits other letters, e.g. the Kelvin sign for 'k', and names that differ in case",
+    "m": "'(?m)' lets '^' and '$' match at every line, so other lines pass unjudged",
+}
+
+_OPEN_DOT = re.compile(r"(?<!\\)[A-Za-z0-9]\.(?=[A-Za-z])")
+
+_BYPASSES: dict[ArgumentKind, tuple[str, ...]] = {
+    "path": (
+        "../x", "a/../../x", "..", "%2e%2e/x", "..\\x", "a\\..\\..\\x", "\uff0e\uff0e/x", "/etc/passwd", "C:\\x", "\\\\host\\x", "~/x",
+        "file:///etc/passwd", "/../x", "/%2e%2e/x",
+    ),
+    "url": ("https://evil.example/", "evil.example/", ".evil.example/", "@evil.example/", ":1@evil.example/", "http://evil.example/"),
+    "recipient": ("x@evil.example", ".evil.example", ",x@evil.example", "\nBcc: x@evil.example", "@evil.example"),
 }  # fmt: skip
-"""Type → keywords that say nothing about values of other types."""
-
-_ANY_TYPE = frozenset({"type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "if", "then", "else"})
-_SILENT = frozenset({
-    "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$defs", "definitions",
-    "contentEncoding", "contentMediaType", "contentSchema",
-})  # fmt: skip
-"""Known keywords that refuse nothing."""
-
-_DEMANDING = _ANY_TYPE.union(*_CONCERNS.values()) | {"unevaluatedItems"}
-_WORDS = {"string": "texts", "number": "numbers", "array": "lists", "object": "objects"}
-_ALL_TYPES = frozenset({"string", "number", "array", "object", "boolean"})
-_LITERAL_START = re.compile(r"\^((?:[A-Za-z0-9_/ ,:=@~-]|\\[./-])+)")
+"""What is put between the literal start and end of a pattern."""
 
 
 def left_open(name: str, rule: JsonObject, schema: JsonObject) -> Iterator[str]:
-    """How `rule` for argument `name` of a tool with `schema` fails open, a sentence each."""
-    for keyword in rule:
-        if keyword not in _DEMANDING and keyword not in _SILENT and not keyword.startswith(("x-", "$")):
-            close = get_close_matches(keyword, sorted(_DEMANDING), 1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            yield f"{keyword!r} is no keyword of JSON Schema, so it is ignored.{hint}"
-    if _DEMANDING.isdisjoint(rule):
+    """How a usable `rule` for argument `name` of a tool with input `schema` fails open, a sentence each."""
+    if DEMANDING.isdisjoint(rule):
         yield "the rule demands nothing, so it lets every value through."
         return
-    possible = types_of(rule, rule) & types_of((as_object(schema.get("properties")) or {}).get(name, True), schema)
-    for kind, keywords in _CONCERNS.items():
-        used = sorted(keywords & rule.keys())
-        others = possible - {kind}
-        if used and others and _ANY_TYPE.isdisjoint(rule.keys() - {"type"}):
-            yield f"{used[0]!r} only judges {_WORDS[kind]}, and other values pass: add \"type\": \"{kind}\"."
-    pattern = rule.get("pattern")
-    if isinstance(pattern, str) and not all(branch.startswith(("^", "\\A", "(?i)^")) for branch in _branches(pattern)):
-        yield "the pattern may match anywhere in the text: begin it (and each alternative of it) with '^'."
+    yield from _other_types(name, rule, schema)
+    patterns = list(_patterns(rule))
+    for pattern in patterns:
+        yield from pattern_faults(pattern)
+    if holds_by_word(rule):
+        return
+    for kind in sorted(kinds_of_argument(name, schema)):
+        if _has_negated_pattern(rule):
+            yield f"`not` with a pattern forbids single spellings, and others mean the same: allow by {WORD_OF_KIND[kind]!r} instead."
+        if kind != "path" and any(map(_OPEN_DOT.search, patterns)):
+            yield f"'.' in a pattern matches any character: write '\\.', or use {WORD_OF_KIND[kind]!r}."
+        sample = _bypass(kind, rule, patterns)
+        if sample is not None:
+            yield f"{sample!r} passes: say with {WORD_OF_KIND[kind]!r} what is allowed."
 
 
-def worth_knowing(name: str, rule: JsonObject, schema: JsonObject, *, always_given: bool) -> Iterator[str]:
-    """What an author of `rule` may overlook; no mistake by itself. `always_given`: an override sends the argument in any case."""
+def holds_by_word(rule: JsonObject) -> bool:
+    """Whether a rule confines texts by a rule word, in itself or in its parts."""
+    return any(not WORDS.isdisjoint(node) for node in _nodes(rule))
+
+
+def is_confining(rule: JsonObject) -> bool:
+    """Whether a rule says which texts pass, not only how long they are or which do not."""
+    return any(not _CONFINING.isdisjoint(node) for node in _nodes(rule))
+
+
+_CONFINING = WORDS | {"pattern", "enum", "const"}
+
+
+def _nodes(rule: JsonObject) -> Iterator[JsonObject]:
+    """A rule and its parts, without what stands under `not` or `if`."""
+    stack: list[JsonValue] = [rule]
+    while stack:
+        node = as_object(stack.pop())
+        if node is None:
+            continue
+        yield node
+        stack += [node.get(key) for key in ("items", "additionalProperties", "then", "else")]
+        for key in ("allOf", "anyOf", "oneOf", "prefixItems"):
+            branches = node.get(key)
+            stack += cast("list[JsonValue]", branches) if isinstance(branches, list) else []
+        for key in ("properties", "patternProperties", "dependentSchemas"):
+            stack += (as_object(node.get(key)) or {}).values()
+
+
+def _patterns(rule: JsonObject) -> Iterator[str]:
+    for node in _nodes(rule):
+        pattern = node.get("pattern")
+        if isinstance(pattern, str):
+            yield pattern
+
+
+def _has_negated_pattern(rule: JsonObject) -> bool:
+    return any("pattern" in node for part in _nodes(rule) for node in _nodes(as_object(part.get("not")) or {}))
+
+
+def _other_types(name: str, rule: JsonMapping, schema: JsonObject) -> Iterator[str]:
+    """Types that a rule's own `type` admits and no keyword of it judges."""
+    if "type" not in rule or not ANY_TYPE_KEYWORDS.isdisjoint(rule.keys() - {"type"}):
+        return
+    possible = types_of({"type": rule["type"]}, schema) & types_of(declared_schema(schema, name), schema) - {"null"}
+    used = {kind: sorted(keywords & rule.keys()) for kind, keywords in KEYWORDS_OF_TYPES.items()}
+    judged = {kind for kind, keywords in used.items() if keywords}
+    for kind in sorted(judged):
+        if possible - judged:
+            others = " and ".join(_TYPE_WORDS.get(other, other) for other in sorted(possible - judged))
+            yield f"{used[kind][0]!r} only judges {_TYPE_WORDS[kind]}, and its `type` admits {others} too: leave only {kind!r} in it."
+
+
+# -- patterns ------------------------------------------------------------------------------------------------------
+
+
+def pattern_faults(pattern: str) -> Iterator[str]:
+    """Why a pattern admits more than it seems to, a sentence each."""
+    branches = _branches(pattern)
+    bare = [re.sub(r"\A\(\?[a-z-]+\)", "", branch) for branch in branches]
+    starts = [branch.startswith(("^", "\\A")) for branch in bare]
+    ends = [branch.endswith(("$", "\\z")) and not branch.endswith("\\$") for branch in bare]
+    if len(branches) > 1 and (any(starts) or any(ends)) and not (all(starts) and all(ends)):
+        yield "'^' and '$' belong to one alternative each: write ^(…|…)$."
+    elif not all(starts):
+        yield "the pattern may match anywhere in the text: begin it with '^'."
+    elif not all(ends):
+        yield "anything may follow what the pattern matches: end it with '$' (after '.*' if that is meant)."
+    flag = _FLAGS.search(pattern)
+    if flag is not None:
+        yield f"{_FLAG_REASONS[flag.group(1)]}, and clients do not know it: write the pattern without it."
+    if "\\Z" in pattern:
+        yield "'\\Z' lets a line break at the end pass: write '$'."
+
+
+def worth_knowing(name: str, schema: JsonObject, *, always_given: bool) -> Iterator[str]:
+    """What an author of a rule may overlook; no mistake by itself. `always_given`: an override sends the argument in any case."""
     required = schema.get("required")
     if not always_given and not (isinstance(required, list) and name in required):
         yield "the argument is optional, and a call without it is not judged by this rule; an override can give a default."
-    pattern = rule.get("pattern")
-    start = _LITERAL_START.match(pattern) if isinstance(pattern, str) else None
-    if start is None or "/" not in start.group(1):
-        return
-    sample = f"{start.group(1).replace(chr(92), '').rpartition('/')[0]}/../x"
-    if SchemaCheck(rule).find(sample, measure(sample)) is None:
-        yield f"{sample!r} passes; refuse '..' too unless the server does, e.g. by \"not\": {{\"pattern\": \"(^|/)[.][.](/|$)\"}}."
-
-
-def types_of(schema: JsonValue, root: JsonObject, depth: int = 0) -> frozenset[str]:
-    """The types a schema admits, as far as reading tells; integers count as numbers, null as nothing given."""
-    node = as_object(schema)
-    if node is None or depth > 8:
-        return _ALL_TYPES
-    admitted = _ALL_TYPES
-    written = node.get("type")
-    if isinstance(written, str | list):
-        names = [written] if isinstance(written, str) else [str(item) for item in cast("list[JsonValue]", written)]
-        admitted &= {"number" if item == "integer" else item for item in names}
-    values = [node["const"]] if "const" in node else node.get("enum")
-    if isinstance(values, list):
-        admitted &= {_type_name(value) for value in cast("list[JsonValue]", values)}
-    for key in ("anyOf", "oneOf"):
-        branches = node.get(key)
-        if isinstance(branches, list) and branches:
-            admitted &= frozenset[str]().union(*(types_of(branch, root, depth + 1) for branch in cast("list[JsonValue]", branches)))
-    ref = node.get("$ref")
-    if isinstance(ref, str):
-        admitted &= types_of(resolve_local(root, ref), root, depth + 1)
-    return admitted
-
-
-def _type_name(value: JsonValue) -> str:
-    match value:
-        case bool():
-            return "boolean"
-        case str():
-            return "string"
-        case int() | float():
-            return "number"
-        case list():
-            return "array"
-        case dict():
-            return "object"
-        case _:
-            return "null"
 
 
 def _branches(pattern: str) -> list[str]:
@@ -135,3 +167,35 @@ def _branches(pattern: str) -> list[str]:
             continue
         found[-1] += character
     return found
+
+
+# -- samples -------------------------------------------------------------------------------------------------------
+
+
+def _bypass(kind: ArgumentKind, rule: JsonObject, patterns: list[str]) -> str | None:
+    """A known bypass that the rule admits for an argument of this kind, or `None`."""
+    check = SchemaCheck(confine("value", rule, {"properties": {"value": {"type": "string"}}}).judged, is_rule=True)
+    for sample in (sample for pattern in patterns for sample in _samples(kind, pattern)):
+        if check.find(sample, measure(sample)) is None:
+            return sample
+    return None
+
+
+def _samples(kind: ArgumentKind, pattern: str) -> Iterator[str]:
+    for branch in _branches(pattern):
+        start, end = _LITERAL_START.match(branch), _LITERAL_END.search(branch)
+        before = start.group(1).replace("\\", "") if start is not None else ""
+        after = end.group(1).replace("\\", "") if end is not None else ""
+        domain = _LITERAL_DOMAIN.search(branch)
+        address = f"x@{domain.group(1).replace(chr(92), '')}" if domain is not None else ""
+        for lead in dict.fromkeys((before, before[: before.rfind("/") + 1], address, "")):
+            for text in dict.fromkeys(f"{lead}{bypass}{tail}" for bypass in _BYPASSES[kind] for tail in ("", after)):
+                if kind != "url" or _leads_away(text):
+                    yield text
+
+
+def _leads_away(url: str) -> bool:
+    try:
+        return (urlsplit(url).hostname or "").endswith("evil.example")
+    except ValueError:
+        return False

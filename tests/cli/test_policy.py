@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.processes import moongate, write_gateway
-from tests.fakes.running import free_port, raw_stdio
+from tests.fakes.running import free_port, gateway_http, raw_stdio
 
 READ = {
     "name": "read",
@@ -134,27 +134,31 @@ def test_explaining_sends_no_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement(26)
-def test_lint_finds_what_fails_open_and_ends_with_5(tmp_path: Path) -> None:
+def test_lint_ends_with_1_on_findings(tmp_path: Path) -> None:
     rules = {
         "tools": {"deny": ["nope"]},
-        "arguments": {"read": {"path": {"patern": "^docs/", "type": "string"}, "tenant": {"maximum": 5}}},
+        "arguments": {"read": {"path": {"patern": "^docs/", "type": "string"}, "tenant": {"pattern": "abc"}}},
         "additionalArguments": {"up__read": ["x"]},
         "overrides": {"read": {"fixed": {"limit": "many"}}},
     }
-    write_gateway(tmp_path, mcpServers={"up": raw_stdio(TOLD)}, policies={"up": rules}, storage={"dir": "state"})
+    policies = {"up": rules, "upp": {"tools": {"deny": ["*"]}}}
+    write_gateway(tmp_path, mcpServers={"up": raw_stdio(TOLD)}, policies=policies, storage={"dir": "state"})
     done = moongate("policy", "lint", "--json", cwd=tmp_path)
-    assert (done.code, done.error["code"], done.data["checked"], done.data["unchecked"]) == (5, "tool-error", ["up"], [])
-    found = [(finding["path"].removeprefix("policies.up."), finding["kind"]) for finding in done.data["findings"]]
+    assert (done.code, done.error["code"], done.data["checked"], done.data["unchecked"]) == (1, "policy-findings", ["up"], [])
+    found = [(finding["path"].removeprefix("policies."), finding["kind"]) for finding in done.data["findings"]]
     assert [finding for finding in found if finding[1] != "note"] == [
-        ("tools.deny[0]", "open"),
-        ("arguments.read.path", "open"),
-        ("arguments.read.tenant", "open"),
-        ("overrides.read.fixed.limit", "conflict"),
-        ("additionalArguments.up__read", "dead"),
+        ("upp", "dead"),
+        ("up.tools.deny[0]", "open"),
+        ("up.arguments.read.tenant", "open"),
+        ("up.arguments.read.path", "unusable"),
+        ("up.overrides.read.fixed.limit", "conflict"),
+        ("up.additionalArguments.up__read", "dead"),
     ]
     shown = moongate("policy", "lint", cwd=tmp_path)
-    assert "fails open          policies.up.arguments.read.path" in shown.out
-    assert "Did you mean 'pattern'?" in shown.out
+    assert "refuses everything  policies.up.arguments.read.path" in shown.out
+    assert "does nothing        policies.upp\n" in shown.out
+    assert "did you mean 'pattern'?" in shown.out
+    assert "Did you mean 'up'?" in shown.out
 
 
 def test_lint_of_sound_rules_ends_with_0_and_of_servers_that_do_not_answer_with_4(folder: Path, tmp_path: Path) -> None:
@@ -162,3 +166,58 @@ def test_lint_of_sound_rules_ends_with_0_and_of_servers_that_do_not_answer_with_
     assert moongate("policy", "lint", cwd=tmp_path).code == 0
     done = moongate("policy", "lint", "--json", cwd=folder)
     assert (done.code, [missing["source"] for missing in done.data["unchecked"]]) == (4, ["other"])
+
+
+FILES: dict[str, Any] = {
+    "tools": [
+        {"name": name, "inputSchema": {"type": "object", "properties": {argument: kind}, "required": [argument]}}
+        for name, argument, kind in (
+            ("read_text_file", "path", {"type": "string"}),
+            ("read_media_file", "path", {"type": "string"}),
+            ("read_multiple_files", "paths", {"type": "array", "items": {"type": "string"}}),
+        )
+    ]
+}
+
+
+@pytest.mark.attack(20)
+def test_rule_for_one_tool_that_leaves_its_siblings_open_is_found_by_lint_doctor_and_the_log(tmp_path: Path) -> None:
+    rules: dict[str, Any] = {"tools": {"allow": ["read_*"]}, "arguments": {"read_text_file": {"path": {"within": "docs/"}}}}
+    write_gateway(tmp_path, mcpServers={"files": raw_stdio(FILES)}, policies={"files": rules, "tme": {}}, storage={"dir": "state"})
+    done = moongate("policy", "lint", "--json", cwd=tmp_path)
+    assert (done.code, [finding["path"] for finding in done.data["findings"]]) == (
+        1,
+        ["policies.tme", "policies.files.arguments.read_media_file.path", "policies.files.arguments.read_multiple_files.paths"],
+    )
+    doctor = moongate("doctor", cwd=tmp_path)
+    assert "policies.files.arguments.read_media_file.path: tool 'read_media_file' takes 'path' without a rule" in doctor.out
+    assert "policies.tme: no source is called 'tme'" in doctor.out
+    with gateway_http(tmp_path, {"mcpServers": {"files": raw_stdio(FILES)}, "policies": {"files": rules, "tme": {}}}, "logged"):
+        log = (tmp_path / "logged.log").read_text()
+    assert "policies.files.arguments.read_multiple_files.paths" in log
+    assert "policies.tme: no source is called 'tme'" in log
+    rules["arguments"] = {"*": {"path": {"within": "docs/"}, "paths": {"within": "docs/"}}}
+    write_gateway(tmp_path, mcpServers={"files": raw_stdio(FILES)}, policies={"files": rules}, storage={"dir": "state"})
+    assert moongate("policy", "lint", cwd=tmp_path).code == 0
+
+
+def test_lint_doctor_and_the_log_judge_rules_of_our_own_sources(tmp_path: Path) -> None:
+    (tmp_path / "shelf.py").write_text(
+        "from gateway import tool\n\n\n@tool\ndef fetch(path: str) -> str:\n    \"\"\"Fetch a file.\"\"\"\n    return path\n"
+    )
+    rules = {"arguments": {"fetch": {"path": {"pattern": "^docs/"}}, "fecth": {"path": {"within": "docs/"}}}}
+    policies = {"function": rules, "agent/nobody": {"arguments": {"save": {"file_name": {"within": "notes/"}}}}}
+    write_gateway(tmp_path, expose={"functions": ["shelf"]}, policies=policies, storage={"dir": "state"})
+    done = moongate("policy", "lint", "--json", cwd=tmp_path)
+    assert done.code == 1
+    assert {finding["path"] for finding in done.data["findings"]} == {
+        "policies.function.arguments.fetch.path",
+        "policies.function.arguments.fecth",
+        "policies.agent/nobody",
+    }
+    doctor = moongate("doctor", cwd=tmp_path)
+    text = "policies.function.arguments.fecth: this source has no tool 'fecth'. Did you mean 'fetch'?"
+    assert text in doctor.out
+    assert "policies.agent/nobody: no agent has this name" in doctor.out
+    with gateway_http(tmp_path, {"expose": {"functions": ["shelf"]}, "policies": policies}, "logged"):
+        assert text in (tmp_path / "logged.log").read_text()

@@ -1,0 +1,50 @@
+"""Collects what `policy.lint` says about the rules of every source. Used by `Gateway` for `policy lint`, `doctor` and the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gateway.app.local import Local
+from gateway.config.load import LoadedConfig
+from gateway.config.policies import OWN_SOURCE_KINDS
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.lint import Finding, lint_names, lint_policy, lint_unlisted
+from gateway.policy.own_sources import is_own_source
+
+Findings = Mapping[str, Sequence[Finding]]
+"""Key of `policies` → findings."""
+
+
+async def own_findings(loaded: LoadedConfig, local: Mapping[str, Local]) -> dict[str, tuple[Finding, ...]]:
+    """Return the findings on our own sources, on what agents and workflows bring along, and on policies of unknown sources."""
+    policies = loaded.config.policies
+    servers = {*loaded.config.mcp_servers, *(server.name for server in loaded.disabled)}
+    found = {name: lint_unlisted(policy) for name, policy in policies.items() if is_own_source(name)}
+    own: list[str] = []
+    for name, source in local.items():
+        schemas = {tool.definition.name: tool.definition.input_schema for tool in await source.source.tools()}
+        found[name] = lint_policy(loaded.config.policy(name), schemas, is_local=True)
+        own += [f"{name}/{tool}" for tool in schemas] if name in OWN_SOURCE_KINDS else []
+    return found | lint_names(policies, servers, own)
+
+
+def server_findings(loaded: LoadedConfig, definitions: Mapping[str, Sequence[JsonObject]]) -> dict[str, tuple[Finding, ...]]:
+    """Return the findings on servers; `definitions` are the tools that each ready server lists, hidden ones included."""
+    return {name: lint_policy(loaded.config.policy(name), _schemas(tools)) for name, tools in definitions.items()}
+
+
+def remarks_of(findings: Findings) -> list[str]:
+    """Return what an operator should repair, one line each, with its JSON path.
+
+    Policies of unknown servers are left out, because the configuration's notes name them.
+    """
+    return [
+        f"policies.{name}{'.' if finding.path else ''}{finding.path}: {finding.text}"
+        for name, of_name in findings.items()
+        for finding in of_name
+        if finding.kind != "note" and (finding.path or "/" in name)
+    ]
+
+
+def _schemas(definitions: Sequence[JsonObject]) -> dict[str, JsonValue]:
+    return {str(wire["name"]): wire.get("inputSchema") for wire in definitions}

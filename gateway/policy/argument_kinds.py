@@ -1,0 +1,91 @@
+"""Which arguments look like paths, URLs or mail addresses, by name and schema. For `policy.lint`; never part of judging a call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal, cast
+
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.schema_types import declared_schema, element_types, types_of
+from gateway.policy.schemas import as_object, resolve_local
+
+ArgumentKind = Literal["path", "url", "recipient"]
+
+WORD_OF_KIND: dict[ArgumentKind, str] = {"path": "within", "url": "oneOfHosts", "recipient": "oneOfRecipients"}
+"""The rule word for each kind."""
+
+NAME_OF_KIND: dict[ArgumentKind, str] = {"path": "path", "url": "URL", "recipient": "mail address"}
+
+_LAST_WORDS: dict[ArgumentKind, frozenset[str]] = {
+    "path": frozenset(
+        "path paths file files filename filenames filepath filepaths folder folders dir dirs directory directories cwd".split()
+    ),
+    "url": frozenset("url urls uri uris href hrefs link links endpoint endpoints webhook webhooks website".split()),
+    "recipient": frozenset("email emails recipient recipients cc bcc mailto".split()),
+}
+"""Last parts of argument names, as in `output_file` and `repoPath`."""
+
+_WHOLE_NAMES: dict[str, ArgumentKind] = {
+    **dict.fromkeys(("source", "destination", "src", "dst", "dest", "root"), "path"),
+    "to": "recipient",
+}
+_FORMATS: dict[str, ArgumentKind] = {
+    **dict.fromkeys(("uri", "uri-reference", "iri", "iri-reference"), "url"),
+    **dict.fromkeys(("email", "idn-email"), "recipient"),
+}
+_CLOSED = frozenset({"enum", "const"})
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_MAX_NODES = 500
+"""Parts of one argument's schema that are looked at."""
+
+
+def kinds_of_argument(name: str, schema: JsonObject) -> frozenset[ArgumentKind]:
+    """Return the kinds of texts that argument `name` of a tool with input `schema` seems to carry, also in elements and properties."""
+    found: set[ArgumentKind] = set()
+    seen: set[int] = set()
+    waiting: list[tuple[str, JsonValue]] = [(name, declared_schema(schema, name))]
+    while waiting and len(seen) < _MAX_NODES:
+        named, part = waiting.pop()
+        node = as_object(part)
+        if id(node) in seen or not _CLOSED.isdisjoint(node or ()):
+            continue
+        kind = _FORMATS.get(str((node or {}).get("format"))) or kind_of_name(named)
+        if kind is not None and "string" in types_of(part, schema) | element_types(part, schema):
+            found.add(kind)
+        if node is not None:
+            seen.add(id(node))
+            waiting += [(named, child) for child in _same_name(node, schema)]
+            waiting += (as_object(node.get("properties")) or {}).items()
+    return frozenset(found)
+
+
+def is_closed(name: str, schema: JsonObject) -> bool:
+    """Return whether the tool's schema lists the values of argument `name`."""
+    return not _CLOSED.isdisjoint(as_object(declared_schema(schema, name)) or ())
+
+
+def _same_name(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]:
+    """The subschemas of the value itself and of its elements."""
+    if "items" in node:
+        yield node["items"]
+    for key in ("anyOf", "oneOf", "allOf"):
+        branches = node.get(key)
+        yield from cast("list[JsonValue]", branches) if isinstance(branches, list) else []
+    ref = node.get("$ref")
+    if isinstance(ref, str):
+        yield resolve_local(root, ref)
+
+
+def kind_of_name(name: str) -> ArgumentKind | None:
+    """Return the kind that an argument's name suggests, or `None`."""
+    if name.lower() in _WHOLE_NAMES:
+        return _WHOLE_NAMES[name.lower()]
+    words = [word.lower() for word in _WORDS.findall(name)]
+    if len(words) > 1 and words[-1] in ("name", "names"):
+        words.pop()
+    for kind, last_words in _LAST_WORDS.items():
+        if words and words[-1] in last_words:
+            return kind
+    return None
+
