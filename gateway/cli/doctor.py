@@ -142,8 +142,17 @@ async def _script_checks(loaded: LoadedConfig) -> list[Check]:
         return []
     runner = ScriptRunner(settings, {})
     await runner.start()
-    fix = "" if not runner.problem else "Allow user namespaces, install bubblewrap, or set `skills.scripts.enabled` to false."
-    return [Check("fail" if runner.problem else "ok", "scripts of skills", runner.problem or f"{len(settings.allow)} granted", fix)]
+    subject, fix = "scripts of skills", "Allow user namespaces or install bubblewrap"
+    if runner.problem:
+        return [Check("fail", subject, runner.problem, f"{fix}, or set `skills.scripts.enabled` to false.")]
+    checks = [Check("ok", subject, f"{len(settings.allow)} granted", "")]
+    if runner.gap:
+        text = f"they can see names, sizes and modes of files outside their copy, but no content: {runner.gap}"
+        checks.append(Check("warn", subject, text, f"{fix}."))
+    if runner.network_problem:
+        network_fix = "Allow `pidfd_getfd` (in a container: `--cap-add SYS_PTRACE`), or take `network` out of their grants."
+        checks.append(Check("fail", "scripts with a network", runner.network_problem, network_fix))
+    return checks
 
 
 def _show(checks: Sequence[Check], *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -23,7 +24,7 @@ class ScriptGrant(Model):
     digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
     """Of everything in the skill: any change to it disables the script until it is granted again."""
     network: bool = False
-    """Let it use the network."""
+    """Let it use the network, but nothing on this machine."""
 
 
 class ScriptSettings(Model):
@@ -40,15 +41,27 @@ class ScriptSettings(Model):
     interpreters: dict[str, str] = Field(default_factory=dict)
     """Programs that run scripts, by name: `python`, `bash`, `sh`, `node`, `ruby`, `perl`, `php`, `Rscript`; left out: found on PATH."""
     read_paths: list[str] = Field(default_factory=list)
-    """Further files and folders that scripts may read."""
+    """Further files and folders that scripts may read: absolute paths, and not the whole file system."""
     timeout_seconds: float = Field(default=30, gt=0)
     """Time of one run."""
     memory_mb: int = Field(default=512, ge=32)
     """Memory of each process."""
+    disk_mb: int = Field(default=128, ge=1)
+    """What one run may write in all, beside the copy of its skill; kept in memory where the machine allows it."""
+    disk_files: int = Field(default=10_000, ge=1)
+    """Files and folders that one run may make."""
     output_bytes: int = Field(default=262_144, ge=1024)
     """Kept of each of standard output and standard error."""
     concurrency: int = Field(default=4, ge=1)
     """Runs at once; more wait."""
+
+    @field_validator("read_paths")
+    @classmethod
+    def _within_reason(cls, paths: list[str]) -> list[str]:
+        for path in paths:
+            if not os.path.isabs(path) or os.path.normpath(path) == "/":
+                raise ValueError(f"{path!r} is not an absolute path of a file or folder below the root; name what scripts need")
+        return paths
 
 
 class SignatureRule(Model):

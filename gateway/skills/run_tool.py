@@ -64,6 +64,7 @@ class RunSkillScript:
                     "stdout": _STRING,
                     "stderr": _STRING,
                     "timedOut": {"type": "boolean"},
+                    "diskExceeded": {"type": "boolean", "description": "Whether it was stopped because it wrote too much."},
                     "truncated": {"type": "boolean", "description": "Whether output was dropped."},
                     "milliseconds": {"type": "integer"},
                     "result": {**_STRING, "description": "Of a script that is a function: what it returned; other fields are of files."},
@@ -149,7 +150,11 @@ def _to_complete(skill: Skill, path: str, finished: Finished) -> Complete:
     failed = ran.timed_out or ran.exit_code != 0
     text = ran.stdout
     if failed:
-        how = "was stopped: it took too long" if ran.timed_out else f"failed with exit code {ran.exit_code}"
+        how = f"failed with exit code {ran.exit_code}"
+        if ran.timed_out:
+            how = "was stopped: it took too long"
+        elif ran.is_over_disk:
+            how = "was stopped: it wrote more than `skills.scripts.diskMb` and `diskFiles` allow"
         parts = [f"Script {path!r} {how}.", ran.stderr[-STDERR_TAIL_CHARS:].strip(), ran.stdout.strip() and f"It printed:\n{ran.stdout}"]
         text = "\n".join(part for part in parts if part)
     elif ran.stderr.strip():

@@ -31,6 +31,8 @@ MAX_ARGUMENT_BYTES = 100_000
 
 INTERPRETERS = ("python", "bash", "sh", "node", "ruby", "perl", "php", "Rscript")
 
+_MEBIBYTE = 1024 * 1024
+
 _BY_SUFFIX = {
     "py": "python",
     "sh": "sh",
@@ -69,10 +71,18 @@ class ScriptRunner:
         """`environ` is where granted variables come from. No side effects."""
         self.settings = settings
         self._environ = environ
-        limits = Limits(settings.timeout_seconds, settings.memory_mb * 1024 * 1024, output_bytes=settings.output_bytes)
+        limits = Limits(
+            settings.timeout_seconds,
+            settings.memory_mb * _MEBIBYTE,
+            disk_bytes=settings.disk_mb * _MEBIBYTE,
+            disk_files=settings.disk_files,
+            output_bytes=settings.output_bytes,
+        )
         self._sandbox = Sandbox(limits, concurrency=settings.concurrency)
         self.problem = "scripts are not enabled"
         """Why no script can run; empty when they can."""
+        self.network_problem = ""
+        """Why no script can run with a network; empty when they can, and if no grant gives one."""
 
     async def start(self) -> None:
         """Find out whether this machine can run scripts safely."""
@@ -80,6 +90,18 @@ class ScriptRunner:
             self.problem = await self._sandbox.probe()
             if self.problem:
                 logger.warning("scripts of skills cannot run here: %s", self.problem)
+                return
+            if self.gap:
+                logger.warning("scripts of skills can see names and attributes of files outside their copy: %s", self.gap)
+            if any(grant.network for grant in self.settings.allow):
+                self.network_problem = await self._sandbox.probe_network()
+            if self.network_problem:
+                logger.warning("scripts of skills that need the network cannot run here: %s", self.network_problem)
+
+    @property
+    def gap(self) -> str:
+        """Why scripts can see names and attributes of files outside their copy; empty if they cannot."""
+        return self._sandbox.gap
 
     @property
     def is_offered(self) -> bool:
@@ -112,6 +134,8 @@ class ScriptRunner:
             raise SkillError(f"Scripts cannot run: {self.problem}.", code="sandbox")
         grant = self.judge(skill, path)
         words = command_line(args)
+        if grant.network and self.network_problem:
+            raise SkillError(f"Script {path!r} needs the network, which cannot be given: {self.network_problem}.", code="sandbox")
         name = interpreter_of(path, files[path])
         program = self._program(name)
         flags = ("-B",) if name == "python" else ()
@@ -221,6 +245,7 @@ def to_structured(skill: str, path: str, finished: Finished) -> JsonMapping:
         "stdout": ran.stdout,
         "stderr": ran.stderr,
         "timedOut": ran.timed_out,
+        "diskExceeded": ran.is_over_disk,
         "truncated": ran.is_cut,
         "milliseconds": ran.milliseconds,
     }

@@ -316,6 +316,18 @@ CAPS: tuple[Cap, ...] = (
         "test_time_is_limited_and_everything_it_started_ends_with_it",
     ),
     Cap(
+        "skills.scripts.diskMb",
+        "what it writes in all",
+        "tests/attacks/test_scripts.py",
+        "test_run_cannot_write_more_than_its_limit",
+    ),
+    Cap(
+        "skills.scripts.diskFiles",
+        "the files that it makes",
+        "tests/attacks/test_scripts.py",
+        "test_run_cannot_make_more_files_than_its_limit",
+    ),
+    Cap(
         "skills.scripts.memoryMb",
         "its memory",
         "tests/skills/test_sandbox.py",

@@ -87,7 +87,11 @@ ATTACKS: dict[int, Row] = {
     7: Row("answers that reach the wrong caller", "none of thousands under load"),
     8: Row("a start command smuggled in through the network", "no request of any kind starts a program"),
     9: Row("command, arguments or environment set by an API", "no route takes them"),
-    10: Row("what a script of a skill may touch", "nothing outside its copy; no network, bounded memory, time and output"),
+    10: Row(
+        "what a script of a skill may touch",
+        "nothing outside its copy, not even names and modes; no network; with one, nothing on its own machine; "
+        "bounded memory, time, disk and output",
+    ),
     11: Row("instructions and invisible text in definitions", "hidden text is taken out or the tool refused"),
     12: Row("a definition that changes after it was approved", "the call does not reach it"),
     13: Row("look-alike names and texts about another server's tools", "told apart and named"),

@@ -16,9 +16,11 @@ from gateway.errors import SkillError
 from gateway.json_types import JsonValue
 from gateway.policy.approvals import judge_approval, with_script_approval
 from gateway.skills.index import build_index
+from gateway.skills.sandbox.run import Limits
 from gateway.skills.scripts import ScriptRunner, command_line, interpreter_of, set_digest
 from gateway.skills.source import SkillSource
 from tests.skills.on_disk import call, write_skill
+from tests.skills.shut_in import RestrictedSandbox
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox is for Linux")
 
@@ -84,6 +86,26 @@ async def test_a_failing_script_is_an_error_result_with_the_end_of_its_standard_
     assert bad.is_error and "exit code 3" in bad.as_text() and "broken" in bad.as_text()
     assert (bad.structured["stdout"], bad.structured["stderr"]) == ("out\n", "broken\n")
     assert slow.is_error and slow.structured["timedOut"] and "too long" in slow.as_text()
+
+
+@linux
+async def test_script_that_writes_too_much_is_stopped_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import time\nfor n in range(100): open(f'x{n}', 'wb').write(b'x' * 100_000)\ntime.sleep(20)\n"
+    write_skill(tmp_path / "pdf", files={"write.py": script})
+    runner = ScriptRunner(ScriptSettings(enabled=True, allow=granted(tmp_path, "pdf", "write.py"), disk_mb=1), {})
+    monkeypatch.setattr(runner, "_sandbox", RestrictedSandbox(Limits(disk_bytes=1_000_000), "unshare"))
+    async with SkillSource([tmp_path], refresh_seconds=0, scripts=runner) as source:
+        if runner.problem:
+            pytest.skip(runner.problem)
+        done = await call(source, "run_skill_script", skill_name="pdf", script_name="write.py")
+    assert done.is_error and "`skills.scripts.diskMb`" in done.as_text()
+    assert (done.structured["diskExceeded"], done.structured["timedOut"]) == (True, False)
+
+
+@pytest.mark.parametrize("path", ["/", "//", "/usr/..", "relative", "~/data"])
+def test_paths_that_scripts_cannot_be_given_are_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="not an absolute path of a file or folder below the root"):
+        ScriptSettings(read_paths=[path])
 
 
 @linux

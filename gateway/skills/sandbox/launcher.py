@@ -1,221 +1,268 @@
-"""Shuts itself in, then becomes the script. Started as a program: `python -I -S launcher.py SPEC STATUS_FD`.
+"""Shuts a script in, starts it, and watches over it. Started as a program by `run`, with a socket as standard input.
 
-`SPEC` is JSON (`gateway.skills.sandbox.run` writes it). What goes wrong before the script starts is written to the
-status descriptor, which closes at the moment the script starts. Standard library only, and no import of this package.
+On the socket it reads a `Spec`: its length, then its fields as `marshal` writes them, which takes no import. It writes reports, each a line
+of kind, tab and text: `problem` (the sandbox cannot be set up), `gap` (a weaker way is taken), `stopped` (the run was ended, and why).
 
-In order: namespaces (user, mount, network, IPC, host name, processes), limits, no new privileges, Landlock, seccomp.
-The floor: files by Landlock (ABI 3, so that nothing is truncated either) or an isolating wrapper; no network by a
-namespace or seccomp; no signals by a process namespace or Landlock (ABI 6).
+This process stays outside: it makes the script's connections, counts what the script writes, and ends everything when the gateway is
+gone. Its child enters the namespaces. The first process in them is not the script but waits for it, because the kernel ends a process
+namespace with its first process, and that one must not be able to outlive this one. Without namespaces the child becomes the script.
+
+The floor: files by a root of its own, a wrapper (bubblewrap) or Landlock (ABI 3); no network by a namespace or seccomp; no signals by
+a process namespace or Landlock (ABI 6).
 """
 
-import ctypes
-import errno
-import json
+from __future__ import annotations
+
+import _socket
+import _thread
+import marshal
 import os
-import platform
 import resource
-import signal
+import select
 import struct
 import sys
-from typing import Any
 
-LIBC = ctypes.CDLL(None, use_errno=True)
+from . import NOBODY, filters, landlock, root, usage
+from .kernel import (
+    MACHINE,
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_DUMPABLE,
+    PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
+    PR_SET_SECUREBITS,
+    Unfit,
+    call,
+    is_known_machine,
+    system_call,
+)
 
-NEW_ALL = 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
-"""`CLONE_NEWNS | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET` (linux/sched.h)."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
-NOBODY = 65534
-"""Our user inside: not root, so that starting the script drops every capability of the namespace."""
+    from .spec import Spec
 
-MS_BIND, MS_REC, MS_PRIVATE, MS_NOSUID_NODEV_NOEXEC = 0x1000, 0x4000, 0x40000, 0x2 | 0x4 | 0x8
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 1, 4, 38, 22
+SIGKILL = 9
 
-# Landlock (linux/landlock.h)
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL_DEV = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
-ALL_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
-OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
-TCP, SCOPES = 0b11, 0b11
+PROBLEM_CODE = 125
+"""Exit code if the script was not started."""
 
-# Seccomp (linux/filter.h, linux/audit.h)
-LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_SET, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x80000000
-NAMESPACE_FLAGS = 0x7E020000
-CALLS: dict[str, dict[str, Any]] = {
-    "x86_64": {
-        "arch": 0xC000003E,
-        "socket": 41,
-        "clone": 56,
-        "group": (109, 112),
-        "refused": (
-            *(101, 155, 161, 163, 165, 166, 167, 169, 175, 176, 179, 246, 248, 249, 250, 272, 298, 304, 308, 310, 311, 312, 313),
-            *(320, 321, 323),
-        ),
-    },
-    "aarch64": {
-        "arch": 0xC00000B7,
-        "socket": 198,
-        "clone": 220,
-        "group": (154, 157),
-        "refused": (
-            *(117, 41, 51, 89, 40, 39, 224, 142, 105, 106, 60, 104, 217, 218, 219, 97, 241, 265, 268, 270, 271, 272, 273),
-            *(294, 280, 282),
-        ),
-    },
-}
-"""System calls that a script has no use for: tracing, mounting, modules, keys, namespaces, other processes' memory."""
+NO_ROOT_PRIVILEGES = 0b11
+"""`SECBIT_NOROOT`, and that it stays: starting a program gives root no capabilities."""
 
-REFUSED_EVERYWHERE = (425, 428, 429, 430, 431, 432, 433, 438, 442)
-"""`io_uring_setup`, the new mount calls, `pidfd_getfd`: one number on every architecture."""
+_CHANNEL = 3
+"""Descriptor of the socket to the gateway."""
 
-CLONE3 = 435
+BOUNDED, UNBOUNDED = b"b", b"u"
+"""What the script's process tells this one before it starts: whether the kernel limits what the run writes."""
 
 
-class Unfit(Exception):
-    """The sandbox cannot be set up as asked."""
+class _Given:
+    """A `Spec` as it was read."""
+
+    def __init__(self, fields: dict[str, object]) -> None:
+        self.__dict__.update(fields)
 
 
-def call(name: str, *arguments: Any) -> None:
-    """A libc function that returns -1 for failure."""
-    if getattr(LIBC, name)(*arguments) != 0:
-        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+class Channel:
+    """The socket to the gateway."""
+
+    def __init__(self) -> None:
+        """Take the socket over from standard input, and close everything that was inherited but standard output and error."""
+        os.dup2(0, _CHANNEL, inheritable=False)
+        system_call("close_range", _CHANNEL + 1, 0xFFFFFFFF, 0)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+
+    def spec(self) -> Spec:
+        """What to do."""
+        size = int.from_bytes(self._read(4), "big")
+        return _Given(marshal.loads(self._read(size)))  # type: ignore[return-value]  # it has these fields
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            piece = os.read(_CHANNEL, size - len(data))
+            if not piece:
+                raise EOFError
+            data += piece
+        return data
+
+    def report(self, kind: str, text: str) -> None:
+        """Tell the gateway, if it is still there."""
+        try:
+            os.write(_CHANNEL, f"{kind}\t{' '.join(text.split())}\n".encode())
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Let go of it in this process."""
+        os.close(_CHANNEL)
+
+
+def main() -> NoReturn:
+    """Set up, start the script, and end as it ends."""
+    if not is_known_machine():
+        sys.exit(f"the system calls of {MACHINE} processors are not known")
+    channel = Channel()
+    try:
+        spec = channel.spec()
+        if spec.nobody:
+            drop_root()
+        call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ours, theirs = _socket.socketpair()
+        launcher = os.getpid()
+        child = os.fork()
+        if child == 0:
+            ours.close()
+            _become_script(spec, channel, theirs, launcher)
+    except (Unfit, OSError, EOFError) as error:
+        channel.report("problem", str(error))
+        os._exit(PROBLEM_CODE)
+    theirs.close()
+    os._exit(_watch(spec, child, channel, ours))
 
 
 def drop_root() -> None:
-    """Become nobody for good: the kernel exempts root from the limit on processes, and from file modes."""
+    """Become nobody for good: the kernel exempts root from the limit on processes, and from modes of files."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
     call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # else the maps of a user namespace could not be written
 
 
-def enter_namespaces() -> bool:
-    """Whether this process is now in namespaces of its own; the next child is the first process of its own tree."""
-    uid, gid = os.getuid(), os.getgid()
+# -- the script's side ---------------------------------------------------------------------------------------------
+
+
+def _become_script(spec: Spec, channel: Channel, launcher: _socket.socket, parent: int) -> NoReturn:
+    """Shut this process, or a child in namespaces, in and start the script in its place."""
     try:
-        call("unshare", NEW_ALL)
-        for file, text in (("setgroups", "deny"), ("uid_map", f"{NOBODY} {uid} 1"), ("gid_map", f"{NOBODY} {gid} 1")):
-            with open(f"/proc/self/{file}", "w") as handle:
-                handle.write(text)
-    except OSError as error:
-        if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.EINVAL, errno.ENOSYS):
-            return False
-        raise
-    return True
+        _end_with_parent()
+        if os.getppid() != parent:
+            os._exit(PROBLEM_CODE)  # it ended before this process was tied to it
+        gap = "" if spec.wrapped else root.enter_namespaces(has_network=spec.network)
+        if not gap and not spec.wrapped:
+            _go_on_inside(channel, launcher)
+        _shut_in(spec, channel, launcher, gap)
+        os.execve(spec.argv[0], list(spec.argv), spec.env)
+    except (Unfit, OSError) as error:
+        channel.report("problem", str(error))
+    os._exit(PROBLEM_CODE)
 
 
-def mount(spec: dict[str, Any]) -> bool:
-    """Show the copy where the skill is, and only our own processes in `/proc`; whether the latter worked."""
-    call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
-    shown = spec.get("shown")
-    if shown and LIBC.mount(os.fsencode(spec["cwd"]), os.fsencode(shown), None, MS_BIND | MS_REC, None) == 0:
-        spec["cwd"] = shown
-    return LIBC.mount(b"proc", b"/proc", b"proc", MS_NOSUID_NODEV_NOEXEC, None) == 0
+def _end_with_parent() -> None:
+    call("prctl", PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
 
 
-def limit(limits: dict[str, int]) -> None:
-    """Set resource limits by their names in `resource`, without the `RLIMIT_`."""
-    for name, value in {**limits, "CORE": 0}.items():
+def _go_on_inside(channel: Channel, launcher: _socket.socket) -> None:
+    """Return in the second process of the namespace; this process and the first one inside wait, and end as that one ends."""
+    for _ in range(2):
+        child = os.fork()
+        if child:
+            channel.close()
+            launcher.close()
+            _end_like(child)
+        _end_with_parent()
+
+
+def _end_like(child: int) -> NoReturn:
+    """Wait for a child, and for orphans that this process has adopted meanwhile; exit with the child's code."""
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == child:
+            os._exit(_code_of(status))
+
+
+def _shut_in(spec: Spec, channel: Channel, launcher: _socket.socket, gap: str) -> None:
+    """Take from this process whatever the script is not to have. `gap` is why it is not in namespaces, if it could not be."""
+    abi = landlock.version()
+    is_apart = not gap
+    has_root = has_processes = spec.wrapped
+    work, home = f"{spec.own}/work", f"{spec.own}/home"
+    if is_apart and not spec.wrapped:
+        try:
+            has_processes = root.enter_root(
+                spec.top, spec.given, spec.own, read=spec.read, max_bytes=spec.max_bytes, max_files=spec.max_files
+            )
+            has_root = True
+        except OSError as error:
+            gap = f"mounts are not allowed in a user namespace ({error.strerror})"
+    if gap and not spec.may_fall_back:
+        raise Unfit(gap)
+    if gap:
+        channel.report("gap", gap)
+    if gap or spec.wrapped:
+        root.fill(spec.given, spec.own)
+    if not has_root and abi < landlock.ENOUGH_FOR_FILES:
+        raise Unfit(f"{gap}, and Landlock is missing or too old (ABI {abi}, {landlock.ENOUGH_FOR_FILES} is needed)")
+    if not is_apart and abi < landlock.ENOUGH_FOR_SIGNALS:
+        raise Unfit(f"{gap}, and Landlock ABI {abi} does not keep a script from signalling other processes")
+    if spec.shown and has_root and not spec.wrapped and root.show_at(work, spec.shown):
+        work = spec.shown
+    os.chdir(work)
+    others = 0 if is_apart else usage.tasks_of_user()
+    _limit({**spec.limits, "NPROC": spec.limits["NPROC"] + others, "CORE": 0})
+    if os.geteuid() == 0:  # in a wrapper, or without namespaces
+        call("prctl", PR_SET_SECUREBITS, NO_ROOT_PRIVILEGES, 0, 0, 0)
+    call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if abi:
+        own_places = (root.SHARED_MEMORY, root.TEMPORARY) if has_root and not spec.wrapped else ()
+        read = [*spec.read, "/proc"] if has_processes else spec.read
+        landlock.restrict(abi, read, [work, home, *root.DEVICES, *own_places], has_network=spec.network)
+    listener = filters.install(is_apart=is_apart, has_network=spec.network)
+    state = BOUNDED if has_root and not spec.wrapped else UNBOUNDED
+    descriptors = [] if listener is None else [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", listener))]
+    launcher.sendmsg([state], descriptors)
+
+
+def _limit(limits: dict[str, int]) -> None:
+    for name, value in limits.items():
         kind = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))
 
 
-def landlock_abi() -> int:
-    """The kernel's Landlock version; 0 for none."""
-    return max(0, LIBC.syscall(CREATE_RULESET, None, 0, 1))
+# -- the launcher's side -------------------------------------------------------------------------------------------
 
 
-def landlock(abi: int, read: list[str], write: list[str], has_network: bool) -> None:
-    """Allow reading and executing below `read`, everything below `write`, and nothing else."""
-    handled = ALL_BY_ABI[min(abi, 5)]
-    attributes = struct.pack("QQQ", handled, 0 if has_network else TCP, SCOPES)
-    size = 8 if abi < 4 else 16 if abi < 6 else 24
-    ruleset = LIBC.syscall(CREATE_RULESET, attributes, size, 0)
-    if ruleset < 0:
-        raise Unfit(f"Landlock refuses the rules: {os.strerror(ctypes.get_errno())}")
-    for paths, access in ((read, EXECUTE | READ_FILE | READ_DIR), (write, handled)):
-        for path in paths:
-            try:
-                place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            allowed = (access if os.path.isdir(path) else access & OF_FILES) & handled
-            if LIBC.syscall(ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, place), 0) != 0:
-                raise Unfit(f"Landlock refuses a rule for {path}: {os.strerror(ctypes.get_errno())}")
-            os.close(place)
-    if LIBC.syscall(RESTRICT_SELF, ruleset, 0) != 0:
-        raise Unfit(f"Landlock refuses to start: {os.strerror(ctypes.get_errno())}")
-    os.close(ruleset)
+def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket) -> int:
+    """Wait for the script, and return its exit code; ends everything if the gateway is gone or too much is written."""
+    size, entries = root.measure(spec.given)
+    max_bytes, max_files = spec.max_bytes + size, spec.max_files + entries
+    ended = os.pidfd_open(child)
+    events = select.poll()
+    for source in (ended, _CHANNEL, script.fileno()):
+        events.register(source, select.POLLIN)
+    patience: float | None = None
+    while True:
+        ready = {descriptor for descriptor, _ in events.poll(patience)}
+        if ended in ready:
+            return _code_of(os.waitpid(child, 0)[1])
+        if _CHANNEL in ready:
+            os.killpg(0, SIGKILL)
+        if script.fileno() in ready:
+            events.unregister(script.fileno())
+            state, descriptors, _, _ = script.recvmsg(1, _socket.CMSG_SPACE(struct.calcsize("i")))
+            patience = usage.SECONDS_BETWEEN * 1000 if state == UNBOUNDED else None
+            for _, _, packed in descriptors:
+                _start_connecting(*struct.unpack("i", packed))
+        elif patience is not None and usage.is_exceeded(spec.own, os.getpid(), max_bytes=max_bytes, max_files=max_files):
+            channel.report("stopped", "disk")
+            os.killpg(0, SIGKILL)
 
 
-def seccomp(keep_group: bool, has_network: bool) -> bool:
-    """Refuse the calls that a script has no use for; whether this machine's are known."""
-    known = CALLS.get(platform.machine())
-    if known is None:
-        return False
-    refuse, missing = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
-    code = [(LOAD, 0, 0, 4), (JUMP_EQUAL, 1, 0, known["arch"]), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
-    if platform.machine() == "x86_64":
-        code += [(JUMP_AT_LEAST, 0, 1, 0x40000000), (RETURN, 0, 0, refuse)]
-    code += [(JUMP_EQUAL, 0, 1, CLONE3), (RETURN, 0, 0, missing)]
-    for number in (*known["refused"], *REFUSED_EVERYWHERE, *(known["group"] if keep_group else ())):
-        code += [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, refuse)]
-    if has_network:
-        families = [(JUMP_EQUAL, 3 - at, 0, family) for at, family in enumerate((2, 10, 16))]  # internet, and netlink for its names
-        code += [(JUMP_EQUAL, 0, 6, known["socket"]), (LOAD, 0, 0, 16), *families, (RETURN, 0, 0, refuse), (RETURN, 0, 0, ALLOW)]
-    else:
-        code += [(JUMP_EQUAL, 0, 1, known["socket"]), (RETURN, 0, 0, refuse)]
-    code += [(JUMP_EQUAL, 0, 3, known["clone"]), (LOAD, 0, 0, 16), (JUMP_SET, 0, 1, NAMESPACE_FLAGS), (RETURN, 0, 0, refuse)]
-    code += [(RETURN, 0, 0, ALLOW)]
-    packed = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
-    program = struct.pack("HxxxxxxP", len(code), ctypes.addressof(packed))
-    call("prctl", PR_SET_SECCOMP, 2, program, 0, 0)
-    return True
+def _start_connecting(listener: int) -> None:
+    from . import connects  # only with a network: its imports take as long as the rest of the launcher
+
+    _thread.start_new_thread(connects.serve, (listener,))
 
 
-def become(spec: dict[str, Any], in_namespaces: bool) -> None:
-    """Shut this process in and start the script in its place. Returns only by raising."""
-    call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    abi, wrapped = landlock_abi(), bool(spec["wrapped"])
-    apart = in_namespaces or wrapped
-    read = list(spec["read"])
-    if in_namespaces and mount(spec):
-        read.append("/proc")
-    if not (wrapped or abi >= 3):
-        raise Unfit(f"Landlock is missing or too old (ABI {abi}, 3 is needed)")
-    if not (apart or abi >= 6):
-        raise Unfit("neither a process namespace nor Landlock ABI 6 keeps the script from signalling other processes")
-    os.chdir(spec["cwd"])
-    limit(spec["limits"])
-    call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    if abi:
-        landlock(abi, read, [*spec["write"], spec["cwd"]], spec["network"])
-    if not seccomp(not apart, spec["network"]) and not (apart and not spec["network"]):
-        raise Unfit(f"the system calls of {platform.machine()} are not known, so the network cannot be closed")
-    os.execve(spec["argv"][0], spec["argv"], spec["env"])
-
-
-def main() -> int:
-    """Set up, start the script, and end as it ends."""
-    spec: dict[str, Any] = json.loads(sys.argv[1])
-    status = int(sys.argv[2])
-    os.set_inheritable(status, False)
-    try:
-        if spec["nobody"]:
-            drop_root()
-        in_namespaces = not spec["wrapped"] and not spec["network"] and enter_namespaces()
-        child = os.fork() if in_namespaces else 0
-        if child == 0:
-            become(spec, in_namespaces)
-    except (Unfit, OSError) as error:
-        os.write(status, str(error).encode())
-        os._exit(125)
-    os.close(status)
-    _, ended = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(ended) if not os.WIFSIGNALED(ended) else 128 + os.WTERMSIG(ended)
+def _code_of(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
 
 
 if __name__ == "__main__":
-    os._exit(main())
+    sys.exit("started by gateway.skills.sandbox.run")

@@ -5,18 +5,19 @@ Knows programs and folders, not skills (`scripts` does). Linux only: elsewhere `
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
 import shutil
 import signal
+import socket
 import stat
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
+from subprocess import PIPE
 from time import perf_counter
 
 import anyio
@@ -25,13 +26,14 @@ from anyio.abc import ByteReceiveStream, Process
 
 from gateway.errors import SkillError
 from gateway.processes import seal_descriptors
+from gateway.skills.sandbox import NOBODY
+from gateway.skills.sandbox.spec import Spec
 
-SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache", "/etc/localtime")
+SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
 """Read and executed by every program; the rest of `/etc` is nobody's business."""
 
 CERTIFICATE_PATHS = ("/etc/ssl/openssl.cnf", "/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/ca-certificates")
 NETWORK_PATHS = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/run/systemd/resolve")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 SAFE_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -40,8 +42,11 @@ CUT = "\n[… output cut here]\n"
 KILL_SECONDS = 5.0
 """Time a killed process has to be gone; the kernel needs none, a stuck disk might."""
 
-_NOBODY = 65534
-_LAUNCHER = str(Path(__file__).with_name("launcher.py"))
+SEND_SECONDS = 10.0
+"""Time the launcher has to take what it is to do."""
+
+_LAUNCHER = Path(__file__).parent
+_START = f"import sys; sys.path.append({str(_LAUNCHER.parent)!r}); from {_LAUNCHER.name}.launcher import main; main()"
 
 _PROBE = """
 import os, socket, sys
@@ -54,13 +59,22 @@ def refused(work):
 outside, pid = sys.argv[1], int(sys.argv[2])
 checks = {
     "reading outside": lambda: open(outside).close(),
-    "writing outside": lambda: open(outside + ".new", "w").close(),
     "shortening outside": lambda: os.truncate(outside, 0),
     "the network": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 9)),
     "signals": lambda: os.kill(pid, 0),
 }
+for change in (lambda: os.chmod(outside, 0o666), lambda: os.utime(outside, (0, 0)), lambda: open(outside + ".new", "w").close()):
+    refused(change)  # some seem to succeed, so `run` compares the files afterwards
 print("open: " + ", ".join(name for name, work in checks.items() if not refused(work)))
 open("inside", "w").close()
+"""
+
+_NETWORK_PROBE = """
+import errno, socket, sys
+datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+datagram.connect(("127.0.0.1", 9))
+stream = socket.socket()
+print("answer: " + errno.errorcode.get(stream.connect_ex(("127.0.0.1", int(sys.argv[1]))), "none"))
 """
 
 
@@ -73,6 +87,10 @@ class Limits:
     """Of each process."""
     file_bytes: int = 64 * 1024 * 1024
     """Of each file it writes."""
+    disk_bytes: int = 128 * 1024 * 1024
+    """Of everything that it writes, the copy of its folder not counted."""
+    disk_files: int = 10_000
+    """Files and folders that it makes."""
     processes: int = 64
     files: int = 64
     """Open at once."""
@@ -109,44 +127,85 @@ class Ran:
     is_cut: bool
     """Whether output was dropped."""
     milliseconds: int
+    is_over_disk: bool
+    """Whether it was ended because it wrote too much; if the kernel keeps the limit, writing fails and this stays false."""
+    gap: str
+    """Why the script could see names and attributes of files outside; empty if it could not."""
 
 
 class Sandbox:
     """Runs jobs, at most `concurrency` at once. Call `probe` first."""
 
     def __init__(self, limits: Limits | None = None, *, concurrency: int = 4, wrapper_path: str = SAFE_PATH) -> None:
-        """bubblewrap is looked for on `wrapper_path`, where own namespaces are not allowed."""
+        """`wrapper_path` is the search path for bubblewrap, which is used if the launcher's own namespaces are not allowed."""
         self._wrapper_path = wrapper_path
         self.limits = limits or Limits()
         self._limiter = anyio.CapacityLimiter(concurrency)
         self._wrapper = ""
+        self.gap = ""
+        """Why scripts can see names and attributes of files outside here; empty if they cannot."""
+        self._may_fall_back = True
 
     async def probe(self) -> str:
-        """Why nothing can be run here; `""` when it can. Tries a real program in a real sandbox."""
-        if not sys.platform.startswith("linux"):
-            return f"there is no sandbox on {sys.platform}"
-        reason = await self._probe_once()
-        wrapper = shutil.which("bwrap", path=self._wrapper_path)
-        if reason and wrapper:
-            self._wrapper = wrapper
-            reason = await self._probe_once()
+        """Return why nothing can be run here, or an empty text. Tries a real program in a real sandbox, the strongest kind first.
+
+        Later runs are as strong: if names outside can be hidden now, a run that cannot hide them is refused.
+        """
+        self._may_fall_back = True
+        reason = await self._choose()
+        self._may_fall_back = bool(self.gap)
         return reason
 
-    async def _probe_once(self) -> str:
-        with tempfile.NamedTemporaryFile() as outside:
-            python = python_path()
-            argv = (python, "-B", "-c", _PROBE, outside.name, str(os.getpid()))
-            try:
-                ran = await self.run(Job(argv, {}, read_paths=prefixes_of(python)))
-            except SkillError as error:
-                return str(error)
+    async def _choose(self) -> str:
+        if not sys.platform.startswith("linux"):
+            return f"there is no sandbox on {sys.platform}"
+        reason, self.gap = await self._probe_once()
+        wrapper = shutil.which("bwrap", path=self._wrapper_path)
+        if not (reason or self.gap) or not wrapper:
+            return reason
+        self._wrapper = wrapper
+        why_not_wrapped, _ = await self._probe_once()
+        if not why_not_wrapped:
+            self.gap = ""
+            return ""
+        if not reason:
+            self._wrapper = ""
+        return reason and why_not_wrapped
+
+    async def _probe_once(self) -> tuple[str, str]:
+        """Why nothing can be run this way, and what scripts can see that they should not."""
+        with tempfile.TemporaryDirectory(prefix="moongate-probe-") as folder:
+            outside = f"{folder}/outside"
+            before = _state_of(folder, outside)
+            ran = await self._try(_PROBE, outside, str(os.getpid()))
+            after = _state_of(folder, outside)
+        if isinstance(ran, str):
+            return ran, ""
         if ran.exit_code != 0 or not ran.stdout.startswith("open: "):
-            return f"a trial run failed: {(ran.stderr or ran.stdout).strip()[-300:]}"
-        leaks = ran.stdout.removeprefix("open: ").strip()
-        return f"a trial run was not kept from {leaks}" if leaks else ""
+            return f"a trial run failed: {(ran.stderr or ran.stdout).strip()[-300:]}", ""
+        leaks = ran.stdout.removeprefix("open: ").strip() or ("changing files outside" if before != after else "")
+        return f"a trial run was not kept from {leaks}" if leaks else "", ran.gap
+
+    async def probe_network(self) -> str:
+        """Return why no script with a network can be run here, or an empty text: its connections to this machine must be refused."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            ran = await self._try(_NETWORK_PROBE, str(listener.getsockname()[1]), network=True)
+        if isinstance(ran, str):
+            return ran
+        if ran.stdout.strip() != "answer: EACCES":
+            return f"a trial run was not kept from this machine: {(ran.stderr or ran.stdout).strip()[-300:]}"
+        return ""
+
+    async def _try(self, code: str, *arguments: str, network: bool = False) -> Ran | str:
+        python = python_path()
+        job = Job((python, "-B", "-c", code, *arguments), {}, read_paths=prefixes_of(python), network=network)
+        try:
+            return await self.run(job)
+        except SkillError as error:
+            return str(error)
 
     async def run(self, job: Job) -> Ran:
-        """Run a program to its end or to the time limit; whatever it started ends with it.
+        """Run a program to its end or to a limit; whatever it started ends with it.
 
         Raises:
             SkillError: The sandbox cannot be set up (code `sandbox`).
@@ -154,43 +213,49 @@ class Sandbox:
         async with self._limiter, AsyncExitStack() as stack:
             folder = await anyio.to_thread.run_sync(tempfile.mkdtemp, None, "moongate-skill-")
             stack.push_async_callback(_remove, folder)
-            as_nobody = os.geteuid() == 0 and is_open_to_all(job.argv[0])
+            as_nobody = os.geteuid() == 0 and is_open_to_all(job.argv[0]) and is_open_to_all(os.path.dirname(folder))
             await anyio.to_thread.run_sync(_stage, folder, job.files, as_nobody)
-            read_end, write_end = os.pipe()
-            stack.callback(os.close, read_end)
+            ours, theirs = socket.socketpair()
+            stack.callback(ours.close)
             try:
-                command = self._command(job, folder, write_end, as_nobody)
                 seal_descriptors()
                 process = await anyio.open_process(
-                    command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd=folder, env={}, start_new_session=True, pass_fds=(write_end,)
+                    self._command(job, folder), stdin=theirs.fileno(), stdout=PIPE, stderr=PIPE, env={}, start_new_session=True
                 )
             except OSError as error:
                 raise SkillError(f"The sandbox cannot be started: {error}.", code="sandbox") from None
             finally:
-                os.close(write_end)
+                theirs.close()
             stack.push_async_callback(_end, process)
-            ran = await self._follow(process)
-            trouble = await anyio.to_thread.run_sync(os.read, read_end, 4096)
-            if trouble:
-                raise SkillError(f"The sandbox cannot be set up: {trouble.decode(errors='replace')}.", code="sandbox")
-            return ran
+            spec = self._spec(job, folder, as_nobody=as_nobody)
+            await anyio.to_thread.run_sync(_send, ours, spec)
+            return await self._follow(process, ours)
 
-    def _command(self, job: Job, folder: str, status: int, as_nobody: bool) -> list[str]:
-        work, home = f"{folder}/work", f"{folder}/home"
-        spec = {
-            "argv": list(job.argv),
-            "env": {"PATH": SAFE_PATH, "LANG": "C.UTF-8", "HOME": home, "TMPDIR": home, **job.environment},
-            "cwd": work,
-            "shown": job.shown_at,
-            "read": [*SYSTEM_PATHS, *CERTIFICATE_PATHS, *(NETWORK_PATHS if job.network else ()), *job.read_paths],
-            "write": [home, *DEVICES],
-            "limits": self._rlimits(job),
-            "network": job.network,
-            "nobody": as_nobody,
-            "wrapped": bool(self._wrapper),
-        }
-        launcher = [python_path(), "-I", "-S", _LAUNCHER, json.dumps(spec), str(status)]
-        return [*wrapper_command(self._wrapper, job, folder, (work, home)), *launcher] if self._wrapper else launcher
+    def _command(self, job: Job, folder: str) -> list[str]:
+        launcher = [python_path(), "-I", "-S", "-c", _START]
+        if not self._wrapper:
+            return launcher
+        given = sum(len(data) + 4096 for data in job.files.values())
+        return [*wrapper_command(self._wrapper, job, folder, self.limits.disk_bytes + given), *launcher]
+
+    def _spec(self, job: Job, folder: str, *, as_nobody: bool) -> Spec:
+        own = f"{folder}/own"
+        return Spec(
+            argv=list(job.argv),
+            env={"PATH": SAFE_PATH, "LANG": "C.UTF-8", "HOME": f"{own}/home", "TMPDIR": f"{own}/home", **job.environment},
+            given=f"{folder}/given",
+            own=own,
+            top=f"{folder}/top",
+            shown=job.shown_at,
+            read=readable(job),
+            limits=self._rlimits(job),
+            max_bytes=self.limits.disk_bytes,
+            max_files=self.limits.disk_files,
+            network=job.network,
+            nobody=as_nobody,
+            may_fall_back=self._may_fall_back,
+            wrapped=bool(self._wrapper),
+        )
 
     def _rlimits(self, job: Job) -> dict[str, int]:
         limits = self.limits
@@ -203,7 +268,7 @@ class Sandbox:
         }
         return found if job.needs_address_space else {**found, "AS": limits.memory_bytes}
 
-    async def _follow(self, process: Process) -> Ran:
+    async def _follow(self, process: Process, launcher: socket.socket) -> Ran:
         started = perf_counter()
         assert process.stdout is not None and process.stderr is not None
         outputs = [_Kept(process.stdout, self.limits.output_bytes), _Kept(process.stderr, self.limits.output_bytes)]
@@ -221,8 +286,19 @@ class Sandbox:
             await process.wait()
         code = process.returncode if process.returncode is not None else -signal.SIGKILL
         took = round((perf_counter() - started) * 1000)
-        exit_code = 128 - code if code < 0 else code
-        return Ran(exit_code, outputs[0].text(), outputs[1].text(), timed_out, any(o.is_cut for o in outputs), took)
+        reports = _reports(launcher)
+        if "problem" in reports:
+            raise SkillError(f"The sandbox cannot be set up: {reports['problem']}.", code="sandbox")
+        return Ran(
+            exit_code=128 - code if code < 0 else code,
+            stdout=outputs[0].text(),
+            stderr=outputs[1].text(),
+            timed_out=timed_out,
+            is_cut=any(output.is_cut for output in outputs),
+            milliseconds=took,
+            is_over_disk=reports.get("stopped") == "disk",
+            gap=reports.get("gap", ""),
+        )
 
 
 class _Kept:
@@ -247,26 +323,37 @@ class _Kept:
         return self._data.decode("utf-8", errors="replace") + (CUT if self.is_cut else "")
 
 
-def wrapper_command(wrapper: str, job: Job, folder: str, writable: Sequence[str]) -> list[str]:
-    """bubblewrap's arguments before the launcher: own namespaces and a root with only what the program may read."""
+def _state_of(folder: str, file: str) -> tuple[object, ...]:
+    """What a script must not change; makes the file if it is not there."""
+    os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
+    status = os.stat(file)
+    return sorted(os.listdir(folder)), status.st_mode, status.st_mtime_ns
+
+
+def readable(job: Job) -> list[str]:
+    """What a program may read besides its copy."""
+    return [*SYSTEM_PATHS, *CERTIFICATE_PATHS, *(NETWORK_PATHS if job.network else ()), *job.read_paths]
+
+
+def wrapper_command(wrapper: str, job: Job, folder: str, max_bytes: int) -> list[str]:
+    """bubblewrap's arguments before the launcher: own namespaces and a root with only what the program may read.
+
+    Nothing in it can be written to but a file system of `max_bytes` for the copy.
+    """
     command = [wrapper, "--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev"]
     command += ["--share-net"] if job.network else []
-    reads = [*SYSTEM_PATHS, *CERTIFICATE_PATHS, *(NETWORK_PATHS if job.network else ()), *job.read_paths, *prefixes_of(python_path())]
-    for path in dict.fromkeys([*reads, _LAUNCHER]):
+    for path in dict.fromkeys([*readable(job), *prefixes_of(python_path()), str(_LAUNCHER), f"{folder}/given"]):
         command += ["--ro-bind-try", path, path]
-    command += ["--dir", folder]
-    for path in writable:
-        command += ["--bind", path, path]
-    return [*command, "--chdir", folder, "--"]
+    command += ["--size", str(max_bytes), "--tmpfs", f"{folder}/own", "--remount-ro", "/dev", "--remount-ro", "/"]
+    return [*command, "--chdir", f"{folder}/own", "--"]
 
 
 def _stage(folder: str, files: Mapping[str, bytes], as_nobody: bool) -> None:
-    """Write the copy: files that cannot be written to, in folders that can."""
-    made = [folder, f"{folder}/work", f"{folder}/home"]
-    for path in made[1:]:
-        os.mkdir(path, 0o700)
+    """Write the files to copy: none can be written to."""
+    for name in ("given", "top"):
+        os.mkdir(f"{folder}/{name}", 0o700)
     for path, data in files.items():
-        target = os.path.join(folder, "work", *path.split("/"))
+        target = os.path.join(folder, "given", *path.split("/"))
         parent = os.path.dirname(target)
         if not os.path.isdir(parent):
             os.makedirs(parent, 0o700)
@@ -276,7 +363,26 @@ def _stage(folder: str, files: Mapping[str, bytes], as_nobody: bool) -> None:
     if as_nobody:
         for top, folders, names in os.walk(folder):
             for name in (".", *folders, *names):
-                os.chown(os.path.join(top, name), _NOBODY, _NOBODY)
+                os.chown(os.path.join(top, name), NOBODY, NOBODY)
+
+
+def _send(launcher: socket.socket, spec: Spec) -> None:
+    """Tell the launcher what to do; one that ended already says why by other means."""
+    data = marshal.dumps(asdict(spec))
+    launcher.settimeout(SEND_SECONDS)
+    with suppress(OSError):
+        launcher.sendall(len(data).to_bytes(4, "big") + data)
+
+
+def _reports(launcher: socket.socket) -> dict[str, str]:
+    """Return the reports of a launcher that has ended."""
+    launcher.setblocking(False)
+    data = b""
+    with suppress(OSError):
+        while piece := launcher.recv(65_536):
+            data += piece
+    lines = (line.partition("\t") for line in data.decode(errors="replace").splitlines())
+    return {kind: text for kind, _, text in lines}
 
 
 async def _end(process: Process) -> None:

@@ -1,0 +1,64 @@
+"""Landlock rules of a script: which files it may open, and no connections, signals or abstract sockets (linux/landlock.h).
+
+Landlock guards the content of files and what folders hold. It does not hide names and attributes: `root` does.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from .kernel import LIBC, Unfit, number_of, system_call
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL_DEV = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
+ALL_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+"""Every right on files that a version knows."""
+
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+TCP, SCOPES = 0b11, 0b11
+"""Bind and connect; abstract sockets and signals."""
+
+ENOUGH_FOR_FILES = 3
+"""First version that also guards against shortening a file by name."""
+
+ENOUGH_FOR_SIGNALS = 6
+
+
+def version() -> int:
+    """The kernel's Landlock version; 0 without Landlock."""
+    number = number_of("landlock_create_ruleset")
+    return max(0, LIBC.syscall(number, None, 0, 1))
+
+
+def restrict(abi: int, read: Sequence[str], write: Sequence[str], *, has_network: bool) -> None:
+    """Allow reading and executing below `read` and everything below `write` to this process from here on; paths may be missing.
+
+    Raises:
+        Unfit: The kernel refuses a rule.
+    """
+    handled = ALL_BY_ABI[min(abi, 5)]
+    attributes = struct.pack("QQQ", handled, 0 if has_network else TCP, SCOPES)
+    size = 8 if abi < 4 else 16 if abi < 6 else 24
+    try:
+        rules = system_call("landlock_create_ruleset", attributes, size, 0)
+        for paths, access in ((read, EXECUTE | READ_FILE | READ_DIR), (write, handled)):
+            for path in paths:
+                _allow(rules, path, access & handled)
+        system_call("landlock_restrict_self", rules, 0)
+        os.close(rules)
+    except OSError as error:
+        raise Unfit(f"Landlock refuses the rules: {error.strerror}") from None
+
+
+def _allow(rules: int, path: str, access: int) -> None:
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    allowed = access if os.path.isdir(path) else access & OF_FILES
+    system_call("landlock_add_rule", rules, 1, struct.pack("=Qi", allowed, place), 0)
+    os.close(place)

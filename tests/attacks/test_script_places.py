@@ -1,0 +1,163 @@
+"""Scripts of skills under gateways that run in poor places: as `nobody`, in a container that refuses system calls, and killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import site
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway.skills.sandbox import NOBODY
+from gateway.skills.sandbox.kernel import number_of
+from gateway.skills.sandbox.run import is_open_to_all
+from tests.cli.processes import environment
+from tests.fakes.running import ROOT, child, free_port, wait_until_ready, write_config
+from tests.interaction.wire import over_http
+from tests.skills.on_disk import write_skill
+from tests.skills.shut_in import restricted
+from tests.skills.test_sandbox import gone, running_with
+from tests.skills.test_scripts import granted
+
+pytestmark = [
+    pytest.mark.attack(10),
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox is for Linux"),
+]
+
+
+def config_of(folder: Path, script: str, **grant: Any) -> dict[str, Any]:
+    """A gateway with one script that may run."""
+    write_skill(folder / "skills" / "one", files={"run.py": script})
+    (found,) = granted(folder / "skills", "one", "run.py")
+    allow = [found.model_copy(update=grant).model_dump(by_alias=True)]
+    return {
+        "expose": {"skills": [str(folder / "skills")]},
+        "skills": {"scripts": {"enabled": True, "allow": allow, "approval": "never"}},
+    }
+
+
+async def run_script(url: str) -> dict[str, Any]:
+    """The outcome of that script."""
+    async with over_http(url, "modern", tasks=False) as wire:
+        done = await wire.send("tools/call", name="run_skill_script", arguments={"skill_name": "one", "script_name": "run.py"})
+        return done["result"]["structuredContent"]
+
+
+def python_of_everybody() -> str | None:
+    """A Python of this version that any user may start, since a home folder is closed to others."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    candidates = (os.path.realpath(sys.executable), f"/usr/bin/{version}", f"/usr/local/bin/{version}")
+    return next((path for path in candidates if os.access(path, os.X_OK) and is_open_to_all(path)), None)
+
+
+@contextmanager
+def gateway_of_nobody(folder: Path, config: dict[str, Any]) -> Generator[str]:
+    """A gateway whose user is `nobody`, with a home folder that does not exist."""
+    python = python_of_everybody()
+    if os.geteuid() != 0 or python is None or not is_open_to_all(str(ROOT)):
+        pytest.skip("needs root, and a Python and a checkout that any user may read")
+    port = free_port()
+    state = folder / "state"
+    state.mkdir()
+    os.chown(state, NOBODY, NOBODY)
+    path = write_config(folder, {**config, "storage": {"dir": str(state)}})
+    for place in (folder, *folder.rglob("*")):
+        place.chmod(0o755)
+    for place in list(folder.parents)[:3]:
+        place.chmod(place.stat().st_mode | 0o055)
+    modules = os.pathsep.join([str(ROOT), *site.getsitepackages()])
+    env = {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin", "PYTHONPATH": modules, "PYTHONDONTWRITEBYTECODE": "1"}
+    argv = [python, "-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path)]
+    log = folder / "gateway.log"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(argv, env=env, cwd="/", stderr=stderr, user=NOBODY, group=NOBODY, extra_groups=[])
+    with process:
+        wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
+        yield f"http://127.0.0.1:{port}/mcp"
+        process.terminate()
+
+
+@pytest.mark.parametrize("network", [False, True], ids=["alone", "network"])
+async def test_scripts_run_under_a_gateway_of_nobody(tmp_path: Path, network: bool) -> None:
+    script = "import os, subprocess\nprint(os.getuid(), subprocess.run(['/bin/echo', 'child'], capture_output=True, text=True).stdout)"
+    with gateway_of_nobody(tmp_path, config_of(tmp_path, script, network=network)) as url:
+        ran = await run_script(url)
+    assert (ran["stdout"].split(), ran["stderr"]) == ([str(NOBODY), "child"], "")
+
+
+UNREADABLE = """
+import os, sys
+sys.path.append(sys.argv[1])
+from sandbox import usage
+os.mkdir(sys.argv[2] + "/hidden", 0o300)
+print(usage.is_exceeded(sys.argv[2], os.getpid(), max_bytes=10**9, max_files=10**9))
+"""
+
+
+def test_folder_that_the_launcher_cannot_read_counts_as_too_much(tmp_path: Path) -> None:
+    python = python_of_everybody()
+    if os.geteuid() != 0 or python is None or not is_open_to_all(str(ROOT)):
+        pytest.skip("needs root, and a Python and a checkout that any user may read")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, NOBODY, NOBODY)
+        argv = [python, "-c", UNREADABLE, str(ROOT / "gateway" / "skills"), folder]
+        done = subprocess.run(argv, env={}, cwd="/", capture_output=True, check=False, user=NOBODY, group=NOBODY, extra_groups=[])
+    assert (done.stdout, done.stderr) == (b"True\n", b"")
+
+
+REFUSALS = {
+    "namespaces": (["unshare"], "scripts of skills", "warn", "names, sizes and modes", "Allow user namespaces"),
+    "mounts": (["mount"], "scripts of skills", "warn", "mounts are not allowed in a user namespace", "Allow user namespaces"),
+    "descriptors": (["pidfd_getfd"], "scripts with a network", "fail", "not kept from this machine", "--cap-add SYS_PTRACE"),
+    "everything": (["unshare", "landlock_create_ruleset"], "scripts of skills", "fail", "Landlock is missing", "install bubblewrap"),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSALS)
+def test_doctor_names_what_a_container_keeps_from_scripts(refused: str, tmp_path: Path) -> None:
+    names, subject, status, text, fix = REFUSALS[refused]
+    path = write_config(tmp_path, config_of(tmp_path, "print('ran')", network=True))
+    numbers = [number for name in names if (number := number_of(name)) is not None]
+    argv = restricted(numbers, [sys.executable, "-m", "gateway", "doctor", "--json", "--config", str(path)])
+    env = {**environment(tmp_path), "PATH": str(tmp_path)}  # without bubblewrap
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    checks = [check for check in json.loads(done.stdout)["checks"] if check["subject"] == subject and check["status"] != "ok"]
+    assert [(check["status"], text in check["text"], fix in check["fix"]) for check in checks] == [(status, True, True)], done.stdout
+
+
+async def test_killed_gateway_leaves_no_script(tmp_path: Path) -> None:
+    mark = f"left-{tmp_path.name}-{os.getpid()}"
+    sleep = "import time; time.sleep(90)"
+    script = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {sleep!r}, {mark!r}])\n{sleep}"
+    config = config_of(tmp_path, script)
+    config["skills"]["scripts"]["timeoutSeconds"] = 90
+    port = free_port()
+    path, log = write_config(tmp_path, config), tmp_path / "gateway.log"
+    with child("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path), log=log) as process:
+        wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(attempt, f"http://127.0.0.1:{port}/mcp")
+            with anyio.fail_after(30):
+                while not running_with(mark):
+                    await anyio.sleep(0.02)
+            os.kill(process.pid, signal.SIGKILL)
+            await gone(mark)
+            tasks.cancel_scope.cancel()
+
+
+async def attempt(url: str) -> None:
+    """Run the script although its gateway may end meanwhile."""
+    try:
+        await run_script(url)
+    except Exception:  # how a client notices is not the question here
+        return

@@ -1,0 +1,383 @@
+"""What a hostile script of a skill tries on the machine it runs on, in every kind of sandbox: looked at from outside, not by its errors."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from gateway.errors import SkillError
+from gateway.skills.sandbox import NOBODY
+from gateway.skills.sandbox.kernel import MACHINES, NUMBERS
+from gateway.skills.sandbox.run import SAFE_PATH, Limits
+from tests.skills.shut_in import HIDES_NAMES, KINDS, SMALL, Kind, RestrictedSandbox, run, sandbox_of
+from tests.skills.test_sandbox import gone
+
+pytestmark = [
+    pytest.mark.attack(10),
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox is for Linux"),
+]
+
+FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, NO_DUMP = 0x80086601, 0x40086602, 0x40
+
+CHANGES = """
+import ctypes, fcntl, json, os, struct, sys
+numbers, paths = json.loads(sys.argv[1]), sys.argv[2:]
+libc = ctypes.CDLL(None, use_errno=True)
+AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
+times = struct.pack("4q", 1, 0, 1, 0)
+old_times = struct.pack("2q", 1, 1)
+attribute = struct.pack("=QII", ctypes.addressof(ctypes.create_string_buffer(b"x")), 1, 0)
+flags = struct.pack("=QIIII", 0x40, 0, 0, 0, 0)
+worked = []
+def call(name, *arguments):
+    if name in numbers:
+        wide = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+        if libc.syscall(ctypes.c_long(numbers[name]), *wide) >= 0:
+            worked.append(name)
+for path in paths:
+    fd, name = os.open(path, os.O_RDONLY), path.encode()
+    call("chmod", name, 0o666), call("fchmod", fd, 0o666), call("fchmodat", AT_FDCWD, name, 0o666)
+    call("fchmodat2", fd, b"", 0o666, AT_EMPTY_PATH)
+    call("chown", name, -1, os.getgid()), call("lchown", name, -1, os.getgid()), call("fchown", fd, -1, os.getgid())
+    call("fchownat", AT_FDCWD, name, -1, os.getgid(), 0)
+    call("utime", name, old_times), call("utimes", name, times), call("futimesat", AT_FDCWD, name, times)
+    call("utimensat", AT_FDCWD, name, times, 0), call("utimensat", fd, None, times, 0), call("utimensat", AT_FDCWD, name, None, 0)
+    for kind in ("setxattr", "lsetxattr"):
+        call(kind, name, b"user.evil", b"x", 1, 0)
+    call("fsetxattr", fd, b"user.evil", b"x", 1, 0)
+    call("setxattrat", AT_FDCWD, name, 0, b"user.evil", attribute, 16)
+    call("removexattr", name, b"user.kept"), call("lremovexattr", name, b"user.kept"), call("fremovexattr", fd, b"user.kept")
+    call("removexattrat", AT_FDCWD, name, 0, b"user.kept")
+    call("file_setattr", AT_FDCWD, name, flags, 24, 0)
+    for request in (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40806685):
+        try:
+            fcntl.ioctl(fd, request, bytearray(128))
+            worked.append(hex(request))
+        except OSError:
+            pass
+print(json.dumps(sorted(set(worked))))
+"""
+
+PRETENDED = {
+    *("chmod", "fchmod", "fchmodat", "fchmodat2", "utime", "utimes", "futimesat", "utimensat"),
+    *("chown", "fchown", "fchownat", "lchown"),
+}
+
+
+def numbers() -> str:
+    """System calls of this processor, as a script gets them."""
+    at = MACHINES.index(platform.machine())
+    return json.dumps({name: pair[at] for name, pair in NUMBERS.items() if pair[at] is not None})
+
+
+def facts(path: Path) -> tuple[Any, ...]:
+    """Everything about a file that a call could change; the change time also tells of a change that was taken back."""
+    found = path.stat()
+    flags = bytearray(8)
+    with path.open("rb") as file, suppress(OSError):
+        fcntl.ioctl(file, FS_IOC_GETFLAGS, flags)
+    return found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns, found.st_ctime_ns, os.listxattr(path), bytes(flags)
+
+
+def own_files(folder: Path) -> list[Path]:
+    """Files of the users that a script may be, in a folder that it may read."""
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    made: list[Path] = []
+    for owner in (os.getuid(), NOBODY) if os.geteuid() == 0 else (os.getuid(),):
+        path = folder / f"of-{owner}"
+        path.write_text("content")
+        os.chmod(path, 0o644)
+        with suppress(OSError):
+            os.setxattr(path, "user.kept", b"value")
+        os.chown(path, owner, -1)
+        made.append(path)
+    return made
+
+
+@pytest.mark.parametrize("network", [False, True], ids=["alone", "network"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_script_changes_no_metadata_outside(kind: Kind, network: bool, tmp_path: Path) -> None:
+    sandbox = await sandbox_of(kind)
+    files = own_files(tmp_path / "readable")
+    before = [facts(path) for path in files]
+    ran = await run(sandbox, CHANGES, numbers(), *map(str, files), read=(str(tmp_path / "readable"),), network=network)
+    assert (ran.exit_code, ran.stderr) == (0, "")
+    assert [facts(path) for path in files] == before
+    assert set(json.loads(ran.stdout)) <= PRETENDED
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_script_changes_no_metadata_of_its_copy(kind: Kind) -> None:
+    sandbox = await sandbox_of(kind)
+    code = f"""
+import os, stat
+def facts():
+    found = os.stat("given.txt")
+    return found.st_mode, found.st_uid, found.st_mtime_ns, found.st_ctime_ns, os.listxattr("given.txt")
+before = facts()
+sys_argv = __import__("sys").argv
+{CHANGES}
+print(before == facts())
+"""
+    ran = await run(sandbox, code, numbers(), "given.txt", files={"given.txt": b"as granted"})
+    assert (ran.stdout.splitlines()[-1:], ran.stderr) == (["True"], "")
+    assert set(json.loads(ran.stdout.splitlines()[0])) <= PRETENDED
+
+
+LOOKS = """
+import json, os, sys
+seen = []
+for path in sys.argv[1:]:
+    for look in (os.stat, os.lstat, os.statvfs, os.listxattr, lambda path: os.access(path, os.F_OK) or os.stat(path), os.open):
+        try:
+            look(path, os.O_PATH) if look is os.open else look(path)
+            seen.append(path)
+        except OSError:
+            pass
+print(json.dumps(sorted(set(seen))))
+"""
+
+
+@pytest.mark.parametrize("network", [False, True], ids=["alone", "network"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_names_outside_are_hidden_or_the_gap_is_named(kind: Kind, network: bool, tmp_path: Path) -> None:
+    sandbox = await sandbox_of(kind)
+    (tmp_path / "secret").write_text("secret")
+    places = [str(tmp_path / "secret"), str(tmp_path), "/etc/passwd", "/etc/shadow", "/sys", "/var", str(Path(__file__).parent)]
+    places += ["/../etc/passwd", f"/..{tmp_path}", "/proc/1/root/etc/passwd", "/proc/1/cwd/etc/passwd"]
+    ran = await run(sandbox, LOOKS, *places, network=network)
+    seen = json.loads(ran.stdout)
+    if kind in HIDES_NAMES:
+        assert (seen, ran.gap) == ([], "")
+    else:
+        assert "/etc/passwd" in seen and ran.gap == sandbox.gap != ""
+
+
+FILES = "for n in range(10**6): open({place}, 'wb').write(b'x' * 900_000)"
+KEEPING = "kept = []\nfor n in range(50):\n kept.append({opened}); os.write(kept[-1], b'x' * 900_000)"
+WRITERS = {
+    "many files": FILES.format(place="f'x{n}'"),
+    "files without a name": KEEPING.format(opened="unlinked()"),
+    "files that never had a name": KEEPING.format(opened="os.open('.', os.O_RDWR | os.O_TMPFILE)"),
+    "temporary files": FILES.format(place="f'/tmp/x{n}'"),
+    "home": FILES.format(place="os.environ['HOME'] + f'/x{n}'"),
+    "shared memory": FILES.format(place="f'/dev/shm/x{n}'"),
+    "memory files": KEEPING.format(opened="os.memfd_create('x')"),
+    "a folder that nobody may list": "os.mkdir('h', 0o300); os.chdir('h')\n" + FILES.format(place="f'x{n}'"),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_run_cannot_write_more_than_its_limit(kind: Kind, writer: str) -> None:
+    limits = Limits(seconds=20, file_bytes=1_000_000, disk_bytes=10_000_000)
+    sandbox = await sandbox_of(kind, limits)
+    code = f"""
+import os, time
+def unlinked():
+    file = os.open("x", os.O_RDWR | os.O_CREAT)
+    os.unlink("x")
+    return file
+def work():
+    {WRITERS[writer].replace(chr(10), chr(10) + "    ")}
+try:
+    work()
+except OSError as error:
+    print(error.strerror)
+time.sleep(3)
+print("went on")
+"""
+    ran = await run(sandbox, code)
+    said = ran.stdout.splitlines()[:1]
+    refused = said[:1] in (["No space left on device"], ["Operation not permitted"], ["Permission denied"], ["Read-only file system"])
+    assert ran.is_over_disk or refused, (ran, said)
+    if writer == "memory files":
+        assert said == ["Operation not permitted"]
+    elif kind == "own root":
+        assert (said, ran.is_over_disk) == (["No space left on device"], False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_run_cannot_make_more_files_than_its_limit(kind: Kind) -> None:
+    sandbox = await sandbox_of(kind, Limits(seconds=20, disk_files=200))
+    code = "import os, time\nfor n in range(100_000): os.mkdir(f'd{n}')\ntime.sleep(3)\nprint('went on')"
+    ran = await run(sandbox, code)
+    assert "went on" not in ran.stdout
+    assert ran.is_over_disk or "No space left on device" in ran.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_copy_of_the_skill_does_not_count_as_written(kind: Kind) -> None:
+    sandbox = await sandbox_of(kind, Limits(disk_bytes=2_000_000))
+    ran = await run(sandbox, "open('new', 'wb').write(b'x' * 1_000_000); print('written')", files={"big": b"x" * 5_000_000})
+    assert (ran.stdout, ran.is_over_disk, ran.gap) == ("written\n", False, sandbox.gap)
+
+
+async def test_run_that_cannot_be_hidden_away_like_the_trial_run_is_refused() -> None:
+    sandbox = RestrictedSandbox(SMALL)
+    assert (await sandbox.probe(), sandbox.gap) == ("", "")
+    sandbox.refuse("mount")
+    with pytest.raises(SkillError, match="mounts are not allowed"):
+        await run(sandbox, "print('ran')")
+
+
+OTHER_PROCESSES = """
+import json, os, resource, sys
+pid, at = int(sys.argv[1]), sys.argv[2]
+import ctypes, socket
+libc = ctypes.CDLL(None)
+worked = []
+def attempt(name, work):
+    try:
+        if work() != -1:
+            worked.append(name)
+    except OSError:
+        pass
+attempt("limit", lambda: resource.prlimit(pid, resource.RLIMIT_CORE, (1, 1)))
+attempt("priority", lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
+attempt("affinity", lambda: os.sched_setaffinity(pid, {0}))
+attempt("scheduler", lambda: os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0)))
+attempt("signal", lambda: os.kill(pid, 0))
+attempt("segment", lambda: libc.shmget(0, 1, 0o1600))
+attempt("datagram", lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b"evil", at))
+attempt("watch", lambda: libc.inotify_add_watch(libc.inotify_init(), os.path.dirname(at).encode(), 0x100))
+print(json.dumps(worked))
+"""
+
+
+@pytest.mark.parametrize("network", [False, True], ids=["alone", "network"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_script_reaches_no_other_process(kind: Kind, network: bool, tmp_path: Path) -> None:
+    sandbox = await sandbox_of(kind)
+    before = resource.prlimit(os.getpid(), resource.RLIMIT_CORE), os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "log"))
+        (tmp_path / "log").chmod(0o777)
+        listener.setblocking(False)
+        ran = await run(sandbox, OTHER_PROCESSES, str(os.getpid()), str(tmp_path / "log"), network=network)
+        assert (ran.stdout, ran.stderr) == ("[]\n", "")
+        with pytest.raises(BlockingIOError):
+            listener.recv(10)
+    assert (resource.prlimit(os.getpid(), resource.RLIMIT_CORE), os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0)) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_script_has_no_capabilities(kind: Kind) -> None:
+    sandbox = await sandbox_of(kind)
+    code = """
+import ctypes
+data = (ctypes.c_uint32 * 6)()
+assert ctypes.CDLL(None).capget((ctypes.c_uint32 * 2)(0x20080522, 0), data) == 0
+print(list(data)[:2], list(data)[3:5])
+"""
+    ran = await run(sandbox, code)
+    assert ran.stdout == "[0, 0] [0, 0]\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_script_cannot_outlive_its_run(kind: Kind, tmp_path: Path) -> None:
+    sandbox = await sandbox_of(kind, Limits(seconds=2))
+    mark = f"outlives-{tmp_path.name}-{os.getpid()}"
+    code = f"""
+import ctypes, os, signal, time
+mark = {mark!r}
+ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+for number in set(signal.Signals) - {{signal.SIGKILL, signal.SIGSTOP}}:
+    signal.signal(number, signal.SIG_IGN)
+try:
+    os.setsid()
+except OSError:
+    pass
+time.sleep(60)
+"""
+    ran = await run(sandbox, code)
+    assert ran.timed_out
+    await gone(mark)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_granted_variables_are_on_no_command_line(kind: Kind) -> None:
+    sandbox = await sandbox_of(kind)
+    secret = f"secret-{os.urandom(8).hex()}"
+    code = "import os, time; time.sleep(0.5); print(os.environ['TOKEN'])"
+    seen: list[str] = []
+
+    def look() -> None:
+        for place in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                seen.extend([place.parent.name] if secret.encode() in place.read_bytes() else [])
+
+    async with anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            ran = await run(sandbox, code, environment={"TOKEN": secret})
+            assert ran.stdout == f"{secret}\n"
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(ask)
+        while True:
+            await anyio.to_thread.run_sync(look)
+            await anyio.sleep(0.01)
+    assert seen == []
+
+
+GIT = "GIT_CONFIG_NOSYSTEM=1 git -c user.name=x -c user.email=x@y"
+COMMANDS = {
+    "cp": ["cp", "-p", "a.txt", "b.txt"],
+    "cp -a": ["cp", "-a", "folder", "copied"],
+    "touch": ["touch", "a.txt", "new.txt"],
+    "chmod": ["chmod", "600", "b.txt"],
+    "tar": ["sh", "-c", "tar -cf x.tar folder && mkdir out && tar -xpf x.tar -C out"],
+    "git": ["sh", "-c", f"{GIT} init -q r && cd r && echo x > f && {GIT} add f && {GIT} commit -qm m && {GIT} clone -q . ../c"],
+    "node": ["node", "-e", "const f=require('fs');f.copyFileSync('a.txt','n');f.chmodSync('n',0o600);f.utimesSync('n',1,1)"],
+}
+
+PYTHON_WORK = """
+import os, shutil, tarfile, tempfile
+shutil.copy("a.txt", "c1"); shutil.copy2("a.txt", "c2"); shutil.copytree("folder", "c3"); shutil.move("c1", "c4")
+with tempfile.NamedTemporaryFile() as file, tempfile.TemporaryDirectory() as folder:
+    file.write(b"x"), open(folder + "/x", "w").close()
+shutil.make_archive("z", "zip", "folder"), shutil.unpack_archive("z.zip", "unpacked")
+with tarfile.open("t.tar", "w") as archive:
+    archive.add("folder")
+with tarfile.open("t.tar") as archive:
+    archive.extractall("t", filter="data")
+os.makedirs("deep/er"), os.chmod("c2", 0o755), os.utime("c2")
+import sqlite3
+sqlite3.connect("db").execute("create table t (x)").connection.commit()
+print("done")
+"""
+
+
+RUN_ALL = """
+import json, subprocess, sys
+for name, words in json.loads(sys.argv[1]).items():
+    done = subprocess.run(words, capture_output=True, text=True)
+    print(name, done.returncode, done.stderr.strip())
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_ordinary_programs_work(kind: Kind) -> None:
+    sandbox = await sandbox_of(kind, Limits(seconds=60, memory_bytes=8 << 30))
+    files = {"a.txt": b"a", "folder/b.txt": b"b", "folder/run.sh": b"#!/bin/sh\necho hi\n"}
+    ran = await run(sandbox, PYTHON_WORK, files=files)
+    assert (ran.stdout, ran.stderr) == ("done\n", "")
+    available = {name: words for name, words in COMMANDS.items() if shutil.which(name.split()[0], path=SAFE_PATH)}
+    ran = await run(sandbox, RUN_ALL, json.dumps(available), files=files)
+    assert ran.stdout.splitlines() == [f"{name} 0 " for name in available], ran
