@@ -29,7 +29,7 @@ from gateway.app.shared_skills import SharedSkills
 from gateway.app.spread import Spread
 from gateway.app.workers import Place
 from gateway.auth.keys import KeyStore
-from gateway.auth.principal import Principal
+from gateway.auth.principal import Principal, is_operator
 from gateway.catalog import Catalog, CatalogEntry
 from gateway.catalog.disclosure import Disclosure
 from gateway.catalog.names import NAME_BUDGET
@@ -37,9 +37,10 @@ from gateway.catalog.own import SOURCE_ID, UNLIMITED_BYTES, OwnSource
 from gateway.catalog.status import GatewayStatus
 from gateway.config.load import LoadedConfig
 from gateway.config.models import GatewayConfig, HttpServer, HttpSettings, ServerEntry, StdioServer
+from gateway.config.policies import ApprovalBy
 from gateway.config.watch import FileWatch
 from gateway.json_types import JsonObject
-from gateway.policy.approvals import with_script_approval
+from gateway.policy.approvals import approvers_of, may_need_approval, with_script_approval
 from gateway.policy.lint import Finding
 from gateway.policy.shadowing import Named, shadowing_remarks
 from gateway.server.build import GatewayServer
@@ -173,7 +174,7 @@ class Gateway:
         self._learn_secrets()
         status = GatewayStatus(self.sources, self.problems) if config.server.status_tool else None
         task_tools = TaskTools()
-        self._own = OwnSource(store, status, records, task_tools.tools)
+        self._own = OwnSource(store, status, records, task_tools.tools, standing_days=config.server.standing_approval_days)
         self._offer_own()
         budget = NAME_BUDGET - len(config.server.client_prefix)
         self.catalog = Catalog(
@@ -186,6 +187,7 @@ class Gateway:
             keeper=keeper,
             disclosure=self._disclosure,
         )
+        self.catalog.may_review = self._may_review
         await self.catalog.refresh()
         self._shared = SharedSkills(self.catalog, self._serve_remote)
         self._server = GatewayServer(
@@ -221,8 +223,17 @@ class Gateway:
         """What judging asks needs: the records, opened on first use, and a model of ours where policy lets one answer."""
         config = self.loaded.config
         self._stack.callback(self.events.subscribe(lambda event: records.note(_to_audit(event)), kinds=AUDITED))
-        approvals = Approvals(records, self.events, standing_days=config.server.standing_approval_days)
+        days = config.server.standing_approval_days
+        approvals = Approvals(records, self.events, standing_days=days, default_by=self.approval_by)
         return AskServices(self.events, records, approvals, self._wanted_models(config))
+
+    def approval_by(self) -> ApprovalBy:
+        """Who may approve calls where the rules of their source do not say."""
+        return self.loaded.config.server.approval_by or ("operator" if self.keys.are_required() else "caller")
+
+    def _may_review(self, principal: Principal) -> bool:
+        """Whether a caller may decide about any call: operators, and others if some rule lets callers or other principals decide."""
+        return is_operator(principal) or bool(approvers_of(self.loaded.config, self.approval_by()) - {"operator"})
 
     def _wanted_models(self, config: GatewayConfig) -> ModelResolver | None:
         """Our models, where a policy lets one answer."""
@@ -270,7 +281,8 @@ class Gateway:
         return any(config.policy(name).disclosure == "on-demand" for name in (*config.mcp_servers, *self._local.table))
 
     def _offer_own(self) -> None:
-        self._own.offer(self._disclosure.tools if self._is_on_demand() else (), with_sessions=self._local.has_sessions)
+        tools = self._disclosure.tools if self._is_on_demand() else ()
+        self._own.offer(tools, with_sessions=self._local.has_sessions, with_reviews=may_need_approval(self.loaded.config))
 
     def _learn_secrets(self) -> None:
         for secret in (*self.loaded.secrets, *self._local.secrets()):

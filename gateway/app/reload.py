@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 FIXED_SECTIONS = ("storage", "sessions", "tasks", "defaults")
 """Sections that are read at the start only."""
 
-FOLLOWED_SETTINGS = frozenset({"instructions", "reload", "lock_file", "log_level"})
+FOLLOWED_SETTINGS = frozenset({"approval_by", "instructions", "reload", "lock_file", "log_level"})
 """Keys of `server` that are taken up; the others are fixed at the start."""
 
 

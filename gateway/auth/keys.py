@@ -179,6 +179,13 @@ class KeyStore:
         stored = self._stored.get(key_id)
         return stored is not None and not stored.info.is_expired(time.time())
 
+    def are_required(self) -> bool:
+        """Whether clients over HTTP need a key. A file that cannot be read counts as yes."""
+        try:
+            return bool(self.list())
+        except StorageError:
+            return True
+
     def _make_folder(self) -> None:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

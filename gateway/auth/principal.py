@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from gateway.policy.scopes import is_admin
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:
@@ -22,4 +24,12 @@ class Principal:
 
 
 LOCAL = Principal("local", "local user")
-"""Whoever reaches a gateway without keys over loopback or stdio: the user who started it."""
+"""The user who started the gateway: every caller over stdio, every caller of a gateway without keys, and the command line."""
+
+
+def is_operator(principal: Principal) -> bool:
+    """Whether this principal may decide for others: the local user, or a key with the scope `admin`.
+
+    Pass the caller as it came in (`CallContext.on_behalf_of`): behind the gate a principal has no scopes.
+    """
+    return principal.id == LOCAL.id or is_admin(principal)

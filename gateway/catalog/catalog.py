@@ -18,6 +18,7 @@ from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog.disclosure import Disclosure
 from gateway.catalog.names import expose_uri, split_uri, uri_label
 from gateway.catalog.own import SOURCE_ID, TASK_TOOLS
+from gateway.catalog.review import REVIEW_TOOL
 from gateway.catalog.shelf import KEY_OF, CatalogEntry, Fittings, Shelf
 from gateway.catalog.templates import matches_template
 from gateway.catalog.uris import expose_contents, expose_messages
@@ -67,6 +68,8 @@ class Catalog:
         self.disclosure = disclosure
         """What narrows the listing per client; `None` while every tool is listed to everybody."""
         self._fittings = Fittings(events, name_budget, keeper, approvals, mask)
+        self.may_review: Callable[[Principal], bool] = lambda principal: True
+        """To whom `review_approvals` is listed."""
         self._shelves = self._label_shelves(entries)
         self._tools: dict[str, GuardedTool] = {}
         """What clients see and call."""
@@ -328,9 +331,14 @@ class Catalog:
 
     def wire_tools(self, principal: Principal = LOCAL) -> list[JsonObject]:
         """Every tool this caller may use as published, in order. Shared: do not change it."""
-        if principal.scopes is None:
+        hidden = None if self.reviews(principal) else REVIEW_TOOL
+        if principal.scopes is None and hidden is None:
             return self._wire_tools
-        return [wire for wire in self._wire_tools if self._tools[wire["name"]].admit(principal) is PASS]
+        return [wire for wire in self._wire_tools if self._tools[wire["name"]].admit(principal) is PASS and wire["name"] != hidden]
+
+    def reviews(self, principal: Principal) -> bool:
+        """Whether this caller is listed `review_approvals`, if it is there: of two callers with equal scopes one may be."""
+        return REVIEW_TOOL not in self._tools or self.may_review(principal)
 
     def wire(self, kind: Kind, principal: Principal = LOCAL) -> list[JsonObject]:
         """Every resource, template or prompt this caller may use as published, in order. Shared: do not change it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gateway.catalog.review import ReviewApprovals
 from gateway.catalog.session_tools import SESSION_SCHEME, read_session, session_template, session_tools
 from gateway.catalog.status import STATUS_URI, GatewayStatus, status_resource
 from gateway.errors import NotFound
@@ -33,8 +34,19 @@ UNLIMITED_BYTES = 2**62
 class OwnSource:
     """Implements `Source`. `status` is `None` where `server.statusTool` is off; sessions are in `records`."""
 
-    def __init__(self, store: ResultStore, status: GatewayStatus | None, records: Records, task_tools: Sequence[Tool] = ()) -> None:
-        """`task_tools` are listed while some tool can become a task; the catalog sees to that."""
+    def __init__(
+        self,
+        store: ResultStore,
+        status: GatewayStatus | None,
+        records: Records,
+        task_tools: Sequence[Tool] = (),
+        *,
+        standing_days: float = 0.0,
+    ) -> None:
+        """`task_tools` are listed while some tool can become a task, and `review_approvals` to principals that may decide something;
+        the catalog sees to both. `standing_days` is how long an approval for good holds.
+        """
+        self._review = ReviewApprovals(records, standing_days)
         self._store = store
         self._status = status
         self._records = records
@@ -44,11 +56,12 @@ class OwnSource:
         self._more: Sequence[Tool] = ()
         self._on_change: OnChange = lambda _: None
 
-    def offer(self, more: Sequence[Tool], *, with_sessions: bool) -> None:
-        """Have these tools too from now on, in place of what was offered before: those of `disclosure`, where it is used, and
-        with sessions where an agent has any.
+    def offer(self, more: Sequence[Tool], *, with_sessions: bool, with_reviews: bool = False) -> None:
+        """Have these tools too from now on, in place of what was offered before: those of `disclosure`, if it is used, those for
+        sessions if an agent has any, and `review_approvals` if a call may have to wait for an approval.
         """
-        offered = [*(self._session_tools if with_sessions else ()), *more]
+        reviews = [self._review] if with_reviews else []
+        offered = [*(self._session_tools if with_sessions else ()), *reviews, *more]
         if offered == list(self._more):
             return
         self._more = offered

@@ -48,8 +48,8 @@ def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"approvals": [ask.to_json() for ask in found]})
         return
-    rows = [[ask.id, ask.state, ask.kind, ask.source, ask.name, ask.principal, _left(ask)] for ask in found]
-    print_table(("id", "state", "kind", "source", "name", "caller", "left"), rows)
+    rows = [[ask.id, ask.state, ask.kind, ask.source, ask.name, ask.principal, ask.by, _left(ask)] for ask in found]
+    print_table(("id", "state", "kind", "source", "name", "caller", "by", "left"), rows)
 
 
 @approvals.command("show")
@@ -64,7 +64,7 @@ def show_approval(ask_id: str, config_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found.to_json())
         return
-    click.echo(clean(f"{found.shown}\n  asked for {found.principal}, {found.state}, {_left(found)} left"))
+    click.echo(clean(f"{found.shown}\n  asked for {found.principal}, decided by {found.by}, {found.state}, {_left(found)} left"))
 
 
 @approvals.command("approve")
@@ -118,6 +118,7 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
 
     asks = await records.asks()
     found = await _get(records, ask_id)
+    _may_decide(found)
     if found.form is None:
         raise click.UsageError(f"{found.id} has no fields; use `moongate approvals approve {found.id}` or `deny`.")
     given = build_arguments(found.form, pairs, args_json)
@@ -133,15 +134,15 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
 @config_option
 @json_option
 def list_rules(config_path: str | None, as_json: bool) -> None:
-    """Show what was approved for good."""
+    """Show what was approved for good. A rule of an API key from an earlier version has no maker and does not count."""
     from gateway.cli.output import print_json, print_table
 
     found = with_records(config_path, _rules)
     if as_json:
         print_json({"rules": [rule.to_json() for rule in found]})
         return
-    rows = [[r.id, r.source, r.name, r.to_json()["arguments"], r.principal, moment(r.expires_at)] for r in found]
-    print_table(("id", "source", "name", "arguments", "caller", "until"), rows)
+    rows = [[r.id, r.source, r.name, r.to_json()["arguments"], r.principal, r.made_by or "unknown", moment(r.expires_at)] for r in found]
+    print_table(("id", "source", "name", "arguments", "caller", "made by", "until"), rows)
 
 
 @approvals.command("revoke")
@@ -251,18 +252,35 @@ def _decide(ask_id: str, decision: AskState, config_path: str | None, *, as_json
 
 async def _move(records: Records, ask_id: str, decision: AskState) -> tuple[PendingAsk, bool]:
     """Answer a question; and whether the waiting call took the answer."""
+    from gateway.auth.principal import LOCAL
     from gateway.cli.failures import CommandFailed
     from gateway.policy.approvals import may_stand
 
     asks = await records.asks()
     found = await _get(records, ask_id)
+    _may_decide(found)
     if found.form is not None and decision != "denied":
         raise click.UsageError(f"{found.id} wants an answer: `moongate approvals answer {found.id} FIELD=VALUE…`.")
     if decision.startswith("approved_") and not (found.kind == "call" and may_stand(found.source, found.name)):
         raise CommandFailed(f"{found.name} of {found.source} can only be approved one by one; leave out `--always`.", code="usage")
-    if not await asks.move(found.id, "open", decision):
+    if not await asks.move(found.id, "open", decision, decided_by=LOCAL.id):
         raise CommandFailed(f"{found.id} is {await asks.state(found.id)} and cannot be answered any more.", code="not-found")
     return found, decision != "denied" and await _taken(records, found.id)
+
+
+def _may_decide(found: PendingAsk) -> None:
+    """Refuse a question of the local user that another principal must decide.
+
+    Raises:
+        CommandFailed: The local user asks and would decide.
+    """
+    from gateway.auth.principal import LOCAL
+    from gateway.cli.failures import CommandFailed
+    from gateway.policy.approvals import Approver, judge_approver
+
+    if (refused := judge_approver(found.by, found.principal, Approver(LOCAL.id, is_operator=True))) is not None:
+        text = f"{found.id}: {refused.reason} A key other than the caller's decides it with `review_approvals`."
+        raise CommandFailed(text, code="denied")
 
 
 async def _taken(records: Records, ask_id: str) -> bool:

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from gateway.config.agents import AgentSettings
 from gateway.config.base import Model
-from gateway.config.policies import OWN_SOURCE_KINDS, SourcePolicy
+from gateway.config.policies import OWN_SOURCE_KINDS, ApprovalBy, SourcePolicy
 from gateway.config.skills import SkillSettings
 from gateway.config.suggest import did_you_mean
 
@@ -129,6 +129,8 @@ class ServerSettings(Model):
     """How long the first listing waits for servers that are still starting."""
     ask_timeout_seconds: float = Field(default=3600, gt=0)
     """How long a question waits for its answer; then the call that asked ends."""
+    approval_by: ApprovalBy | None = None
+    """Who may approve calls: `caller`, `operator` or `other-principal`. Left out: `caller` without API keys, `operator` with keys."""
     standing_approval_days: float = Field(default=30, ge=0)
     """How long a call that a person approved for good needs no further question; 0 offers no such choice."""
     max_child_processes: int = Field(default=64, ge=1)

@@ -77,13 +77,19 @@ class ToolOverride(Model):
     """Calls of this tool that begin as tasks within a minute; more wait their turn. Left out: no limit of its own."""
 
 
+ApprovalBy = Literal["caller", "operator", "other-principal"]
+"""Who may approve: the caller itself, an operator, or any other principal."""
+
+
 class ApprovalLists(Model):
-    """Which tools need a person's approval for each call. Patterns are globs over native tool names."""
+    """Which tools need a person's approval for each call, and whose. Patterns are globs over native tool names."""
 
     always: list[str] = Field(default_factory=list)
     """These ask."""
     never: list[str] = Field(default_factory=list)
     """These do not; wins over `always`."""
+    by: ApprovalBy | None = None
+    """Who may approve; left out: `server.approvalBy`."""
 
 
 class SamplingPolicy(Model):
@@ -212,7 +218,7 @@ class SourcePolicy(Model):
     additional_arguments: list[str] | dict[str, list[str]] = Field(default_factory=list)
     """Argument names let through although the tool does not declare them: a list, or lists by tool with `*`."""
     approval: Literal["never", "always"] | ApprovalLists = "never"
-    """Which calls a person must approve first."""
+    """Which calls a person must approve first, and who may."""
     hidden_text: Literal["strip", "refuse", "allow"] = "strip"
     """Control, bidi and invisible characters in what a server says: taken out, refused, or let through."""
     pins: Literal["quarantine", "warn", "off"] = "quarantine"
@@ -266,6 +272,11 @@ class SourcePolicy(Model):
         if isinstance(value, dict):
             return {k: [v] if isinstance(v, str) else v for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]  # narrowed by pydantic next
         return value
+
+    @property
+    def approval_by(self) -> ApprovalBy | None:
+        """Who may approve calls of this source; `None` for the gateway's default."""
+        return None if isinstance(self.approval, str) else self.approval.by
 
     @property
     def idle_for_own_tools(self) -> list[str]:

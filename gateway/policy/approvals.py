@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, cast
 
-from gateway.config.policies import ApprovalLists, SourcePolicy
+from gateway.config.models import GatewayConfig
+from gateway.config.policies import ApprovalBy, ApprovalLists, SourcePolicy
 from gateway.config.skills import ScriptSettings
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.decision import Reject
 from gateway.policy.hidden_text import strip_text
 
 RULE = "approval"
@@ -51,12 +54,76 @@ def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLis
     return by_author or any(fnmatchcase(name, pattern) for pattern in approval.always)
 
 
+@dataclass(frozen=True, slots=True)
+class Approver:
+    """A principal that wants to decide."""
+
+    principal: str
+    """Its id."""
+    is_operator: bool
+    admits: bool = True
+    """Whether the scopes of its key admit the tool in question."""
+
+
+def judge_approver(by: ApprovalBy, caller: str, approver: Approver) -> Reject | None:
+    """Whether `approver` may decide on a call of the principal `caller`; `None` means yes."""
+    is_caller = approver.principal == caller
+    match by:
+        case "caller" if is_caller or approver.is_operator:
+            return None
+        case "other-principal" if not is_caller and (approver.is_operator or approver.admits):
+            return None
+        case "operator" if approver.is_operator:
+            return None
+        case _:
+            return Reject(RULE, f"{_WANTED[by]} must decide this, and {approver.principal!r} may not.")
+
+
+def may_approve_itself(by: ApprovalBy, caller: str, *, is_operator: bool) -> bool:
+    """Whether the caller's own client may be asked for the approval."""
+    return judge_approver(by, caller, Approver(caller, is_operator)) is None
+
+
+def waits_for(by: ApprovalBy) -> str:
+    """The people that may decide, in a message to the caller."""
+    return _WANTED[by][0].lower() + _WANTED[by][1:]
+
+
+_WANTED: dict[ApprovalBy, str] = {
+    "caller": "You or an operator",
+    "operator": "An operator",
+    "other-principal": "Somebody other than the caller",
+}
+
+
 def with_script_approval(policy: SourcePolicy, scripts: ScriptSettings) -> SourcePolicy:
     """The rules of the source `skill`, where running a script needs approval unless `skills.scripts.approval` is `never`."""
     lists = ApprovalLists() if policy.approval == "never" else policy.approval
     if scripts.approval == "never" or isinstance(lists, str):
         return policy
-    return policy.model_copy(update={"approval": ApprovalLists(always=[*lists.always, SCRIPT_TOOL], never=lists.never)})
+    return policy.model_copy(update={"approval": lists.model_copy(update={"always": [*lists.always, SCRIPT_TOOL]})})
+
+
+def may_need_approval(config: GatewayConfig) -> bool:
+    """Whether a rule of the configuration lets some call wait for an approval."""
+    return bool(_asking_policies(config))
+
+
+def approvers_of(config: GatewayConfig, default: ApprovalBy) -> set[ApprovalBy]:
+    """Who may approve the calls that some rule of the configuration lets wait."""
+    return {policy.approval_by or default for policy in _asking_policies(config)}
+
+
+def _asking_policies(config: GatewayConfig) -> list[SourcePolicy]:
+    found = [policy for policy in config.policies.values() if policy.sampling.mode == "ask" or _asks(policy.approval)]
+    scripts = config.skills.scripts
+    if scripts.enabled and scripts.approval == "always":
+        found.append(config.policy("skill"))
+    return found
+
+
+def _asks(approval: Literal["never", "always"] | ApprovalLists) -> bool:
+    return approval == "always" if isinstance(approval, str) else bool(approval.always or approval.by)
 
 
 def may_stand(source: str, name: str) -> bool:

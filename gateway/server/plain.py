@@ -122,7 +122,7 @@ class PlainAnswers:
         whole = catalog.wire_tools() if kind == "tools" else catalog.wire(kind)
         is_own = kind == "tools" and catalog.disclosure is not None and bool(catalog.disclosure.names)
         is_modern = session_id is None
-        key = (kind, principal.scopes, question.is_gateway, question.cursor, is_modern)
+        key = (kind, principal.scopes, catalog.reviews(principal), question.is_gateway, question.cursor, is_modern)
         kept = None if is_own else self._pages.get(key)
         if kept is not None and kept[0] is whole:
             self._pages.move_to_end(key)

@@ -17,6 +17,7 @@ from gateway.json_types import JsonObject
 from gateway.storage.engine import Database
 from gateway.storage.entries import AskState, PendingAsk
 from gateway.storage.tables import asks, locks
+from gateway.storage.tables import spent_approvals as spent
 
 KEEP_SECONDS = 86_400.0
 """How long an answered or expired question can still be looked up."""
@@ -70,16 +71,33 @@ class Asks:
         found = [_to_ask(row) for row in rows]
         return [ask for ask in found if ask.state == "open"] if only_open else found
 
-    async def move(self, ask_id: str, before: AskState, after: AskState) -> bool:
+    async def move(self, ask_id: str, before: AskState, after: AskState, *, decided_by: str | None = None) -> bool:
         """Change a question's state if it still stands at `before` and is not past its time; whether it did.
+
+        `decided_by` is the id of the principal that decided. Judge it before (`policy.approvals.judge_approver`).
 
         Raises:
             StorageError: See `Database.begin`.
         """
         here = (asks.c.id == ask_id) & (asks.c.state == before) & (asks.c.expires_at > time.time())
+        changed = {"state": after} if decided_by is None else {"state": after, "decided_by": decided_by}
         async with self._database.begin() as connection:
-            return bool((await connection.execute(sa.update(asks).where(here).values(state=after))).rowcount)
+            return bool((await connection.execute(sa.update(asks).where(here).values(**changed))).rowcount)
 
+    async def spend(self, mark: str, seconds: float) -> bool:
+        """Note that the mark of an approved call is used up, for as long as it could come again; False where it was before.
+
+        Raises:
+            StorageError: See `Database.begin`.
+        """
+        now = time.time()
+        async with self._database.begin() as connection:
+            await connection.execute(sa.select(locks).where(locks.c.name == "asks").with_for_update())
+            await connection.execute(sa.delete(spent).where(spent.c.until <= now))
+            if (await connection.execute(sa.select(spent.c.id).where(spent.c.id == mark))).first() is not None:
+                return False
+            await connection.execute(sa.insert(spent), {"id": mark, "until": now + seconds})
+            return True
 
     async def answer(self, ask_id: str, answer: JsonObject) -> bool:
         """Answer an open question that has a form, if it is not past its time; whether it was. Raises `StorageError`."""
@@ -93,12 +111,13 @@ def _to_row(ask: PendingAsk) -> dict[str, Any]:
     return {
         "id": ask.id, "kind": ask.kind, "source": ask.source, "name": ask.name, "principal": ask.principal, "shown": ask.shown,
         "state": ask.state, "created_at": ask.created_at, "expires_at": ask.expires_at, "form": _to_text(ask.form),
-        "answer": _to_text(ask.answer),
+        "answer": _to_text(ask.answer), "approver": ask.by, "decided_by": ask.decided_by,
     }  # fmt: skip
 
 
 def _to_ask(row: Mapping[Any, Any]) -> PendingAsk:
     values: dict[str, Any] = dict(row)
+    values["by"] = values.pop("approver")
     for key in ("form", "answer"):
         values[key] = json.loads(values[key]) if values[key] else None
     if (values["state"] in ("open", "answered") or values["state"].startswith("approved")) and values["expires_at"] <= time.time():

@@ -19,6 +19,10 @@ AskState = Literal[
 """`delivered`: an approval or answer that the waiting call took. `withdrawn`: the call ended before anybody answered."""
 
 
+AskApprover = Literal["caller", "operator", "other-principal"]
+"""Who may decide: the caller that waits, an operator, or any other principal."""
+
+
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
     """One line of the audit log. Names, counts and outcomes only: never what was asked, answered or called with."""
@@ -67,11 +71,16 @@ class PendingAsk:
     """Schema of the fields that the answer has; `None` where it is yes or no."""
     answer: JsonObject | None = None
     """Their values, once it is answered."""
+    by: AskApprover = "operator"
+    """Who may decide."""
+    decided_by: str = ""
+    """Id of the principal that decided; empty before."""
 
     def to_json(self) -> JsonObject:
         """As `moongate approvals --json` prints it."""
         return {
             "id": self.id, "kind": self.kind, "source": self.source, "name": self.name, "principal": self.principal,
+            "by": self.by, "decidedBy": self.decided_by or None,
             "shown": self.shown, "state": self.state, "createdAt": self.created_at, "expiresAt": self.expires_at, "form": self.form,
         }  # fmt: skip
 
@@ -91,13 +100,15 @@ class ApprovalRule:
     """What the person was shown who made it."""
     created_at: float
     expires_at: float
+    made_by: str = ""
+    """Id of the operator who made it."""
 
     def to_json(self) -> JsonObject:
         """As `moongate approvals rules --json` prints it."""
         return {
             "id": self.id, "principal": self.principal, "source": self.source, "name": self.name,
             "arguments": "these" if self.arguments else "any", "shown": self.shown,
-            "createdAt": self.created_at, "expiresAt": self.expires_at,
+            "createdAt": self.created_at, "expiresAt": self.expires_at, "madeBy": self.made_by,
         }  # fmt: skip
 
 

@@ -89,7 +89,15 @@ ALTER TABLE tasks ADD COLUMN request_key TEXT NOT NULL DEFAULT '';
 CREATE INDEX tasks_key ON tasks (principal, request_key);
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS)
+_APPROVERS = """
+ALTER TABLE asks ADD COLUMN approver TEXT NOT NULL DEFAULT 'operator';
+ALTER TABLE asks ADD COLUMN decided_by TEXT NOT NULL DEFAULT '';
+ALTER TABLE approval_rules ADD COLUMN made_by TEXT NOT NULL DEFAULT '';
+UPDATE approval_rules SET made_by = 'local' WHERE principal = 'local';
+CREATE TABLE spent_approvals (id TEXT PRIMARY KEY, until {float} NOT NULL);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS, _APPROVERS)
 """Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
 
 _WORDS = {

@@ -1,6 +1,7 @@
-"""Standing approvals: calls that a person approved for good, until they are revoked or their time is over.
+"""Standing approvals: calls that an operator approved for good, until the rule is revoked or expires.
 
 A rule is of one caller and one tool of one source; of one call's arguments only a digest is kept, beside what the person was shown.
+A rule of an API key that an earlier version kept has no `made_by`, because the caller itself may have made it: it does not count.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class ApprovalRules:
     async def find(self, principal: str, source: str, name: str, arguments: str) -> ApprovalRule | None:
         """The rule that lets this call through, the one about the whole tool first. Raises `StorageError`."""
         tool = (rules.c.principal == principal) & (rules.c.source == source) & (rules.c.name == name)
-        fits = tool & rules.c.arguments.in_(("", arguments)) & (rules.c.expires_at > time.time())
+        fits = tool & rules.c.arguments.in_(("", arguments)) & (rules.c.expires_at > time.time()) & (rules.c.made_by != "")
         async with self._database.begin() as connection:
             found = await connection.execute(sa.select(rules).where(fits).order_by(rules.c.arguments).limit(1))
             row = found.mappings().one_or_none()
@@ -62,7 +63,7 @@ class ApprovalRules:
 def _to_row(rule: ApprovalRule) -> dict[str, Any]:
     return {
         "id": rule.id, "principal": rule.principal, "source": rule.source, "name": rule.name, "arguments": rule.arguments,
-        "shown": rule.shown, "created_at": rule.created_at, "expires_at": rule.expires_at,
+        "shown": rule.shown, "created_at": rule.created_at, "expires_at": rule.expires_at, "made_by": rule.made_by,
     }  # fmt: skip
 
 

@@ -61,6 +61,8 @@ asks = sa.Table(
     sa.Column("expires_at", sa.Float, nullable=False),
     sa.Column("form", sa.Text, nullable=False, server_default=""),
     sa.Column("answer", sa.Text, nullable=False, server_default=""),
+    sa.Column("approver", sa.Text, nullable=False, server_default="operator"),
+    sa.Column("decided_by", sa.Text, nullable=False, server_default=""),
     sa.Index("asks_principal", "principal", "state"),
 )
 """Questions for a person whose client cannot ask them. `form` and `answer` are JSON: the schema of the fields wanted, and their values."""
@@ -76,9 +78,18 @@ approval_rules = sa.Table(
     sa.Column("shown", sa.Text, nullable=False),
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("expires_at", sa.Float, nullable=False),
+    sa.Column("made_by", sa.Text, nullable=False, server_default=""),
     sa.Index("approval_rules_tool", "principal", "source", "name"),
 )
-"""Calls that a person approved for good. `arguments` is a digest, or empty for every call of the tool."""
+"""Calls that an operator approved for good. `arguments` is a digest, or empty for every call of the tool."""
+
+spent_approvals = sa.Table(
+    "spent_approvals",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("until", sa.Float, nullable=False),
+)
+"""Request states of approved calls that were used: each lets one more round of the call through, once."""
 
 sessions = sa.Table(
     "sessions",

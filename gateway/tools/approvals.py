@@ -1,9 +1,9 @@
 """`Approvals`: asks a person whether something may go on, and waits for the answer.
 
-By a form in the connected client where it can show one (which a modern client gets as `input_required`, because the call is
-parked meanwhile), else by an entry of the pending list, which `moongate approvals` answers from any process. Used by the gate
-for calls and by `upstream` for sampling; what needs an approval is `policy.approvals`'s. Waiting costs the call no working
-time and no slot. Everything that is not a clear yes is a no.
+A caller that may approve its own call gets a form in its client (a modern client as `input_required`, because the call is parked
+meanwhile). Every other question is an entry of the pending list, which `moongate approvals` and `review_approvals` answer. Used by the
+gate for calls and by `upstream` for sampling; what needs an approval, and whose, is `policy.approvals`'s. Waiting costs the call no
+working time and no slot. Everything that is not a clear yes is a no.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import json
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, cast
 
 import anyio
 
+from gateway.auth.principal import is_operator
+from gateway.config.policies import ApprovalBy
 from gateway.errors import AskExpired, AskUnavailable, GatewayError, PolicyDenied, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.approvals import (
@@ -28,8 +31,10 @@ from gateway.policy.approvals import (
     canonical_arguments,
     describe_call,
     describe_question,
+    may_approve_itself,
     may_stand,
     read_decision,
+    waits_for,
 )
 from gateway.policy.decision import Reject
 from gateway.storage.entries import ApprovalRule, AskState, PendingAsk
@@ -51,6 +56,8 @@ _DECISIONS: dict[AskState, Decision] = {
 """What answers from the list mean."""
 
 _DAY_SECONDS = 86_400.0
+
+_NONCE_BYTES = 16
 
 MARK_PREFIX = "approved:"
 """Before the request state of a call that was approved in an earlier leg."""
@@ -75,16 +82,18 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """An approved call. Later legs of it carry the mark in their request state, so that nobody is asked twice."""
+    """An approved call. Its next leg carries the mark in its request state, once, so that the person is not asked again."""
 
     mark: str
+    presented: str = ""
+    """The mark that this leg came with."""
 
     def opened(self, ctx: CallContext) -> CallContext:
         """The leg as the tool sees it: without the mark."""
         state = ctx.request_state
-        if state is None or not state.startswith(self.mark):
+        if not self.presented or state is None:
             return ctx
-        rest = state[len(self.mark) :]
+        rest = state[len(self.presented) :]
         return dataclasses.replace(ctx, request_state=rest[1:] if rest else None)
 
     def sealed(self, outcome: ToolOutcome) -> ToolOutcome:
@@ -110,49 +119,72 @@ def note_approved(ctx: CallContext) -> None:
 class Approvals:
     """One per gateway; safe for concurrent calls."""
 
-    def __init__(self, records: Records | None, events: EventStream, *, standing_days: float = 0) -> None:
-        """Without `records` there is no list: who cannot be asked in its client is refused. `standing_days` is how long a call
-        that is approved for good needs no further question; 0 offers no such choice.
+    def __init__(
+        self,
+        records: Records | None,
+        events: EventStream,
+        *,
+        standing_days: float = 0,
+        default_by: Callable[[], ApprovalBy] = lambda: "caller",
+    ) -> None:
+        """Without `records` no list exists, and a caller that cannot be asked in its client is refused. `standing_days` is how long a
+        call that is approved for good needs no further question; 0 offers no such choice. `default_by` says who may approve where
+        the rules of a source do not.
         """
         self._records = records
+        self._default_by = default_by
+        self._spent: set[str] = set()
         self._standing_days = standing_days if records is not None else 0.0
         self._own_key = secrets.token_bytes(32)
         self._events = events
 
-    async def approve_call(self, source: str, name: str, arguments: JsonObject, ctx: CallContext) -> Grant | Reject:
-        """Ask about one call, unless an earlier leg of this very call was approved."""
+    async def approve_call(
+        self, source: str, name: str, arguments: JsonObject, ctx: CallContext, by: ApprovalBy | None = None
+    ) -> Grant | Reject:
+        """Ask about one call, unless an earlier leg of this very call was approved. `by` is what the source's rules say."""
+        by = by or self._default_by()
         try:
             mark = await self._mark(source, name, arguments, ctx)
-            if ctx.request_state is not None and ctx.request_state.startswith(mark):
-                return Grant(mark)
+            if (presented := await self._presented(source, name, arguments, ctx)) is not None:
+                return Grant(mark, presented)
             digest = canonical_arguments(arguments) if self._standing_days and may_stand(source, name) else ""
-            if digest and await self._stands(source, name, digest, ctx.principal.id):
+            if digest and await self._stands(source, name, digest, ctx.principal.id, by):
                 return Grant(mark)
-            refused = await self.ask(Question("call", source, name, describe_call(source, name, arguments), digest), ctx)
+            refused = await self.ask(Question("call", source, name, describe_call(source, name, arguments), digest), ctx, by)
         except AskUnavailable:
             raise
         except GatewayError as error:
             return Reject(RULE, f"A person must approve this call, and could not be asked: {error}")
         return refused or Grant(mark)
 
-    async def ask(self, question: Question, ctx: CallContext) -> Reject | None:
-        """Put the question to a person; `None` means yes.
+    async def ask(self, question: Question, ctx: CallContext, by: ApprovalBy | None = None) -> Reject | None:
+        """Put the question to a person; `None` means yes. `by` is what the source's rules say about who may decide.
 
         Raises:
             PolicyDenied: Too many questions of this caller wait already.
             StorageError: It cannot be put on the list, or the decision cannot be recorded.
         """
-        channel = "client" if ctx.client.can("elicitation.form") else "list"
+        by = by or self._default_by()
+        caller = ctx.on_behalf_of
+        is_own = may_approve_itself(by, caller.id, is_operator=is_operator(caller))
+        channel = "client" if is_own and ctx.client.can("elicitation.form") else "list"
         outcome: Literal["approved", "denied", "expired", "unavailable"] = "unavailable"
+        decided_by = ""
         started = time.perf_counter()
         try:
-            decision = await (self._by_form if channel == "client" else self._by_list)(question, ctx)
+            if channel == "client":
+                decision, decided_by = await self._by_form(question, ctx), caller.id
+            else:
+                decision, decided_by = await self._by_list(question, ctx, by)
             if decision in ("approve_always", "approve_always_with_arguments"):
-                await self._keep_rule(question, ctx, with_arguments=decision == "approve_always_with_arguments")
+                exactly = decision == "approve_always_with_arguments"
+                await self._keep_rule(question, ctx, with_arguments=exactly, made_by=decided_by)
             outcome = "denied" if decision == "decline" else "expired" if decision == "expired" else "approved"
         finally:
             waited = round((time.perf_counter() - started) * 1000)
-            fields: JsonObject = {"what": question.kind, "outcome": outcome, "channel": channel, "milliseconds": waited}
+            fields: JsonObject = {"what": question.kind, "outcome": outcome, "channel": channel, "by": by, "milliseconds": waited}
+            if decided_by:
+                fields["decidedBy"] = decided_by
             self._events.emit(
                 "approval.decided", source=question.source, name=question.name, principal=ctx.principal.id, fields=fields
             )
@@ -161,11 +193,11 @@ class Approvals:
                 await self._records.flush()
             return None
         if outcome == "expired":
-            return Reject(f"{RULE}.expired", f"Nobody approved it within {ctx.ask_timeout_seconds:g} s.")
+            return Reject(f"{RULE}.expired", f"Nobody approved it within {ctx.ask_timeout_seconds:g} s ({waits_for(by)} must).")
         return Reject(RULE, "The person did not approve it. Do not try it again unless they ask for it.")
 
     async def _by_form(self, question: Question, ctx: CallContext) -> Decision | Literal["expired"]:
-        standing = bool(question.arguments)
+        standing = bool(question.arguments) and is_operator(ctx.on_behalf_of)
         try:
             return read_decision(await ctx.ask(approval_form(question.shown, standing=standing)), standing=standing)
         except ToolFailed:
@@ -173,16 +205,18 @@ class Approvals:
         except AskExpired:
             return "expired"
 
-    async def _stands(self, source: str, name: str, digest: str, principal: str) -> bool:
-        """Whether this caller's person approved the call for good."""
+    async def _stands(self, source: str, name: str, digest: str, principal: str, by: ApprovalBy) -> bool:
+        """Whether an operator approved the call for good. Another principal must decide where the caller may not decide itself."""
         assert self._records is not None
         rule = await (await self._records.rules()).find(principal, source, name, digest)
+        if rule is not None and by == "other-principal" and rule.made_by == principal:
+            return False
         if rule is not None:
             fields: JsonObject = {"what": "call", "outcome": "approved", "channel": "rule", "rule": rule.id}
             self._events.emit("approval.decided", source=source, name=name, principal=principal, fields=fields)
         return rule is not None
 
-    async def _keep_rule(self, question: Question, ctx: CallContext, *, with_arguments: bool) -> None:
+    async def _keep_rule(self, question: Question, ctx: CallContext, *, with_arguments: bool, made_by: str) -> None:
         assert self._records is not None
         now = time.time()
         rule = ApprovalRule(
@@ -194,17 +228,19 @@ class Approvals:
             shown=question.shown,
             created_at=now,
             expires_at=now + self._standing_days * _DAY_SECONDS,
+            made_by=made_by,
         )
         await (await self._records.rules()).add(rule)
-        fields: JsonObject = {"id": rule.id, "arguments": "these" if with_arguments else "any"}
+        fields: JsonObject = {"id": rule.id, "arguments": "these" if with_arguments else "any", "madeBy": made_by}
         self._events.emit("approval.rule", source=rule.source, name=rule.name, principal=rule.principal, fields=fields)
 
-    async def _by_list(self, question: Question, ctx: CallContext) -> Decision | Literal["expired"]:
-        ended = await self._wait_on_list(question, ctx, hint="moongate approvals approve {id}` or `deny")
+    async def _by_list(self, question: Question, ctx: CallContext, by: ApprovalBy) -> tuple[Decision | Literal["expired"], str]:
+        """The decision, and the id of the principal that made it."""
+        ended = await self._wait_on_list(question, ctx, hint="moongate approvals approve {id}` or `deny", by=by)
         decision = _DECISIONS.get(ended.state)
         if decision is not None:
-            return decision if question.arguments else "approve"
-        return "expired" if ended.state == "expired" else "decline"
+            return (decision if question.arguments else "approve"), ended.decided_by
+        return ("expired" if ended.state == "expired" else "decline"), ended.decided_by
 
     async def put_form(self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext) -> JsonObject:
         """Put a form on the pending list and wait for its answer, in the words of an elicitation's result. For what the gateway's own
@@ -217,14 +253,17 @@ class Approvals:
         """
         fields_wanted = cast("JsonMapping", form.get("properties") or {})
         question = Question("question", source, name, describe_question(name, message, fields_wanted))
-        ended = await self._wait_on_list(question, ctx, hint="moongate approvals answer {id} FIELD=VALUE…` or `deny {id}", form=form)
+        hint = "moongate approvals answer {id} FIELD=VALUE…` or `deny {id}"
+        ended = await self._wait_on_list(question, ctx, hint=hint, by="caller", form=form)
         if ended.state == "expired":
             raise AskExpired(f"Nobody answered within {ctx.ask_timeout_seconds:g} s, so this did not go on.")
         fields: JsonObject = {"what": "question", "outcome": ended.state, "channel": "list"}
         self._events.emit("approval.decided", source=source, name=name, principal=ctx.principal.id, fields=fields)
         return {"action": "accept", "content": ended.answer or {}} if ended.state == "answered" else {"action": "decline"}
 
-    async def _wait_on_list(self, question: Question, ctx: CallContext, *, hint: str, form: JsonObject | None = None) -> PendingAsk:
+    async def _wait_on_list(
+        self, question: Question, ctx: CallContext, *, hint: str, by: ApprovalBy, form: JsonObject | None = None
+    ) -> PendingAsk:
         """The entry as it was when somebody decided, or when its time was over; a decision in it is taken."""
         if self._records is None:
             raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)
@@ -241,15 +280,16 @@ class Approvals:
             created_at=now,
             expires_at=now + ctx.ask_timeout_seconds,
             form=form,
+            by=by,
         )
         await asks.add(entry)
-        fields: JsonObject = {"id": entry.id}
+        fields: JsonObject = {"id": entry.id, "by": by}
         self._events.emit("approval.waiting", source=question.source, name=question.name, principal=entry.principal, fields=fields)
         told = hint.format(id=entry.id)
         logger.warning("%s of %s waits for a person: `%s`", question.name, question.source, told)
         try:
             async with ctx.waiting():
-                await ctx.log("warning", f"Waiting for a person: `{told}`.", "moongate")
+                await _tell_caller(question, ctx, by, told)
                 ended = await asks.get(entry.id)
                 while ended is not None and ended.state == "open":  # another process answers; it can only be looked for
                     await anyio.sleep(POLL_SECONDS)
@@ -267,8 +307,45 @@ class Approvals:
                 except GatewayError as error:
                     logger.info("pending question %s could not be withdrawn: %s", entry.id, error)
 
-    async def _mark(self, source: str, name: str, arguments: JsonObject, ctx: CallContext) -> str:
-        """What only this installation can say, of this call by this caller only."""
-        said = json.dumps([source, name, arguments, ctx.principal.id], sort_keys=True).encode()
+    async def _mark(self, source: str, name: str, arguments: JsonObject, ctx: CallContext, nonce: str = "") -> str:
+        """A text that only this installation can make, for one more leg of this call by this caller."""
+        nonce = nonce or secrets.token_hex(_NONCE_BYTES)
+        said = json.dumps([nonce, source, name, arguments, ctx.principal.id], sort_keys=True).encode()
         key = self._own_key if self._records is None else await self._records.key("approvals")
-        return MARK_PREFIX + hmac.digest(key, said, "sha256").hex()
+        return f"{MARK_PREFIX}{nonce}{hmac.digest(key, said, 'sha256').hex()}"
+
+    async def _presented(self, source: str, name: str, arguments: JsonObject, ctx: CallContext) -> str | None:
+        """The mark that a leg came with, which is used up by this; `None` if it has none, or one that was used before.
+
+        A request state can be sent again: without this one approval would let the call run any number of times.
+        """
+        state = ctx.request_state or ""
+        if not state.startswith(MARK_PREFIX):
+            return None
+        nonce = state[len(MARK_PREFIX) :][: 2 * _NONCE_BYTES]
+        mark = await self._mark(source, name, arguments, ctx, nonce)
+        if len(nonce) != 2 * _NONCE_BYTES or not hmac.compare_digest(state[: len(mark)].encode(), mark.encode()):
+            return None
+        return mark if await self._spend(nonce, ctx.ask_timeout_seconds) else None
+
+    async def _spend(self, nonce: str, seconds: float) -> bool:
+        if self._records is not None:
+            return await (await self._records.asks()).spend(nonce, seconds)
+        is_new = nonce not in self._spent
+        self._spent.add(nonce)
+        return is_new
+
+
+async def _tell_caller(question: Question, ctx: CallContext, by: ApprovalBy, command: str) -> None:
+    """Tell the waiting caller how long it waits and for whom: in a task as its status message."""
+    waits = f"{question.name!r} of {question.source!r} waits up to {_span(ctx.ask_timeout_seconds)} for a decision"
+    text = f"{waits}: {waits_for(by)} must decide"
+    await ctx.progress(0.0, None, f"{text}.")
+    await ctx.log("warning", f"{text} (`{command}`).", "moongate")
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

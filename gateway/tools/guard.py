@@ -20,7 +20,7 @@ from typing import cast
 import anyio
 
 from gateway.auth.principal import Principal
-from gateway.config.policies import SourcePolicy, ToolOverride
+from gateway.config.policies import ApprovalBy, SourcePolicy, ToolOverride
 from gateway.errors import (
     AskExpired,
     AskUnavailable,
@@ -92,6 +92,8 @@ class ToolGate:
     """Keeps the whole of results over `max_result_bytes`; without one they are refused."""
     needs_approval: bool = False
     """A person decides on each call."""
+    approval_by: ApprovalBy | None = None
+    """Who that may be; `None` for the gateway's default."""
     queues: tuple[JsonObject, ...] = ()
     """What its tasks wait for their turn by, beside their caller's: `of` (`source` or `tool`), `running`, `perMinute`."""
     resumes: bool = True
@@ -152,7 +154,7 @@ class ToolGate:
             definition.name, definition.annotations, idempotent=source_policy.idempotent, trust_annotations=trusted
         )
         audited = is_own and may_change_something(definition.annotations)
-        how = mask, keeper, needs_approval, queues, resumes, is_local, repeats, is_own, audited
+        how = mask, keeper, needs_approval, source_policy.approval_by, queues, resumes, is_local, repeats, is_own, audited
         return cls(arguments, published, *times, *limits, hidden_text, *how)
 
 
@@ -318,7 +320,7 @@ class GuardedTool:
         """Ask a person, before the call takes a slot or any of its time."""
         if self._approvals is None:
             return Reject(APPROVAL_RULE, "A person must approve this call, and there is nobody here to ask.")
-        return await self._approvals.approve_call(self.source, self.definition.name, arguments, ctx)
+        return await self._approvals.approve_call(self.source, self.definition.name, arguments, ctx, self._policy.approval_by)
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
         """Ask about a task of this tool (`TaskTool`); its result passes what every result passes.

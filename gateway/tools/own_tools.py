@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 from gateway.config.policies import SourcePolicy
 from gateway.errors import PolicyDenied
 from gateway.json_types import JsonObject
+from gateway.policy.approvals import RULE as APPROVAL_RULE
+from gateway.policy.decision import Reject
 from gateway.policy.own_sources import own_policy
 from gateway.policy.tools import judge_tool
 from gateway.telemetry.events import EventStream
-from gateway.tools.approvals import Approvals, note_approved
+from gateway.tools.approvals import Approvals, Question, note_approved
 from gateway.tools.base import Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.function_rules import FUNCTION_SOURCE, FunctionRules
@@ -117,6 +119,13 @@ class OwnToolGuard:
             for tool in tools
             if is_guarded(tool) or self._exists(tool.definition.name)
         ]
+
+    async def approve(self, name: str, shown: str, ctx: CallContext) -> Reject | None:
+        """See `ToolGuard`."""
+        approvals = self._services.approvals
+        if approvals is None:
+            return Reject(APPROVAL_RULE, "A person must approve this, and there is nobody to ask.")
+        return await approvals.ask(Question("call", self.source, name, shown), ctx, self._policy.approval_by)
 
     def function(self, reference: str, found: object, tool: Tool) -> Tool:
         """See `ToolGuard`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from gateway.policy.decision import Reject
 from gateway.tools.base import ReadOutcome, Tool
 from gateway.tools.context import CallContext
 
@@ -32,6 +33,14 @@ class ToolGuard(Protocol):
         """The tools that policy lets exist, in order, each behind the gate. A tool that is behind the gate already is returned as it is.
 
         A tool that is only declared stays as it is too: its caller answers it, and nothing runs here.
+        """
+        ...
+
+    async def approve(self, name: str, shown: str, ctx: CallContext) -> Reject | None:
+        """Have a person approve something that is called `name` here and described by `shown`; `None` means yes.
+
+        Raises:
+            GatewayError: The person cannot be asked.
         """
         ...
 

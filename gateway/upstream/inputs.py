@@ -179,7 +179,8 @@ class InputGuard:
             if mode != "ask":
                 return None
             shown = describe_sampling(self._server, asked, _smaller(asked.get("maxTokens"), self._policy.sampling.max_tokens))
-            return await self._services.approvals.ask(Question("sampling", self._server, SAMPLING, shown), ctx)
+            question = Question("sampling", self._server, SAMPLING, shown)
+            return await self._services.approvals.ask(question, ctx, self._policy.approval_by)
 
         try:
             allowed = await admit_sampling(self._server, request, self._policy, count=lambda: self._count(ctx), approve=approve)

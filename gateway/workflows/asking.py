@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.errors import GatewayError, ToolFailed, WorkflowFailed, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.approvals import describe_call
 from gateway.policy.checking import SchemaCheck, measure
 from gateway.tools.context import CallContext
 from gateway.types.arguments import read_arguments
@@ -175,8 +176,13 @@ _READERS: dict[Any, tuple[JsonObject, Callable[[str], Any]]] = {
 
 
 async def _ask_approval(request: Content, ctx: CallContext) -> Content:
+    """The answer to an agent's request for approval. In a gateway its rules say who may give it, else the caller does."""
     call = request.function_call or Content("function_call")
     arguments = read_arguments(call.arguments)
+    if ctx.tool_guard is not None:
+        shown = describe_call("the workflow's agent", call.name or "a tool", arguments)
+        approved = await ctx.tool_guard.approve(call.name or "", shown, ctx) is None
+        return Content.from_function_approval_response(approved, request.id or "", call)
     shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
     schema: JsonObject = {"type": "object", "properties": {"approve": {"type": "boolean", "title": "Approve"}}, "required": ["approve"]}
     params: JsonObject = {"mode": "form", "message": f"Call {call.name or 'a tool'}({shown})?", "requestedSchema": schema}

@@ -127,4 +127,8 @@ ATTACKS: dict[int, Row] = {
         "they pass the gate of their own source: rules, approvals, limits and audit",
     ),
     39: Row("facts of the gateway's own forged in `_meta`", "neither a client nor a server sets one, on any path"),
+    40: Row(
+        "a caller that approves its own call or makes a standing rule",
+        "only an operator, or another principal where the rules say so, decides; on every path",
+    ),
 }

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gateway import CallContext
-from gateway.auth.principal import Principal
 from gateway.policy.approvals import canonical_arguments
 from gateway.policy.decision import Reject
 from gateway.storage import rules as repository
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.requirement("AP9")
 
 def rule(name: str, arguments: str = "", *, principal: str = "ada", seconds: float = 60, tool: str = "read") -> ApprovalRule:
     now = time.time()
-    return ApprovalRule(name, principal, "docs", tool, arguments, "docs wants to read", now, now + seconds)
+    return ApprovalRule(name, principal, "docs", tool, arguments, "docs wants to read", now, now + seconds, "local")
 
 
 async def test_a_rule_is_of_one_caller_and_one_tool_and_of_its_arguments_where_it_names_some(tmp_path: Path) -> None:
@@ -44,6 +43,14 @@ async def test_a_rule_is_of_one_caller_and_one_tool_and_of_its_arguments_where_i
         await rules.add(dataclasses.replace(rule("again", these), shown="newer"))
         assert [(r.id, r.shown) for r in await rules.list()] == [("again", "newer")], "one that says the same takes its place"
         assert await rules.revoke("again") and not await rules.revoke("again")
+
+
+async def test_rule_without_a_maker_does_not_count(tmp_path: Path) -> None:
+    async with records(tmp_path) as made:
+        rules = await made.rules()
+        await rules.add(dataclasses.replace(rule("unknown"), made_by=""))
+        assert await rules.find("ada", "docs", "read", canonical_arguments({})) is None
+        assert [kept.id for kept in await rules.list()] == ["unknown"]
 
 
 async def test_the_oldest_rules_of_a_caller_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +74,7 @@ async def test_what_may_not_be_approved_for_good_is_not_offered_and_taken_for_no
 
     async with records(tmp_path) as made:
         person = Always()
-        ctx = CallContext(caller=person, client=ClientProfile(capabilities={"elicitation": {}}), principal=Principal("ada"))
+        ctx = CallContext(caller=person, client=ClientProfile(capabilities={"elicitation": {}}))
         approvals = Approvals(made, EventStream(), standing_days=days)
         source = "skill" if name == "run_skill_script" else "docs"
         verdict = await approvals.approve_call(source, name, {}, ctx)

@@ -203,11 +203,15 @@ async def _ask(context: FunctionInvocationContext, verdict: Reject, label: Conte
         MiddlewareTermination: The run ends; `context.result` is the request, and a later run may bring the answer.
     """
     name = context.function.definition.name
-    if context.ctx.client.can("elicitation.form"):
-        shown = describe_call(getattr(context.function, "source", None) or "the agent", name, context.arguments)
+    guard = context.ctx.tool_guard
+    if guard is not None or context.ctx.client.can("elicitation.form"):
+        described = describe_call(getattr(context.function, "source", None) or "the agent", name, context.arguments)
+        shown = f"{verdict.reason}\n{described}"
         try:
-            return is_approved(await context.ctx.ask(approval_form(f"{verdict.reason}\n{shown}")))
-        except (AskUnavailable, ToolFailed):
+            if guard is not None:  # the gateway's rules say who may decide
+                return await guard.approve(name, shown, context.ctx) is None
+            return is_approved(await context.ctx.ask(approval_form(shown)))
+        except (AskUnavailable, ToolFailed, PolicyDenied):
             return False
     if not may_end_run:
         return False

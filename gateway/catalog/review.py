@@ -1,0 +1,98 @@
+"""`review_approvals`: shows the calls that wait for a decision to a person who may decide them, one form after the other.
+
+The tool takes no arguments, so a model can start a review and cannot decide. Who may decide is `policy.approvals`'s; what waits is on the
+pending list of `tools.approvals`. Made by `own`.
+"""
+
+from __future__ import annotations
+
+from gateway.auth.principal import Principal, is_operator
+from gateway.errors import AskUnavailable
+from gateway.json_types import JsonObject
+from gateway.policy.approvals import Approver, approval_form, judge_approver, may_stand, read_decision
+from gateway.policy.decision import PASS
+from gateway.policy.own_sources import is_own_source
+from gateway.policy.scopes import judge_scope, knows_source
+from gateway.storage.entries import AskState, PendingAsk
+from gateway.storage.records import Records
+from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
+from gateway.tools.context import CallContext
+
+REVIEW_TOOL = "review_approvals"
+
+_STATES: dict[str, AskState] = {
+    "approve": "approved",
+    "approve_always": "approved_always",
+    "approve_always_with_arguments": "approved_always_with_arguments",
+    "decline": "denied",
+}
+
+
+class ReviewApprovals:
+    """`review_approvals()`."""
+
+    def __init__(self, records: Records, standing_days: float) -> None:
+        """`standing_days` is how long an approval for good holds; 0 offers none."""
+        self._records = records
+        self._standing_days = standing_days
+        self.definition = ToolDefinition(
+            name=REVIEW_TOOL,
+            title="Review approvals",
+            description=(
+                "Show the person the calls of others that wait for an approval, one form after the other. The person decides; "
+                "the result says how many were approved and declined."
+            ),
+            input_schema={"type": "object", "properties": {}, "additionalProperties": False},
+            annotations={"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False},
+            may_ask=True,
+        )
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Ask about each open question that this caller may decide. Raises `StorageError`."""
+        principal = ctx.on_behalf_of
+        asks = await self._records.asks()
+        waiting = [ask for ask in await asks.list(only_open=True) if may_review(ask, principal)]
+        counts = {"approved": 0, "declined": 0, "gone": 0}
+        for number, ask in enumerate(waiting, 1):
+            standing = is_operator(principal) and bool(self._standing_days) and ask.kind == "call" and may_stand(ask.source, ask.name)
+            text = f"Request {number} of {len(waiting)}, by {ask.principal!r}.\n{ask.shown}"
+            try:
+                answer = await ctx.ask(approval_form(text, standing=standing))
+            except AskUnavailable as error:
+                text = f"Nothing was decided: this client cannot show forms ({error}). Use `moongate approvals`."
+                return Complete.text(text, is_error=True)
+            if answer.get("action") != "accept":
+                break
+            state = _STATES[read_decision(answer, standing=standing)]
+            was_open = await asks.move(ask.id, "open", state, decided_by=principal.id)
+            counts["gone" if not was_open else "declined" if state == "denied" else "approved"] += 1
+        return _summary(counts, len(waiting))
+
+
+def may_review(ask: PendingAsk, principal: Principal) -> bool:
+    """Whether this principal may decide about a pending call. What a workflow asks is for its caller to answer."""
+    return ask.kind != "question" and judge_approver(ask.by, ask.principal, _approver(ask, principal)) is None
+
+
+def _approver(ask: PendingAsk, principal: Principal) -> Approver:
+    return Approver(principal.id, is_operator(principal), _admits(ask, principal))
+
+
+def _admits(ask: PendingAsk, principal: Principal) -> bool:
+    """Whether the scopes of the key admit what waits: the tool, the agent or workflow that brings it along, or the server."""
+    if ask.kind == "sampling":
+        return knows_source(principal.scopes, ask.source)
+    source, name = ask.source, ask.name
+    if is_own_source(source):
+        source, _, name = source.partition("/")
+    return judge_scope(principal.scopes, "tools", source, name) is PASS
+
+
+def _summary(counts: dict[str, int], total: int) -> Complete:
+    left = total - sum(counts.values())
+    structured: JsonObject = {**counts, "open": left}
+    if not total:
+        return Complete.text("Nothing waits for a decision of yours.", structured=structured)
+    text = f"{counts['approved']} approved, {counts['declined']} declined, {left} left open"
+    text += f", {counts['gone']} no longer waiting" if counts["gone"] else ""
+    return Complete.text(f"{text}.", structured=structured)
