@@ -59,7 +59,7 @@ class ScriptSettings(Model):
     @classmethod
     def _within_reason(cls, paths: list[str]) -> list[str]:
         for path in paths:
-            if not os.path.isabs(path) or os.path.normpath(path) == "/":
+            if not os.path.isabs(path) or not os.path.normpath(path).strip("/"):
                 raise ValueError(f"{path!r} is not an absolute path of a file or folder below the root; name what scripts need")
         return paths
 
