@@ -138,7 +138,7 @@ async def test_the_task_of_a_revoked_key_is_refused_at_once_and_stops(tmp_path: 
             async with over_http(front, "modern", token=ada.token) as owner, over_http(front, "modern", token=bob.token) as other:
                 begun = [(await start(caller, "modern", "slow__hang"))["taskId"] for caller in (owner, other)]
                 store.revoke(ada.id)
-                assert (await owner.send("tasks/get", taskId=begun[0]))["error"] == "unauthorized"
+                assert (await owner.send("tasks/get", taskId=begun[0]))["error"] == "invalid_token"
                 ended: dict[str, int] = {}
                 with anyio.fail_after(20):
                     while not ended:  # it stops within seconds
