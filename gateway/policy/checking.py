@@ -14,7 +14,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.policy.rule_words import KEYWORDS, WORDS
+from gateway.policy.rule_words import KEYWORDS, MAX_WORD_VALUES, WORDS, has_words
 from gateway.policy.schemas import read_cost
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class _Compiled:
     validator: jsonschema_rs.Validator
     cost: int
     max_characters: int | None
+    max_values: int | None = None
+    """Most values that a rule with words is applied to."""
 
 
 class SchemaCheck:
@@ -146,6 +148,8 @@ class SchemaCheck:
             return f"the arguments have {size.nodes} values, too many to check against a schema this large"
         if compiled.max_characters is not None and size.characters > compiled.max_characters:
             return f"the arguments have more than {compiled.max_characters} characters, the most that this schema's patterns are run on"
+        if compiled.max_values is not None and not isinstance(value, str) and measure(value).nodes > compiled.max_values:
+            return f"argument {_cut(root, 120)!r} has more than {compiled.max_values} values, the most that its rule is applied to"
         try:
             if compiled.validator.is_valid(value):
                 return None
@@ -202,7 +206,8 @@ def _build(schema: JsonObject, cost: int, patterns: int, *, is_rule: bool) -> tu
             except (ValueError, engine.ReferencingError) as error:  # ValidationError is a ValueError
                 first = first or error
                 continue
-            return _Compiled(validator, cost, max_characters if patterns else None), None
+            max_values = MAX_WORD_VALUES if is_rule and has_words(schema) else None
+            return _Compiled(validator, cost, max_characters if patterns else None, max_values), None
     return None, _why_unusable(first)
 
 

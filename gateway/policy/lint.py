@@ -177,6 +177,8 @@ def _admits_nothing(name: str, rule: JsonObject, schema: JsonObject, tool: str) 
 
 def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str]) -> Iterator[Finding]:
     """Arguments of served tools without a rule beside arguments of the same kind with one: the way around the rule."""
+    if not policy.arguments:
+        return
     held: dict[str, str] = {}
     """Kind, or name of an argument with a rule word → where it is confined."""
     loose: list[tuple[str, str, frozenset[ArgumentKind]]] = []

@@ -54,8 +54,26 @@ _READERS: dict[str, Callable[[JsonMapping], Word]] = {
     "oneOfRecipients": _one_of_recipients,
 }
 
+MAX_WORD_VALUES = 10_000
+"""Most values in one argument that a rule with words is applied to: about 50 ms, because words are judged in Python."""
+
 WORDS = frozenset(_READERS)
 """The words; each judges texts and refuses every other value but a `null` that the rule's `type` admits."""
+
+
+def has_words(rule: JsonMapping) -> bool:
+    """Return whether any part of `rule` has a word."""
+    waiting: list[JsonValue] = [rule]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            node = cast("JsonMapping", part)
+            if not WORDS.isdisjoint(node):
+                return True
+            waiting += node.values()
+        elif isinstance(part, list):
+            waiting += cast("list[JsonValue]", part)
+    return False
 
 
 def read_word(word: str, node: JsonMapping) -> Word:

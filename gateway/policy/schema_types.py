@@ -26,11 +26,19 @@ def declared_schema(schema: JsonObject, name: str) -> JsonValue:
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
-def types_of(schema: JsonValue, root: JsonObject, depth: int = 0) -> frozenset[str]:
+def types_of(schema: JsonValue, root: JsonObject) -> frozenset[str]:
     """Return the types that `schema`, a part of the document `root`, admits."""
+    return _types(schema, root, {}, 0)
+
+
+def _types(schema: JsonValue, root: JsonObject, known: dict[int, frozenset[str]], depth: int) -> frozenset[str]:
+    """`known` has the types of parts by identity, so that each part is read once however often references lead to it."""
     node = as_object(schema)
     if node is None or depth > _MAX_DEPTH:
         return ALL_TYPES
+    if id(node) in known:
+        return known[id(node)]
+    known[id(node)] = ALL_TYPES  # for a reference back to this part
     admitted = ALL_TYPES
     written = node.get("type")
     if isinstance(written, str | list):
@@ -42,12 +50,13 @@ def types_of(schema: JsonValue, root: JsonObject, depth: int = 0) -> frozenset[s
     for key in ("anyOf", "oneOf"):
         branches = _branches(node, key)
         if branches:
-            admitted &= frozenset[str]().union(*(types_of(branch, root, depth + 1) for branch in branches))
+            admitted &= frozenset[str]().union(*(_types(branch, root, known, depth + 1) for branch in branches))
     for branch in _branches(node, "allOf"):
-        admitted &= types_of(branch, root, depth + 1)
+        admitted &= _types(branch, root, known, depth + 1)
     ref = node.get("$ref")
     if isinstance(ref, str):
-        admitted &= types_of(resolve_local(root, ref), root, depth + 1)
+        admitted &= _types(resolve_local(root, ref), root, known, depth + 1)
+    known[id(node)] = admitted
     return admitted
 
 
@@ -55,24 +64,27 @@ def element_types(schema: JsonValue, root: JsonObject) -> frozenset[str]:
     """Return the types of a list's elements: every type if `schema` does not restrict them, an empty set if it admits no list."""
     if "array" not in types_of(schema, root):
         return frozenset()
-    found = [types_of(items, root) for items in _item_schemas(schema, root, 0)]
+    found = [types_of(items, root) for items in _item_schemas(schema, root)]
     return frozenset[str]().union(*found) if found else ALL_TYPES
 
 
-def _item_schemas(schema: JsonValue, root: JsonObject, depth: int) -> Iterator[JsonValue]:
-    node = as_object(schema)
-    if node is None or depth > _MAX_DEPTH:
-        return
-    if "prefixItems" in node or isinstance(node.get("items"), list):
-        yield True
-    elif "items" in node:
-        yield node["items"]
-    for key in ("anyOf", "oneOf", "allOf"):
-        for branch in _branches(node, key):
-            yield from _item_schemas(branch, root, depth + 1)
-    ref = node.get("$ref")
-    if isinstance(ref, str):
-        yield from _item_schemas(resolve_local(root, ref), root, depth + 1)
+def _item_schemas(schema: JsonValue, root: JsonObject) -> Iterator[JsonValue]:
+    """The schemas of elements, in `schema` and in every part that judges the same value."""
+    waiting, seen = [schema], set[int]()
+    while waiting:
+        node = as_object(waiting.pop())
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if "prefixItems" in node or isinstance(node.get("items"), list):
+            yield True
+        elif "items" in node:
+            yield node["items"]
+        for key in ("anyOf", "oneOf", "allOf"):
+            waiting += _branches(node, key)
+        ref = node.get("$ref")
+        if isinstance(ref, str):
+            waiting.append(resolve_local(root, ref))
 
 
 def _branches(node: JsonObject, key: str) -> list[JsonValue]:

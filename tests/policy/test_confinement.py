@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from gateway.policy.argument_kinds import kinds_of_argument
 from gateway.policy.arguments import ArgumentPolicy, rule_problem
 from gateway.policy.confinement import confine
+from gateway.policy.rule_words import MAX_WORD_VALUES
 from tests.fakes.bypasses import OTHER_TYPES
 
 STRING = {"type": "string"}
@@ -29,9 +31,14 @@ DECLARED: dict[str, Any] = {
 SCHEMA: dict[str, Any] = {"type": "object", "properties": DECLARED, "$defs": {"texts": STRINGS}}
 
 
+def problem_of(rule: dict[str, Any], name: str, value: Any) -> str | None:
+    """What the rule has against the value, whatever the tool's schema says."""
+    return ArgumentPolicy.build("t", SCHEMA, (), {"t": {name: rule}}).problem_of(f"arguments.t.{name}", value)
+
+
 def passes(rule: dict[str, Any], name: str, value: Any) -> bool:
-    """Whether the rule lets the value through, whatever the tool's schema says."""
-    return ArgumentPolicy.build("t", SCHEMA, (), {"t": {name: rule}}).problem_of(f"arguments.t.{name}", value) is None
+    """Whether the rule lets the value through."""
+    return problem_of(rule, name, value) is None
 
 
 RULES: list[dict[str, Any]] = [
@@ -147,6 +154,25 @@ def test_deeply_nested_rule_is_refused_and_not_walked() -> None:
     for _ in range(2_000):
         rule = {"allOf": [rule]}
     assert "nested" in (rule_problem(rule) or "")
+
+
+@pytest.mark.attack(21)
+def test_rule_with_a_word_is_not_applied_to_more_values_than_it_can_judge_at_once() -> None:
+    many = ["docs/a"] * (MAX_WORD_VALUES + 1)
+    assert "more than" in (problem_of({"within": "docs/"}, "texts", many) or "")
+    assert passes({"within": "docs/"}, "texts", many[: MAX_WORD_VALUES // 2])
+    assert passes({"pattern": "^docs/"}, "texts", many)
+
+
+@pytest.mark.attack(24)
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("key", ["anyOf", "oneOf", "allOf"])
+def test_schema_whose_references_multiply_is_read_once_for_each_part(key: str) -> None:
+    layers: dict[str, Any] = {f"s{n}": {key: [{"$ref": f"#/$defs/s{n + 1}"} for _ in range(60)]} for n in range(8)}
+    for last in (STRINGS, {"$ref": "#/$defs/s0"}):
+        schema = {"type": "object", "properties": {"path": {"$ref": "#/$defs/s0"}}, "$defs": {**layers, "s8": last}}
+        assert "within" in repr(confine("path", {"within": "docs/"}, schema).judged)
+        assert kinds_of_argument("path", schema) == {"path"}
 
 
 # -- for clients -----------------------------------------------------------------------------------------------------
