@@ -80,7 +80,7 @@ def _fault(node: JsonObject, *, reversible_by: str | None, depth: int) -> str | 
     if depth > _MAX_DEPTH:
         return f"is nested deeper than {_MAX_DEPTH} levels"
     for keyword in node:
-        if keyword not in DEMANDING and keyword not in _SILENT and keyword != SCHEMES_WORD and not keyword.startswith(("x-", "$")):
+        if keyword not in DEMANDING and keyword not in _SILENT and keyword != SCHEMES_WORD and not keyword.startswith("x-"):
             close = get_close_matches(keyword, sorted(DEMANDING | {SCHEMES_WORD}), 1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             return f"uses {keyword!r}{hint}, which is neither a keyword of JSON Schema nor a rule word"

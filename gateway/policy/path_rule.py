@@ -34,8 +34,11 @@ _ENCODED = re.compile(r"%(?:[0-9A-Fa-f]{2}|[uU][0-9A-Fa-f]{4})")
 _SHORT = re.compile(r"~[0-9]+(?:\.|\Z)")
 """The end of a Windows 8.3 name, which is a second name of another file."""
 
-_QUOTED_DOTS = ".'!^,[]()-"
+_QUOTED_DOTS = ".'!^,[]()-@+$"
 """Shells reduce a segment of only these characters, such as `'..'` or `.[.]`, to `..`."""
+
+_DOT_PATTERN = re.compile(r"\.[^/]*[\[(]")
+"""A name that starts with a dot and matches `..` as a pattern of shells, e.g. `.[!a]`."""
 
 _DEVICES = frozenset({"con", "prn", "aux", "nul", "conin$", "conout$", "clock$", *(f"{n}{i}" for n in ("com", "lpt") for i in range(10))})
 """Names that Windows opens as a device in every folder, whatever their extension."""
@@ -144,7 +147,8 @@ def _unclear(root: str, rest: str, segments: list[str]) -> str | None:
     if rest.startswith("//") or (not root and segments and segments[0][0] in "~$%-"):
         return "starts with '~', '$', '%', '-' or '//'"
     for segment in segments:
-        if segment.startswith("..") or ("." in segment and not segment.strip(_QUOTED_DOTS)):
+        is_dots = segment.startswith("..") or ("." in segment and not segment.strip(_QUOTED_DOTS))
+        if is_dots or (segment[0] == "." and _DOT_PATTERN.match(segment)):
             return "has a name that starts with '..' or stands for it"
         if segment[-1] == "." or segment[0].isspace() or segment[-1].isspace():
             return "has a name that starts with a space, or ends with a dot or a space"

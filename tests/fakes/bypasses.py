@@ -31,6 +31,7 @@ PATHS = [
     "~", "~/docs/a", "~root/docs", "./~/a", "$HOME/docs", "${HOME}/docs", "%APPDATA%/docs", "-rf", "--output=docs/a", "docs/*", "docs/.?/a",
     "docs/{..,a}/b", "docs/`id`", "docs/a|b", "docs/a<b", "docs/a>b", 'docs/"../"/b', "docs/'..'/b", "docs/.[.]/b", "docs/.'.'/b",
     "docs/[.][.]/b",
+    "docs/.[!a]/b", "docs/$'..'/b", "docs/@(..)/b", "docs/.!(a)/b", "docs/.$@./b",
     # encodings
     "docs/%2e%2e/a", "docs/%2E%2E/a", "docs/..%2fa", "docs/..%5ca", "docs/%252e%252e/a", "docs/%25252e/a", "docs/%u002e%u002e/a",
     "docs/%c0%ae/a",

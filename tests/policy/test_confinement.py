@@ -123,6 +123,7 @@ FAULTS = [
     ({"patern": "^a$"}, "did you mean 'pattern'?"),
     ({"wihtin": "docs/"}, "did you mean 'within'?"),
     ({"properties": {"a": {"wihtin": "docs/"}}}, "did you mean 'within'?"),
+    ({"$within": "docs/"}, "did you mean 'within'?"),
     ({"items": [{"pattern": "^a$"}]}, "not a valid JSON Schema"),
     ({"format": "path"}, "'path'"),
     ({"within": "../docs"}, "'..'"),

@@ -63,6 +63,21 @@ def test_folder_that_cannot_be_told_is_refused_in_the_rule(written: object) -> N
         read_path_rule(written)
 
 
+@pytest.mark.parametrize(
+    ("rule", "value", "says"),
+    [
+        ("docs", "/docs/a", "is absolute; write it relative"),
+        ("docs", "src/a", "is outside"),
+        ("/srv/docs", "docs/a", "is outside"),
+        ("/srv/docs", "/srv/a", "is outside"),
+        ("docs", "docs\\a", "has a backslash; separate names by '/'"),
+        ("docs", "docs/\uff0e\uff0e/a", "has look-alike characters"),
+    ],
+)
+def test_reason_tells_a_model_what_to_write(rule: str, value: str, says: str) -> None:
+    assert (judge_path(value, read_path_rule(rule)) or "").startswith(says)
+
+
 # -- an independent model --------------------------------------------------------------------------------------------
 
 TOKENS = [
