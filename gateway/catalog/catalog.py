@@ -334,7 +334,10 @@ class Catalog:
         hidden = None if self.reviews(principal) else REVIEW_TOOL
         if principal.scopes is None and hidden is None:
             return self._wire_tools
-        return [wire for wire in self._wire_tools if self._tools[wire["name"]].admit(principal) is PASS and wire["name"] != hidden]
+        admitted = [wire for wire in self._wire_tools if self._tools[wire["name"]].admit(principal) is PASS and wire["name"] != hidden]
+        if (scopes := principal.scopes) is None:
+            return admitted
+        return [self._tools[wire["name"]].described(wire, scopes) for wire in admitted]
 
     def reviews(self, principal: Principal) -> bool:
         """Whether this caller is listed `review_approvals`, if it is there: of two callers with equal scopes one may be."""

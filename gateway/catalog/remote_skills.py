@@ -228,6 +228,11 @@ class RemoteSkills:
             skill = await self._asked(skill, ctx)
         raise SkillError(f"{path!r} of skill {skill.id!r} is not what {skill.origin!r} lists; it is not used.", code="digest-differs")
 
+    def place_of(self, skill: Skill, path: str) -> tuple[str, str]:
+        """The server and the URI that it knows the file by. Raises `NotFound`."""
+        shelf, native = self._catalog.locate(file_uri(skill.root_uri, path))
+        return shelf.entry.source.id, native
+
     async def run(self, skill: Skill, function: str, args: JsonValue, ctx: CallContext) -> str:
         """Never: scripts of a server are its own. Raises `SkillError`."""
         raise SkillError(f"Scripts of {skill.origin!r} are not run here.", code="scripts-off")

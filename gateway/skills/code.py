@@ -23,7 +23,7 @@ from gateway.diagnostics import Diagnostic
 from gateway.errors import ConfigError, GatewayError, NotFound, SkillError, ToolFailed
 from gateway.json_types import JsonValue
 from gateway.policy.skills import NAME, is_safe_name
-from gateway.skills.index import published
+from gateway.skills.index import SOURCE_ID, own_uri, published
 from gateway.skills.mime import MARKDOWN, mime_type_of
 from gateway.skills.models import MANIFEST, MAX_SKILL_BYTES, SkillFile, SkillFunction, SkillReport
 from gateway.skills.models import Skill as Served
@@ -177,6 +177,10 @@ class CodeSkills:
         if now is None:
             raise NotFound("skill", skill.id)
         return published(now, skill.id) if now.is_listed else now
+
+    def place_of(self, skill: Served, path: str) -> tuple[str, str]:
+        """The gateway's own source, and the URI of the file there."""
+        return SOURCE_ID, own_uri(skill, path)
 
     async def run(self, skill: Served, function: str, args: JsonValue, ctx: CallContext) -> str:
         """Call a script. Raises `SkillError` for arguments that do not fit, `ToolFailed` where it fails."""

@@ -47,6 +47,10 @@ class SkillHome(Protocol):
         """The bytes of one of its files; they have the digest that is told. Raises `NotFound`, or what reaching it fails with."""
         ...
 
+    def place_of(self, skill: Skill, path: str) -> tuple[str, str]:
+        """Id of the source that publishes a file of a skill, and the file's URI there: what scopes are judged by. Raises `NotFound`."""
+        ...
+
     async def run(self, skill: Skill, function: str, args: JsonValue, ctx: CallContext) -> str:
         """What one of its `functions` returns, as text. Raises `SkillError` for wrong arguments and `ToolFailed` for a failure."""
         ...

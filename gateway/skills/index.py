@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 SCHEME = "skill://"
 
+SOURCE_ID = "skill"
+"""The source that publishes the gateway's own skills."""
+
 PREFIX = "code"
 """Goes before the name of a skill in code where a folder's skill has that name."""
 
@@ -141,6 +144,11 @@ class SkillIndex:
 def file_uri(root_uri: str, path: str) -> str:
     """The canonical URI of a path below `root_uri`."""
     return "/".join((root_uri, *(quote(segment, safe=_SAFE) for segment in path.split("/"))))
+
+
+def own_uri(skill: Skill, path: str) -> str:
+    """The URI of a file of one of the gateway's own skills, also of a skill that only the tools serve."""
+    return file_uri(skill.root_uri or f"{SCHEME}{skill.id}", path)
 
 
 # -- building ------------------------------------------------------------------------------------------------------

@@ -18,9 +18,11 @@ import anyio.to_thread
 
 from gateway.config.skills import SignatureRule
 from gateway.errors import NotFound, SkillError
+from gateway.policy.decision import PASS, Reject, Verdict
+from gateway.policy.scopes import RULE, judge_scope
 from gateway.skills.files import Changed, read_file
 from gateway.skills.homes import SkillHome
-from gateway.skills.index import Key, SkillIndex, build_index, is_current, with_more
+from gateway.skills.index import SOURCE_ID, Key, SkillIndex, build_index, is_current, own_uri, with_more
 from gateway.skills.models import Skill, SkillFile
 from gateway.skills.remembered import file_for, keep, recall, same_candidates
 from gateway.tools.context import CallContext
@@ -135,6 +137,17 @@ class SkillLibrary:
             await self.keep()
             took = anyio.current_time() - started
             await anyio.sleep(max(self._refresh_seconds, took * REST_FACTOR))
+
+    def judge(self, skill: Skill, path: str, scopes: Sequence[str] | None) -> Verdict:
+        """Whether a caller with these scopes may read a file of a skill: as the resource that it is of the source that publishes it."""
+        if scopes is None:
+            return PASS
+        home = self.home_of(skill)
+        try:
+            source, uri = (SOURCE_ID, own_uri(skill, path)) if home is None else home.place_of(skill, path)
+        except NotFound as error:
+            return Reject(RULE, str(error))
+        return judge_scope(scopes, "resources", source, uri)
 
     async def recheck(self, skill: Skill, ctx: CallContext) -> Skill:
         """The skill as its folder or home is now; every other one stays as it was.

@@ -141,9 +141,8 @@ def file_wire(file: SkillFile) -> JsonObject:
     return wire if file.is_dynamic else {**wire, "size": file.size, "digest": file.digest}
 
 
-def catalogue(index: SkillIndex) -> str:
-    """The skills, one line each, within `CATALOGUE_MAX_BYTES`; above `CATALOGUE_MAX_SKILLS` only how many there are."""
-    skills = index.for_models
+def catalogue(index: SkillIndex, skills: Sequence[Skill]) -> str:
+    """Skills of the index, one line each, within `CATALOGUE_MAX_BYTES`; above `CATALOGUE_MAX_SKILLS` only how many there are."""
     if len(skills) > CATALOGUE_MAX_SKILLS:
         return f"There are {len(skills)} skills here: find the right one with search_skills first."
     text = ""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from gateway.errors import NotFound, SkillError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.skills.library import SkillLibrary
-from gateway.skills.models import Skill
+from gateway.skills.models import MANIFEST, Skill
 from gateway.skills.scripts import Finished, ScriptRunner, set_digest, to_structured
-from gateway.skills.tools import find_skill, similar
+from gateway.skills.tools import judge_file, named_skill, similar
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
@@ -77,8 +77,9 @@ class RunSkillScript:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Run the script as its skill is at this moment."""
         index = await self._library.current()
-        skill = await self._library.recheck(find_skill(index, str(arguments.get("skill_name") or "")), ctx)
+        skill = await self._library.recheck(named_skill(self._library, index, arguments, ctx), ctx)
         path, is_function = _script_path(skill, str(arguments.get("script_name") or ""))
+        judge_file(self._library, skill, MANIFEST if is_function else path, arguments, ctx)
         run = self._call if is_function else self._start
         try:
             return await run(skill, path, arguments.get("args"), ctx)

@@ -22,7 +22,7 @@ from gateway.config.skills import SignatureRule
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.skills.extension import SkillsExtension, resource_wire
-from gateway.skills.index import SCHEME, SkillIndex
+from gateway.skills.index import SCHEME, SOURCE_ID, SkillIndex
 from gateway.skills.library import SkillLibrary
 from gateway.skills.mime import MARKDOWN
 from gateway.skills.models import Skill, SkillReport
@@ -110,7 +110,7 @@ class SkillSource:
     @property
     def id(self) -> str:
         """Always `skill`."""
-        return "skill"
+        return SOURCE_ID
 
     async def __aenter__(self) -> SkillSource:
         """Read every skill, see whether scripts can run, and start watching."""

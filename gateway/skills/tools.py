@@ -13,16 +13,17 @@ import difflib
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, cast
 
 import anyio.to_thread
 
-from gateway.errors import NotFound, SkillError, ToolFailed
+from gateway.errors import NotFound, PolicyDenied, SkillError, ToolFailed
 from gateway.json_types import JsonObject
+from gateway.policy.decision import PASS, Reject
 from gateway.skills.index import SCHEME, SkillIndex, file_uri
 from gateway.skills.library import SkillLibrary
-from gateway.skills.models import Skill, SkillFile
+from gateway.skills.models import MANIFEST, Skill, SkillFile
 from gateway.skills.render import catalogue, describe_file, escape, file_wire, load, one_line
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
@@ -109,10 +110,12 @@ class SearchSkills:
         query = str(arguments.get("query") or "").strip()
         limit = min(MAX_RESULTS, max(1, int(arguments.get("limit") or DEFAULT_RESULTS)))
         found = await anyio.to_thread.run_sync(index.search.rank, query) if query else index.for_models
+        scopes = ctx.for_argument("query", query).principal.scopes
+        found, known = readable(self._library, found, scopes), readable(self._library, index.for_models, scopes)
         start = _position(str(arguments.get("cursor") or ""), query, [skill.id for skill in found])
         page = found[start : start + limit]
         structured: JsonObject = {"skills": [_result(index, skill) for skill in page], "total": len(found)}
-        lines = [_headline(query, len(found), len(index.for_models))]
+        lines = [_headline(query, len(found), len(known))]
         lines += [f"- {r['skill']}: {r['description']} (from {r['origin']})" for r in structured["skills"]]
         left = len(found) - start - len(page)
         if left > 0:
@@ -123,18 +126,21 @@ class SearchSkills:
         return Complete.text("\n".join(lines), structured=structured)
 
 
+_LOAD = (
+    "Get the instructions of a skill, and the list of its files. When a task matches a skill, load it before you act and follow it."
+)
+
+
 class LoadSkill:
     """`load_skill(skill_name)`. Its description carries the catalogue of the index it was made for."""
 
     def __init__(self, library: SkillLibrary, index: SkillIndex) -> None:
         self._library = library
+        self._index = index
         self.definition = ToolDefinition(
             name="load_skill",
             title="Load a skill",
-            description=(
-                "Get the instructions of a skill, and the list of its files. When a task matches a skill, load it before "
-                f"you act and follow it.\n{catalogue(index)}"
-            ),
+            description=f"{_LOAD}\n{catalogue(index, index.for_models)}",
             input_schema={
                 "type": "object",
                 "properties": {"skill_name": _SKILL_NAME},
@@ -161,10 +167,16 @@ class LoadSkill:
             annotations=_ANNOTATIONS,
         )
 
+    def description_for(self, scopes: Sequence[str] | None) -> str:
+        """The description with the skills that a caller with these scopes may read."""
+        if scopes is None:
+            return str(self.definition.description)
+        return f"{_LOAD}\n{catalogue(self._index, readable(self._library, self._index.for_models, scopes))}"
+
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """The skill as its folder is at this moment."""
         index = await self._library.current()
-        skill = await self._library.recheck(find_skill(index, str(arguments.get("skill_name") or "")), ctx)
+        skill = await self._library.recheck(named_skill(self._library, index, arguments, ctx), ctx)
         loaded = load(self._library.index, skill)
         return Complete.text(loaded.text, structured=loaded.structured)
 
@@ -217,7 +229,7 @@ class ReadSkillResource:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """One piece of a file, or a folder listing."""
         index = await self._library.current()
-        skill = find_skill(index, str(arguments.get("skill_name") or ""))
+        skill = named_skill(self._library, index, arguments, ctx)
         wanted = str(arguments.get("resource_name") or ".")
         path = _resource_path(skill, wanted)
         if path is None:
@@ -228,6 +240,7 @@ class ReadSkillResource:
         handle = self._library.index.handle(skill)
         if path not in skill.files:
             return _list_folder(skill, handle, path)
+        judge_file(self._library, skill, path, arguments, ctx)
         try:
             skill, file, data = await self._library.read(skill, path, ctx)
         except (NotFound, SkillError) as error:
@@ -240,13 +253,47 @@ class ReadSkillResource:
 # -- finding what was asked for ------------------------------------------------------------------------------------
 
 
-def find_skill(index: SkillIndex, name: str) -> Skill:
-    """The one skill that `name` means.
+def named_skill(library: SkillLibrary, index: SkillIndex, arguments: JsonObject, ctx: CallContext) -> Skill:
+    """The skill that a call names in `skill_name`.
+
+    Raises:
+        ToolFailed: None or several; the text names the candidates.
+        PolicyDenied: Whoever named the skill may not read it.
+    """
+    name = str(arguments.get("skill_name") or "")
+    scopes = ctx.for_argument("skill_name", name).principal.scopes
+    if (found := index.named(name)) and not readable(library, found, scopes):
+        judge_file(library, found[0], MANIFEST, arguments, ctx)
+    return find_skill(index, name, lambda skills: readable(library, skills, scopes))
+
+
+def judge_file(library: SkillLibrary, skill: Skill, path: str, arguments: JsonObject, ctx: CallContext) -> None:
+    """Let a file of the named skill be read.
+
+    Raises:
+        PolicyDenied: Whoever named the skill may not read the file.
+    """
+    scopes = ctx.for_argument("skill_name", str(arguments.get("skill_name") or "")).principal.scopes
+    if isinstance(verdict := library.judge(skill, path, scopes), Reject):
+        raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=skill.id)
+
+
+def readable(library: SkillLibrary, skills: Sequence[Skill], scopes: Sequence[str] | None) -> Sequence[Skill]:
+    """The skills whose `SKILL.md` a caller with these scopes may read."""
+    return skills if scopes is None else [skill for skill in skills if library.judge(skill, MANIFEST, scopes) is PASS]
+
+
+def _all(skills: Sequence[Skill]) -> Sequence[Skill]:
+    return skills
+
+
+def find_skill(index: SkillIndex, name: str, among: Callable[[Sequence[Skill]], Sequence[Skill]] = _all) -> Skill:
+    """The one skill that `name` means, of those that `among` keeps.
 
     Raises:
         ToolFailed: None or several; the text names the candidates.
     """
-    found = index.named(name)
+    found = among(index.named(name))
     if len(found) == 1:
         return found[0]
     if found:
@@ -254,7 +301,7 @@ def find_skill(index: SkillIndex, name: str) -> Skill:
         raise ToolFailed(f"{len(found)} skills are called {name!r}; pass one of these as skill_name: {candidates}.")
     if not name.strip():
         raise ToolFailed("skill_name is empty; pass the name of a skill. search_skills finds it.")
-    near = similar(name, [index.handle(s) for s in index.for_models])
+    near = similar(name, [index.handle(s) for s in among(index.for_models)])
     hint = f"Did you mean {near}?" if near else "Find its name with search_skills."
     raise ToolFailed(f"There is no skill {one_line(name, 100)!r}. {hint}")
 

@@ -182,6 +182,15 @@ OnChange = Callable[[ChangeKind], None]
 
 
 @runtime_checkable
+class DescribingTool(Protocol):
+    """A tool whose description names things that only some callers may use."""
+
+    def description_for(self, scopes: Sequence[str]) -> str:
+        """The description for a caller with these scopes."""
+        ...
+
+
+@runtime_checkable
 class ToolSource(Protocol):
     """Whatever yields tools. Entered as an async context manager by its owner before use."""
 

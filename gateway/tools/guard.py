@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -47,7 +47,17 @@ from gateway.policy.scopes import OWN_SOURCE, judge_scope
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals, Grant
-from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskStarted, TaskTool, Tool, ToolDefinition, ToolOutcome
+from gateway.tools.base import (
+    Complete,
+    DescribingTool,
+    InputRequired,
+    TaskMethod,
+    TaskStarted,
+    TaskTool,
+    Tool,
+    ToolDefinition,
+    ToolOutcome,
+)
 from gateway.tools.context import CallContext
 from gateway.tools.published import clean_definition, shape_definition
 from gateway.tools.recorded import record_call
@@ -254,6 +264,13 @@ class GuardedTool:
     def admit(self, principal: Principal) -> Verdict:
         """Whether this caller may use the tool at all."""
         return judge_scope(principal.scopes, "tools", self.source, self.definition.name)
+
+    def described(self, wire: JsonObject, scopes: Sequence[str]) -> JsonObject:
+        """The listed tool as a caller with these scopes gets it: its description may name what only some callers may use."""
+        tool = self._tool
+        if not isinstance(tool, DescribingTool) or self.definition.description != tool.definition.description:
+            return wire
+        return {**wire, "description": tool.description_for(scopes)}
 
     def check(self, arguments: JsonObject, principal: Principal) -> Verdict:
         """Judge a call without running it; whoever is about to start a task asks first."""
