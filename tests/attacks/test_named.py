@@ -50,6 +50,7 @@ FLOWS = {
 SCOPES: dict[str, tuple[str, ...]] = {
     "clerk": ("agent/clerk", "agent/boss", "workflow"),
     "reader": ("agent/clerk", "agent/boss", "workflow", "resources:docs/page://open"),
+    "flow": ("workflow",),
     "all": ("*",),
 }
 
@@ -163,9 +164,9 @@ output: one
 
 
 @pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize(("key", "is_read"), [("clerk", False), ("all", True)])
+@pytest.mark.parametrize(("key", "is_read"), [("flow", False), ("all", True)])
 async def test_resumed_task_reads_with_callers_scopes(tmp_path: Path, era: Era, key: str, is_read: bool) -> None:
-    """The gateway is killed while the task waits for its answer; the next one reads the link."""
+    """The gateway is killed while the task waits for its answer; the next one calls the clerk as the file says and reads the link."""
     (tmp_path / "clerk.agent.md").write_text(CLERK)
     (tmp_path / "asked.workflow.yaml").write_text(ASKED)
     token = KeyStore(tmp_path / "gateway-state" / "keys.json").add(key, scopes=SCOPES[key]).token

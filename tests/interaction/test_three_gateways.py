@@ -3,7 +3,8 @@
     client ── A ── B ── C ── upstream
 
 A and B are reached over HTTP; C is started by B over stdio, and starts the upstream. Everything a client may want of the
-upstream crosses all three, each applies its own limits, and three that list each other come to rest.
+upstream crosses all three, each applies its own limits, and three that list each other come to rest. Agents and kept results of C
+need no processes: these gateways are inside the test's own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import anyio
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from tests.fakes.inside import gateway_inside, raw_inside
 from tests.fakes.nursery import Child
+from tests.fakes.openai_server import openai_server
 from tests.fakes.running import (
     ROOT,
     child,
@@ -31,6 +34,7 @@ from tests.fakes.running import (
     write_config,
 )
 from tests.interaction.ways import Era, Way, connected
+from tests.interaction.wire import over_http
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -181,6 +185,48 @@ async def test_what_one_gateway_lets_through_the_next_drops_unless_the_tool_decl
         result = await client.call_tool(f"{PREFIX}echo", given)
     assert result.structured_content == {"got": {"text": "x"}}
     assert "dev.moongate/droppedArguments" not in (result.meta or {}), "a note of the gateway behind, which any server could forge"
+
+
+CLERK = "---\nname: clerk\ndescription: Answers.\nmodel: openai-chat:scripted\n---\nAnswer.\n"
+LINES = "\n".join(f"line {number}" for number in range(5_000))
+LARGE: dict[str, Any] = {
+    "tools": [{"name": "large", "inputSchema": {"type": "object"}}],
+    "results": {"large": {"content": [{"type": "text", "text": LINES}]}},
+}
+
+
+@eras
+async def test_sessions_of_agents_and_parts_of_large_results_cross(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, era: Era) -> None:
+    """C has the agent and keeps the result; A and B allow larger ones."""
+    other: Era = "legacy" if era == "modern" else "modern"
+    (tmp_path / "clerk.agent.md").write_text(CLERK)
+    with ExitStack() as stack:
+        model, up = stack.enter_context(openai_server()), stack.enter_context(raw_inside(LARGE))
+        monkeypatch.setenv("OPENAI_BASE_URL", model.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "")
+        await model.play({"text": "one"}, {"text": "two"})
+        config: dict[str, Any] = {"mcpServers": {"up": {"type": "http", "url": up}}, "expose": {"agents": ["."]}}
+        config["policies"] = {"up": {"maxResultBytes": SMALLEST_BYTES}}
+        for name, link in (("c", other), ("b", era), ("a", era)):
+            gateway = stack.enter_context(gateway_inside(tmp_path, config, name))
+            gateway.look()
+            config = {"mcpServers": {name: {"type": "http", "url": gateway.url}}, "policies": {name: {"era": link}}}
+        async with over_http(gateway.url, era, tasks=False) as wire:
+
+            async def call(tool: str, **arguments: Any) -> dict[str, Any]:
+                return (await wire.send("tools/call", name=f"b__c__{tool}", arguments=arguments))["result"]
+
+            first = await call("agent__clerk", task="go", session_id="new")
+            session = first["_meta"]["dev.moongate/sessionId"]
+            second = await call("agent__clerk", task="again", session_id=session)
+            [link] = [block for block in (await call("up__large"))["content"] if block["type"] == "resource_link"]
+            part = await call("read_result", id=link["uri"].rpartition("/")[2], page=2, page_size=2000)
+            [whole] = (await wire.send("resources/read", uri=link["uri"]))["result"]["contents"]
+        assert (second["content"][0]["text"], second["_meta"]["dev.moongate/sessionId"]) == ("two", session)
+        assert "'content': 'one'" in str((await model.requests())[-1]), "the second turn goes on with the first"
+    assert part["content"][0]["text"] == LINES[2000:4000]
+    assert part["_meta"]["dev.moongate/part"]["page"] == 2
+    assert whole["text"] == LINES
 
 
 @pytest.mark.attack(35)
