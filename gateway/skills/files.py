@@ -2,8 +2,10 @@
 
 A skill folder is written by others. So listing looks at links and kinds itself instead of following them, and
 reading opens one segment after the other below the configured root without following links, never blocks on a
-FIFO and never reads past the size that was listed. What a client says never reaches this module: callers look
-names up in the index and pass on what listing found. Blocking; call it in a worker thread.
+FIFO and never reads past the size that was listed. A file with a second name (hard link) may be somebody's file
+from outside, so it is refused; only folders of the Python installation are exempt, because installers link files
+there. What a client says never reaches this module: callers look names up in the index and pass on what listing
+found. Blocking; call it in a worker thread.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sysconfig
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,6 +25,9 @@ from gateway.skills.models import MANIFEST, MAX_SKILL_BYTES, Stamp
 
 _UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
 """Control characters, backslashes and undecodable bytes: no client could ask for such a file by name."""
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""The gateway's own code, where its bundled skills are."""
 
 JUNK = (".git", "node_modules", "__pycache__", ".venv", ".DS_Store", "*.pyc", ".env*")
 """Never part of a skill: caches, dependencies and secrets (the largest real skill carries 48 MB of them)."""
@@ -72,6 +78,12 @@ def is_junk(name: str) -> bool:
 def stamp_of(status: os.stat_result) -> Stamp:
     """The identity of a file's content, from its status."""
     return (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+
+
+def is_installed(root: str) -> bool:
+    """Whether a real path is in the Python installation: uv and others hard-link packages there, and its files run in this process."""
+    folders = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), _PACKAGE)
+    return any(_inside(os.path.realpath(folder), root) is not None for folder in folders)
 
 
 # -- finding skills ------------------------------------------------------------------------------------------------
@@ -213,8 +225,10 @@ class _Walk:
         elif stat.S_ISDIR(status.st_mode):
             self.folder(path, segments, (*parents, segments))
         elif stat.S_ISREG(status.st_mode):
-            if status.st_nlink > 1:
-                self.problem("hard-link", "warning", f"{path!r} has another name elsewhere (hard link); copy it instead.")
+            if status.st_nlink > 1 and not is_installed(self.root):
+                text = f"{path!r} has a second name (hard link), so it may be a file from elsewhere; replace it by a copy."
+                self.problem("hard-link", "error", text)
+                return
             if path != MANIFEST and entry.name == MANIFEST:
                 self.listing.nested.append(segments[:-1])
             self.listing.files.append(Found(path, segments, stamp_of(status)))
@@ -275,7 +289,7 @@ def read_file(root: str, segments: tuple[str, ...], max_bytes: int = MAX_SKILL_B
     """The bytes of a regular file below `root` with the stamp they have, reached without following any link.
 
     Raises:
-        Changed: It is gone, no regular file any more, larger than `max_bytes`, or it changed while being read.
+        Changed: It is gone, not a regular file any more, a hard link, larger than `max_bytes`, or it changed while being read.
     """
     try:
         handle = _open_below(root, segments)
@@ -283,7 +297,7 @@ def read_file(root: str, segments: tuple[str, ...], max_bytes: int = MAX_SKILL_B
         raise Changed from error
     try:
         before = os.fstat(handle)
-        if not stat.S_ISREG(before.st_mode) or before.st_size > max_bytes:
+        if not stat.S_ISREG(before.st_mode) or before.st_size > max_bytes or (before.st_nlink > 1 and not is_installed(root)):
             raise Changed
         chunks: list[bytes] = []
         left = before.st_size + 1  # one more, to notice a file that grows

@@ -3,6 +3,8 @@
 Each component of a path is opened on its own, relative to the folder before it and without following links (`openat` with
 `O_NOFOLLOW`), so a folder that is swapped for a link between check and use changes nothing. Where the platform cannot do
 that (Windows), each component is looked at right before use, which a hostile process beside us could still race.
+A file that also has a name in another folder (hard link) may be somebody's file from outside, so its content is not read. It can be
+replaced and deleted, which leaves the other name as it is.
 Everything here blocks: call it through a worker thread. Used by the file stores of agents.
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import stat
@@ -19,7 +22,11 @@ from pathlib import Path
 
 from gateway.errors import StorageUnusable
 
+logger = logging.getLogger(__name__)
+
 IS_LINK = "Invalid path: {name!r} is a symbolic link or leads through one; links are not followed."
+
+IS_HARD_LINK = "{name!r} is not read: it has a second name in another folder (hard link). Replace it by a copy."
 
 _OPENS_RELATIVE = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -100,7 +107,7 @@ class ContainedFolder:
         """The file's content; `None` where there is no file.
 
         Raises:
-            ValueError: The path is bad or leads through a link, it is no regular file, or it is larger than `max_bytes`.
+            ValueError: The path is bad or leads through a link, or the file is not a regular one, a hard link or larger than `max_bytes`.
             OSError: It cannot be read.
         """
         *folders, name = split_path(path)
@@ -278,10 +285,24 @@ def _read(place: _Place, name: str, max_bytes: int) -> bytes | None:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise ValueError(f"{name!r} is not a file.")
+        if found.st_nlink > 1 and _has_name_elsewhere(place, file.fileno()):
+            logger.warning("file not read: hard link folder=%s name=%s", place.path, name)
+            raise ValueError(IS_HARD_LINK.format(name=name))
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise ValueError(f"{name!r} is larger than {max_bytes} bytes.")
     return data
+
+
+def _has_name_elsewhere(place: _Place, descriptor: int) -> bool:
+    """Whether an open file has names beside those in this folder.
+
+    Names in the folder are counted because `write` gives a new file two for a moment.
+    """
+    number = os.fstat(descriptor).st_ino
+    with os.scandir(place.descriptor if place.descriptor is not None else place.path) as entries:
+        names = sum(entry.inode() == number for entry in entries)
+    return os.fstat(descriptor).st_nlink > names
 
 
 def _children(place: _Place) -> tuple[list[str], list[str]]:

@@ -166,6 +166,53 @@ async def test_a_link_anywhere_in_a_path_is_never_followed(tmp_path: Path, path:
         await store.list_files("folder")
 
 
+@pytest.mark.attack(30)
+async def test_hard_link_is_neither_read_nor_searched_and_the_file_outside_stays(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("secret")
+    store = FileSystemAgentFileStore(tmp_path / "root")
+    (tmp_path / "root" / "deep").mkdir()
+    for name in ("a.txt", "b.txt", "deep/c.txt"):
+        os.link(tmp_path / "secret.txt", tmp_path / "root" / name)
+        with pytest.raises(ValueError, match="hard link"):
+            await store.read_file(name)
+    assert await store.search_files("", "secret", recursive=True) == []
+    await store.write_file("a.txt", "mine")
+    await store.delete_file("b.txt")
+    assert ((tmp_path / "secret.txt").read_text(), await store.read_file("a.txt")) == ("secret", "mine")
+
+
+def test_file_that_is_just_being_made_can_be_read(tmp_path: Path) -> None:
+    """`write` gives a new file two names for a moment: whoever reads it then gets its content."""
+    folder = ContainedFolder(tmp_path)
+    stop = threading.Event()
+    failures: list[Exception] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            for name in folder.children()[0]:
+                try:
+                    assert folder.read(name, max_bytes=100) in (b"content", None)
+                except (ValueError, AssertionError) as error:
+                    failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(300):
+        folder.write(f"{number % 5}", b"content", overwrite=False)
+        folder.delete(f"{number % 5}")
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_leftover_of_a_killed_writer_does_not_hide_its_file(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_bytes(b"content")
+    os.link(tmp_path / "notes.md", tmp_path / ".moongate-0123456789abcdef.tmp")
+    assert ContainedFolder(tmp_path).read("notes.md", max_bytes=100) == b"content"
+
+
 @pytest.mark.requirement("FA2")
 def test_a_folder_that_is_swapped_for_a_link_again_and_again_never_lets_anything_out(tmp_path: Path) -> None:
     """A second thread swaps while we read and write; at no moment may the outside be seen or changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,19 @@ def test_a_skill_linked_from_outside_is_rejected_under_its_own_path(tmp_path: Pa
     code, data = check(capsys, str(tmp_path / "skills"))
     assert (code, {Path(e["path"]).name: e["verdict"] for e in data}) == (5, {"fine": "accepted", "pdf": "rejected"})
     assert check(capsys, str(tmp_path / "skills"), str(tmp_path / "elsewhere"))[0] == 0
+
+
+@pytest.mark.attack(30)
+def test_check_and_doctor_name_hard_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "secret").write_text("secret")
+    skill = write_skill(tmp_path / "skills" / "pdf")
+    os.link(tmp_path / "secret", skill / "a.md")
+    code, (entry,) = check(capsys, str(tmp_path / "skills"))
+    assert (code, entry["verdict"], [d["code"] for d in entry["diagnostics"]]) == (5, "rejected", ["hard-link"])
+    assert "'a.md'" in entry["diagnostics"][0]["message"]
+    write_gateway(tmp_path, expose={"skills": ["skills"]})
+    checks = moongate("doctor", "--json", cwd=tmp_path).data["checks"]
+    assert [(c["status"], "hard-link: 'a.md'" in c["text"]) for c in checks if c["subject"].startswith("skill ")] == [("fail", True)]
 
 
 def test_lines_for_people_name_file_line_and_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

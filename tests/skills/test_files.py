@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -176,10 +177,26 @@ def test_two_spellings_of_the_manifest_refuse_the_skill(tmp_path: Path) -> None:
     assert problems(tmp_path, "s") == {("path-collision", "error")}
 
 
-def test_a_hard_link_is_a_warning(tmp_path: Path) -> None:
-    skill = write_skill(tmp_path / "s", files={"a.md": "x"})
-    os.link(skill / "a.md", tmp_path / "elsewhere")
-    assert problems(tmp_path, "s") == {("hard-link", "warning")}
+@pytest.mark.attack(30)
+@pytest.mark.parametrize("name", ["a.md", "SKILL.md", "deep/b.md"])
+def test_hard_link_refuses_the_skill_and_is_not_read(tmp_path: Path, name: str) -> None:
+    skill = write_skill(tmp_path / "s", files={"a.md": "x", "deep/b.md": "x"})
+    os.link(skill / name, tmp_path / "elsewhere")
+    assert problems(tmp_path, "s") == {("hard-link", "error")}
+    with pytest.raises(Changed):
+        read_file(str(tmp_path), ("s", *name.split("/")))
+    (tmp_path / "elsewhere").unlink()
+    assert problems(tmp_path, "s") == set()
+    assert read_file(str(tmp_path), ("s", *name.split("/")))[0]
+
+
+def test_hard_links_of_installed_packages_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    skill = write_skill(tmp_path / "site-packages" / "team" / "skills" / "s", files={"a.md": "x"})
+    os.link(skill / "a.md", tmp_path / "cache")
+    root = str(skill.parent)
+    assert problems(skill.parent, "s") == {("hard-link", "error")}
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "site-packages"))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    assert (problems(skill.parent, "s"), read_file(root, ("s", "a.md"))[0]) == (set(), b"x")
 
 
 @pytest.mark.parametrize("name", ["a\\b.md", "a\nb.md", "a\x1bb.md", "a\udcffb.md"])

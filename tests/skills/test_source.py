@@ -205,6 +205,19 @@ async def test_a_file_swapped_for_a_link_after_indexing_is_not_served(tmp_path: 
         assert "symlink-escape" in codes(source)["pdf"]
 
 
+@pytest.mark.attack(30)
+async def test_file_swapped_for_a_hard_link_is_not_served(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    skill = write_skill(tmp_path / "root" / "pdf", files={"a.md": "mine"})
+    async with SkillSource([tmp_path / "root"], refresh_seconds=3600) as source:
+        assert (await read_content(source, "skill://pdf/a.md"))["text"] == "mine"
+        (skill / "a.md").unlink()
+        os.link(tmp_path / "secret", skill / "a.md")
+        with pytest.raises(NotFound):
+            await source.read("skill://pdf/a.md", CTX)
+        assert (source.entries, "hard-link" in codes(source)["pdf"]) == ([], True)
+
+
 async def test_a_file_swapped_for_a_fifo_after_indexing_neither_blocks_nor_serves(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "pdf", files={"a.md": "mine"})
     async with SkillSource([tmp_path], refresh_seconds=3600) as source:

@@ -169,10 +169,10 @@ class FileSkillScript(SkillScript):
 
 
 def read_below(root: str, path: str) -> bytes:
-    """The bytes of a regular file, reached from `root` without following a link.
+    """Return the bytes of a regular file with one name, reached from `root` without following a link.
 
     Raises:
-        ValueError: It is not below `root`, is gone, or a link is in the way.
+        ValueError: It is not below `root`, is gone, or is or leads through a link.
     """
     below = os.path.relpath(path, root)
     segments = tuple(below.split(os.sep))
@@ -181,7 +181,7 @@ def read_below(root: str, path: str) -> bytes:
     try:
         return read_file(root, segments)[0]
     except Changed:
-        raise ValueError(f"{os.path.basename(path)!r} cannot be read: it is gone, no regular file, or a link.") from None
+        raise ValueError(f"{os.path.basename(path)!r} cannot be read: it is gone, not a regular file, or a link.") from None
 
 
 def _absolute(path: str) -> str:

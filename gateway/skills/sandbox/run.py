@@ -182,7 +182,8 @@ class Sandbox:
         if isinstance(ran, str):
             return ran, ""
         if ran.exit_code != 0 or not ran.stdout.startswith("open: "):
-            return f"a trial run failed: {(ran.stderr or ran.stdout).strip()[-300:]}", ""
+            ended = "was too slow" if ran.timed_out else "wrote too much" if ran.is_over_disk else f"failed with exit code {ran.exit_code}"
+            return f"a trial run {ended}: {(ran.stderr or ran.stdout).strip()[-300:]}", ""
         leaks = ran.stdout.removeprefix("open: ").strip() or ("changing files outside" if before != after else "")
         return f"a trial run was not kept from {leaks}" if leaks else "", ran.gap
 
