@@ -21,7 +21,7 @@ from gateway.skills import files, index, mime, models, parser
 from gateway.skills.files import Found, Listing
 from gateway.skills.index import Candidate, Key
 from gateway.skills.models import SkillDocument, SkillFile, Stamp
-from gateway.storage.files import write_atomic
+from gateway.storage.files import make_private_folder, write_atomic
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def keep(path: Path, candidates: Mapping[Key, Candidate]) -> None:
     """Write the index. A folder that cannot be written to costs time at the next start, no more."""
     document = {"format": _rules(), "candidates": [_candidate_out(c) for c in candidates.values()]}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(path.parent)
         write_atomic(path, json.dumps(document, separators=(",", ":")).encode())
     except (StorageError, OSError) as error:
         logger.info("the index of skills could not be kept error=%s", error)

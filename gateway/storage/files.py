@@ -52,6 +52,21 @@ def write_atomic(path: Path, data: bytes, *, mode: int | None = 0o600) -> None:
                 os.unlink(temporary)
 
 
+def make_private_folder(path: Path) -> None:
+    """Create a folder with mode 0700, and each missing parent. An existing folder with a wider mode is narrowed if it belongs to this user.
+
+    Raises:
+        OSError: It cannot be created, or is a file.
+    """
+    if not path.parent.exists():
+        make_private_folder(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if os.name == "posix" and mode & 0o077:
+        with contextlib.suppress(PermissionError):  # it belongs to another user
+            path.chmod(mode & 0o700)
+
+
 def _sync_folder(folder: Path) -> None:
     """Make a rename survive a power cut, where the platform has folders that can be synced."""
     if os.name != "posix":

@@ -26,7 +26,7 @@ import anyio.to_thread
 
 from gateway.errors import NotFound, StorageError, StorageUnusable, TooLargeToKeep
 from gateway.json_types import JsonObject
-from gateway.storage.files import write_atomic
+from gateway.storage.files import make_private_folder, write_atomic
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,8 @@ class ResultStore:
         header = json.dumps({"version": 1, **{k: v for k, v in asdict(kept).items() if k != "id"}}).encode() + b"\n"
         folder = self._folder_of(owner)
         try:
-            folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+            make_private_folder(self._folder)
+            make_private_folder(folder)
         except OSError as error:
             raise StorageUnusable(f"Cannot create {str(folder)!r}: {error.strerror or error}.") from None
         try:
@@ -109,7 +110,7 @@ class ResultStore:
             if folder.exists():
                 raise
             # A sweep of another process took the empty folder away in between.
-            folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+            make_private_folder(folder)
             write_atomic(folder / kept.id, header + body)
         self._make_room(folder, kept.id)
         return kept

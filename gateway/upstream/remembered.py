@@ -16,7 +16,7 @@ from typing import cast
 from gateway.config.models import ServerEntry
 from gateway.errors import StorageError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.storage.files import MAX_JSON_BYTES, read_json, write_atomic
+from gateway.storage.files import MAX_JSON_BYTES, make_private_folder, read_json, write_atomic
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Memory:
         if len(data) > MAX_JSON_BYTES:
             return
         try:
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self._file.parent)
             write_atomic(self._file, data)
         except (OSError, StorageError) as error:
             logger.warning("The listing of a server could not be kept: %s", error)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.errors import StorageError
-from gateway.storage.files import write_atomic
+from gateway.storage.files import make_private_folder, write_atomic
 from gateway.storage.locks import locked_soon
 from gateway.storage.state import StateFolder
 
@@ -140,7 +140,7 @@ class TokenFile:
     def _folder(self) -> None:
         folder = self._state.ensure() / FOLDER
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
+            make_private_folder(folder)
         except OSError as error:
             raise StorageError(f"Cannot create {str(folder)!r}: {error.strerror or error}.") from None
 
