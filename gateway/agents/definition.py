@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from gateway.config.agents import FileAccess as AgentFiles
 from gateway.config.agents import FlowSecurity, MiddlewareEntry, checked_middleware, checked_reference, reference_of
 from gateway.config.documents import DocumentError, load_mapping, split_frontmatter
+from gateway.config.executes import RunEntry, file_entry
 from gateway.config.suggest import did_you_mean
 from gateway.errors import AgentError
 from gateway.json_types import JsonObject, JsonValue
@@ -293,6 +294,13 @@ class AgentDefinition:
     path: Path
     notes: list[str]
     """What was ignored, for the log."""
+
+    @property
+    def run_entry(self) -> RunEntry | None:
+        """What must be accepted before the file's Python names are imported; `None` if it has none."""
+        names = self.file.python_references
+        content: JsonObject = {"file": self.file.model_dump(mode="json", exclude_defaults=True), "instructions": self.instructions}
+        return file_entry(f"agent/{self.file.name}", self.path, content, names) if names else None
 
 
 def read_agent(path: Path) -> AgentDefinition:

@@ -24,6 +24,7 @@ from gateway.agents.remote.run import Remote
 from gateway.agents.tool import AgentTool, Shared, SkillTexts, files_of
 from gateway.chat.resolve import ModelResolver
 from gateway.config.agents import AgentSettings, MiddlewareEntry
+from gateway.config.executes import RunEntry, middleware_entry
 from gateway.config.expand import Expander
 from gateway.config.references import References
 from gateway.errors import AgentError, ConfigError, GatewayError, NotFound
@@ -74,6 +75,7 @@ class AgentSource:
             guards=toolbox if isinstance(toolbox, ToolGuards) else None,
         )
         self._environ = environ
+        self._refusal: Callable[[RunEntry], str | None] = lambda entry: None
         self._remotes: dict[str, Remote] = {}
         self._tools: dict[str, AgentTool] = {}
         self.secrets: set[str] = set()
@@ -82,6 +84,8 @@ class AgentSource:
         """The agents that loaded."""
         self.problems: list[SourceProblem] = []
         """What did not load; shown by `moongate doctor`."""
+        self.is_waiting = False
+        """Whether something is left out until a person accepts it."""
         self.judged: dict[tuple[Path, Access], str | None] = {}
         """Folders that models get, each with why it is refused."""
         self.remarks: list[SourceProblem] = []
@@ -90,6 +94,10 @@ class AgentSource:
     def judge_folders(self, roots: RootJudge) -> None:
         """Let models have only the folders that `roots` allows; before entering. Without it they may have any."""
         self._shared = dataclasses.replace(self._shared, roots=roots)
+
+    def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
+        """Import nothing that `refusal` has a reason against; before entering. It may block. Without it everything is imported."""
+        self._refusal = refusal
 
     @property
     def id(self) -> str:
@@ -102,7 +110,9 @@ class AgentSource:
         providers: dict[str, list[ContextProvider]] = {}
         layers: dict[str, list[object]] = {}
         try:
-            around = await self._made(self._shared.settings.middleware, "agents.middleware")
+            written = self._shared.settings.middleware
+            await self._admit(middleware_entry(written) if written else None, "agents.middleware")
+            around = await self._made(written, "agents.middleware")
         except AgentError as error:
             self.problems.append(SourceProblem("agents.middleware", str(error).removeprefix("agents.middleware: ")))
             logger.warning("%s; no agent is served without it", error)
@@ -116,6 +126,7 @@ class AgentSource:
                     raise AgentError(f"{path}: agent {definition.file.name!r} is already defined in {first.path}; rename one.")
                 if self._shared.roots is not None:
                     self._shared.roots.protect(definition.file.python_references)
+                await self._admit(definition.run_entry, str(definition.path))
                 own = await self._made(definition.file.middleware, f"{definition.path}: middleware")
                 layers[definition.file.name] = [*around, *own]
                 providers[definition.file.name] = await self._providers_of(definition)
@@ -135,6 +146,12 @@ class AgentSource:
                 self.definitions.append(found[name])
         self._tools = {d.file.name: self._tool(d, providers[d.file.name], layers[d.file.name]) for d in self.definitions}
         return self
+
+    async def _admit(self, entry: RunEntry | None, where: str) -> None:
+        """Raise `AgentError` if something that is about to be imported waits for acceptance."""
+        if entry is not None and (refusal := await anyio.to_thread.run_sync(self._refusal, entry)) is not None:
+            self.is_waiting = True
+            raise AgentError(f"{where}: {refusal}")
 
     async def _check_roots(self, definition: AgentDefinition, providers: Sequence[ContextProvider]) -> None:
         """Judge every folder on disk that the agent's model gets; one that is only read may be worth a remark.

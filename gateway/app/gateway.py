@@ -13,12 +13,14 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
 
 from gateway import __version__
+from gateway.app.acceptance import Acceptance
 from gateway.app.held import Hosts
 from gateway.app.local import LocalSources
 from gateway.app.lock import LockFile
@@ -27,6 +29,7 @@ from gateway.app.rule_findings import own_findings, remarks_of, server_findings
 from gateway.app.servers import Servers
 from gateway.app.shared_skills import SharedSkills
 from gateway.app.spread import Spread
+from gateway.app.statuses import local_status, server_status, switched_off_status, unused_status
 from gateway.app.workers import Place
 from gateway.auth.keys import KeyStore
 from gateway.auth.principal import Principal, is_operator
@@ -36,7 +39,7 @@ from gateway.catalog.names import NAME_BUDGET
 from gateway.catalog.own import SOURCE_ID, UNLIMITED_BYTES, OwnSource
 from gateway.catalog.status import GatewayStatus
 from gateway.config.load import LoadedConfig
-from gateway.config.models import GatewayConfig, HttpServer, HttpSettings, ServerEntry, StdioServer
+from gateway.config.models import GatewayConfig, HttpSettings
 from gateway.config.policies import ApprovalBy
 from gateway.config.watch import FileWatch
 from gateway.json_types import JsonObject
@@ -84,6 +87,8 @@ AUDITED = frozenset(
         "approval.rule",
         "call.audited",
         "call.refused",
+        "command.accepted",
+        "command.held",
         "script.refused",
         "script.finished",
     }
@@ -96,8 +101,11 @@ _DEFAULT_PREFIX = {"skill": "", "function": "function", "agent": "agent", "workf
 class Gateway:
     """One running gateway. `from_config`, enter, then `serve_stdio` or `serve_http`."""
 
-    def __init__(self, loaded: LoadedConfig, events: EventStream, place: Place | None = None) -> None:
+    def __init__(
+        self, loaded: LoadedConfig, events: EventStream, place: Place | None = None, acceptance: Acceptance | None = None
+    ) -> None:
         self.loaded = loaded
+        self._acceptance = acceptance or Acceptance()
         self._place = place
         self._spread: Spread | None = None
         self.events = events
@@ -122,9 +130,20 @@ class Gateway:
         self._list_deadline = 0.0
 
     @classmethod
-    def from_config(cls, loaded: LoadedConfig, *, events: EventStream | None = None, place: Place | None = None) -> Gateway:
-        """A gateway for a loaded configuration, or one worker's part of it (`spread.view_of`). No side effects before it is entered."""
-        return cls(loaded, events or EventStream(), place)
+    def from_config(
+        cls,
+        loaded: LoadedConfig,
+        *,
+        events: EventStream | None = None,
+        place: Place | None = None,
+        acceptance: Acceptance | None = None,
+    ) -> Gateway:
+        """A gateway for a loaded configuration, or one worker's part of it (`spread.view_of`).
+
+        Without `acceptance` it takes up what `loaded` says, but for what a running gateway held back, and keeps no record of that.
+        No side effects before it is entered.
+        """
+        return cls(loaded, events or EventStream(), place, acceptance)
 
     async def __aenter__(self) -> Gateway:
         """Enter every resource; sources start in the background.
@@ -144,6 +163,7 @@ class Gateway:
         await self._stack.aclose()
 
     async def _enter(self) -> None:
+        self.loaded = await anyio.to_thread.run_sync(self._acceptance.admit, self.loaded, None)
         config = self.loaded.config
         state = StateFolder(state_dir(config.storage.dir))
         own_id = await anyio.to_thread.run_sync(state.installation_id)
@@ -162,7 +182,7 @@ class Gateway:
         gates = GateServices(events=self.events, approvals=services.approvals, keeper=keeper, mask=self._mask.mask)
         rules = FunctionRules(lambda source: self.loaded.config.policies.get(source), lambda objects: self._local.names_of(objects))
         self._gates = OwnToolGates(rules, gates)
-        self._local = LocalSources(hosts, self, self._all_models, records, state.path, self.events)
+        self._local = LocalSources(hosts, self, self._all_models, records, state.path, self.events, self._acceptance)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes, _mark(own_id, self.loaded)))
         client: JsonObject = {"name": config.server.name, "version": __version__}
         await self._stack.enter_async_context(hosts)
@@ -214,6 +234,8 @@ class Gateway:
         if self._place is not None:
             self._spread = Spread(self._place, self.catalog, lambda: self._servers.table)
             tasks.start_soon(self._spread.run)
+        await anyio.to_thread.run_sync(self._acceptance.settle)
+        self._tell_held()
         self._list_deadline = anyio.current_time() + config.server.startup_timeout_seconds
         await self._servers.start(turnover.joining)
         tasks.start_soon(self._note_settled)
@@ -297,6 +319,16 @@ class Gateway:
         """
         self._reloader = Reloader(read, self.reload, watch, follows=self.loaded.config.server.reload)
         self._tasks.start_soon(self._reloader.run)
+        if self._acceptance.watched is not None:
+            self._tasks.start_soon(self._follow_acceptance, self._reloader, self._acceptance.watched)
+
+    async def _follow_acceptance(self, reloader: Reloader, path: Path) -> None:
+        """Read the configuration again when a person accepted something that waits."""
+        watch = await anyio.to_thread.run_sync(FileWatch, path)
+        while True:
+            await watch.changed()
+            if self._acceptance.held:
+                reloader.read_again()
 
     async def reload(self, written: LoadedConfig) -> bool:
         """Take up another configuration; returns whether its file is to be followed. Not to be called twice at once.
@@ -312,11 +344,12 @@ class Gateway:
     async def _take_up(self, written: LoadedConfig) -> bool:
         for path in fixed_changes(self.loaded.config, written.config):
             logger.warning("%s changed; a restart of the gateway takes it up", path)
-        loaded = with_fixed(self.loaded, written)
+        loaded = await anyio.to_thread.run_sync(self._acceptance.admit, with_fixed(self.loaded, written), self.loaded)
         pins = await self._lock.read(loaded)
         self._servers.services = dataclasses.replace(self._servers.services, models=self._wanted_models(loaded.config))
         turnover = await self._servers.plan(loaded, pins)
         local = await self._local.prepare(loaded, self._shared.remote)
+        self._tell_held()
         self.loaded = loaded
         self._local.take(local)
         self._learn_secrets()
@@ -341,6 +374,11 @@ class Gateway:
         logger.info("configuration applied again: sources started: %s; left: %s", came, went)
         return loaded.config.server.reload
 
+    def _tell_held(self) -> None:
+        for kind, entry in self._acceptance.take_news():
+            if self._place is None or self._place.is_home:
+                self.events.emit(kind, name=entry.key, fields={"place": entry.place})
+
     def _pin(self, pins: Pins) -> None:
         for upstream in self._servers.sources:
             upstream.pin(pins.of(upstream.id))
@@ -353,7 +391,11 @@ class Gateway:
     def problems(self) -> list[str]:
         """What is wrong with the gateway as a whole: a configuration, lock file or setting that is not in use as it is written."""
         problems = (self._reloader.problem if self._reloader is not None else None, self._lock.problem, self._local.problem)
-        return [self._mask.mask(problem) for problem in problems if problem]
+        # Servers say it in their own status.
+        waiting = [entry for key, entry in self._acceptance.held.items() if key not in self.loaded.config.mcp_servers]
+        waiting = [entry for entry in waiting if not any(entry.key == server.name for server in self.loaded.disabled)]
+        held = [f"{e.place} is new or changed and waits: `moongate lock --accept {e.key}` shows it and accepts it." for e in waiting]
+        return [self._mask.mask(problem) for problem in (*problems, *held) if problem]
 
     def local_problems(self) -> list[tuple[str, SourceProblem]]:
         """What did not load of functions, agents and workflows, each with its source."""
@@ -460,33 +502,16 @@ class Gateway:
 
     def sources(self) -> list[SourceStatus]:
         """How every source is doing, in catalog order; disabled servers last. A server's last words may hold what it was given."""
-        statuses = [self._local_status(name) for name in self._local.table]
-        statuses += [self._upstream_status(upstream) for upstream in self._servers.sources]
-        for name, entry in self.loaded.config.mcp_servers.items():
-            if entry.disabled:
-                statuses.append(_disabled(name, "disabled in the configuration", _transport_of(entry)))
-        statuses += [_disabled(s.name, f"{s.json_path}: {s.reason} {s.hint or ''}".rstrip(), s.transport) for s in self.loaded.disabled]
+        count = self.catalog.count
+        statuses = [local_status(name, local.source, count(name)) for name, local in self._local.table.items()]
+        for upstream in self._servers.sources:
+            withheld, kept = len(self.catalog.withheld(upstream.id)), self._acceptance.kept.get(upstream.id)
+            statuses.append(server_status(upstream.status(), tools=count(upstream.id), withheld=withheld, waits_for=kept))
+        servers = self.loaded.config.mcp_servers
+        statuses += [switched_off_status(name, entry) for name, entry in servers.items() if entry.disabled]
+        statuses += [unused_status(server) for server in self.loaded.disabled]
         mask = self._mask.mask
         return [dataclasses.replace(status, error=mask(status.error)) if status.error else status for status in statuses]
-
-    def _upstream_status(self, upstream: UpstreamSource) -> SourceStatus:
-        status = upstream.status()
-        count = len(self.catalog.withheld(upstream.id))
-        note = f"{count} definition{'' if count == 1 else 's'} withheld; see `moongate doctor`" if count else None
-        return dataclasses.replace(status, tools=self.catalog.count(upstream.id), error=status.error or note)
-
-    def _local_status(self, name: str) -> SourceStatus:
-        count = self.catalog.count(name)
-        problems = getattr(self._local.table[name].source, "problems", None)
-        return SourceStatus(
-            name=name,
-            kind=name,  # pyright: ignore[reportArgumentType]  # keys of `_local` are the local kinds
-            transport="local",
-            protocol_version="",
-            state="ready",
-            tools=count,
-            error=f"{len(problems)} problem(s); see `moongate doctor`" if problems else None,
-        )
 
     def _instructions(self, caller: Principal) -> str:
         notes = {u.id: text for u in self._servers.sources if (text := u.instructions)}
@@ -550,11 +575,3 @@ def _mark(own_id: str, loaded: LoadedConfig) -> str:
 
 def _to_audit(event: Event) -> AuditEntry:
     return AuditEntry(event.time, event.kind, event.source, event.name, event.principal, event.fields)
-
-
-def _transport_of(entry: ServerEntry) -> Literal["stdio", "http", "sse"]:
-    return "stdio" if isinstance(entry, StdioServer) else "http" if isinstance(entry, HttpServer) else "sse"
-
-
-def _disabled(name: str, reason: str, transport: Literal["stdio", "http", "sse"]) -> SourceStatus:
-    return SourceStatus(name=name, kind="server", transport=transport, protocol_version="", state="disabled", tools=0, error=reason)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import anyio.to_thread
 
+from gateway.app.acceptance import Acceptance
 from gateway.app.held import Held, Holdable, Hosts
 from gateway.app.roots import RootRules
 from gateway.config.load import LoadedConfig
@@ -92,9 +93,13 @@ class LocalSources:
         records: Records,
         state_folder: Path,
         events: EventStream,
+        acceptance: Acceptance,
     ) -> None:
-        """`models` gives the gateway's resolver, made when an agent first needs it; `records` keep sessions. No side effects."""
+        """`models` gives the gateway's resolver, made when an agent first needs it; `records` keep sessions. `acceptance` decides which
+        files may import Python modules. No side effects.
+        """
         self._hosts = hosts
+        self._acceptance = acceptance
         self._records = records
         self._state_folder = state_folder
         self._events = events
@@ -167,7 +172,7 @@ class LocalSources:
         # Agents come last: their folders are judged with everything imported that workflows and functions name.
         for kind in sorted(wanted, key=lambda kind: kind == "agent"):
             made_from, local = wanted[kind], self._table.get(kind)
-            if local is None or local.made_from != made_from or await _is_judged_anew(local.source, roots):
+            if local is None or local.made_from != made_from or await self._is_judged_anew(local.source, roots):
                 source = self._build(kind, loaded, roots)
                 policy = loaded.config.policy(kind)
                 local = Local(made_from, source, Held(cast("Holdable", source), policy.timeout_seconds))
@@ -182,6 +187,16 @@ class LocalSources:
         table = {kind: table[kind] for kind in wanted}
         leaving = [local for kind, local in self._table.items() if table.get(kind) is not local]
         return LocalTurnover(table, [table[kind] for kind in wanted if kind in joining], leaving)
+
+    async def _is_judged_anew(self, source: ToolSource, roots: RootRules) -> bool:
+        """Whether a file of `source` waited for acceptance, or a folder of an agent is allowed now and was not, or the other way."""
+        if getattr(source, "is_waiting", False):
+            return True
+        judged = cast("Mapping[tuple[Path, Access], str | None]", getattr(source, "judged", {}))
+        for (root, access), before in judged.items():
+            if await anyio.to_thread.run_sync(roots.refusal, root, access) != before:
+                return True
+        return False
 
     def take(self, turnover: LocalTurnover) -> None:
         """From now on these are our sources."""
@@ -207,13 +222,15 @@ class LocalSources:
                 from gateway.tools.approvals import Approvals
                 from gateway.workflows.source import WorkflowSource
 
-                return WorkflowSource(
+                workflows = WorkflowSource(
                     [Path(path) for path in expose.agents],
                     toolbox=self._toolbox,
                     base_dir=base,
                     forms=Approvals(self._records, self._events),
                     rules=FunctionRules(loaded.config.policies.get, self.names_of),
                 )
+                workflows.judge_files(self._acceptance.refusal)
+                return workflows
 
     def _with_readable(self, loaded: LoadedConfig, roots: RootRules) -> LoadedConfig:
         """The same configuration without the paths that scripts may not read."""
@@ -273,16 +290,8 @@ class LocalSources:
             settings=loaded.config.agents,
         )
         source.judge_folders(roots)
+        source.judge_files(self._acceptance.refusal)
         return source
-
-
-async def _is_judged_anew(source: ToolSource, roots: RootRules) -> bool:
-    """Whether a folder of an agent that was allowed is refused under `roots`, or the other way round."""
-    judged = cast("Mapping[tuple[Path, Access], str | None]", getattr(source, "judged", {}))
-    for (root, access), before in judged.items():
-        if await anyio.to_thread.run_sync(roots.refusal, root, access) != before:
-            return True
-    return False
 
 
 def _wanted(config: GatewayConfig, *, has_remote: bool) -> list[tuple[str, tuple[object, ...]]]:

@@ -75,6 +75,10 @@ class Reloader:
         self.problem: str | None = None
         """Why the file as it is now is not in use."""
 
+    def read_again(self) -> None:
+        """Read the file again, whether or not it changed."""
+        self._wanted.set()
+
     def try_again(self) -> None:
         """Read the file again if it could not be used: something that it needs was mended."""
         if self.problem is not None:

@@ -27,6 +27,7 @@ ADVICE: Mapping[str, str] = {
     "down": "It is tried again by itself. If it stays down, run `moongate doctor` on the machine of the gateway.",
     "disabled": "Change its entry in the gateway's configuration to use it.",
     "auth needed": "Run `moongate auth login {name}` on the machine of the gateway.",
+    "held": "Its command waits until a person accepts it: `moongate lock --accept {name}` on the machine of the gateway.",
     "idle": "It starts with the next call of one of its tools.",
 }
 """State → what to do; states without an entry need nothing done."""

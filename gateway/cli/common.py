@@ -12,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
+    from gateway.app.acceptance import Acceptance
     from gateway.app.workers import Place
     from gateway.config.load import LoadedConfig
     from gateway.telemetry.logging import LogLevelName, SecretMask
@@ -46,19 +47,24 @@ class Group(click.Group):
         return super().parse_args(ctx, args)
 
 
-def load(config_path: str | None, *, fetches: bool = True) -> LoadedConfig:
+def load(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
     """Load the configuration for a command and quiet the log; without `fetches` no `${cmd:…}` is run. Raises `ConfigError`."""
-    loaded = load_quietly(config_path, fetches=fetches)
+    loaded = load_quietly(config_path, fetches=fetches, acceptance=acceptance)
     configure_log(loaded, "error")
     return loaded
 
 
-def load_quietly(config_path: str | None, *, fetches: bool = True) -> LoadedConfig:
-    """Load the configuration and leave the log alone. Raises `ConfigError`."""
+def load_quietly(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
+    """Load the configuration and leave the log alone; `acceptance` decides which programs may run for it.
+
+    Without one a program runs unless a running gateway held it back. Raises `ConfigError`.
+    """
+    from gateway.app.acceptance import Acceptance
     from gateway.config.load import load_config
 
     # So that an entry can start a Python server with the Python that has the SDK, wherever the gateway is installed.
-    return load_config(config_path, {"MOONGATE_PYTHON": sys.executable, **os.environ}, fetches=fetches)
+    environ = {"MOONGATE_PYTHON": sys.executable, **os.environ}
+    return load_config(config_path, environ, fetches=fetches, admission=acceptance or Acceptance())
 
 
 @contextlib.contextmanager
@@ -76,13 +82,15 @@ def diverted_stdout() -> Generator[None]:
 
 
 @contextlib.asynccontextmanager
-async def running(loaded: LoadedConfig, place: Place | None = None) -> AsyncGenerator[Gateway]:
+async def running(
+    loaded: LoadedConfig, place: Place | None = None, acceptance: Acceptance | None = None
+) -> AsyncGenerator[Gateway]:
     """A gateway with its sources starting, or one worker's part of it; left in reverse."""
     from gateway.app import Gateway
 
     async with contextlib.AsyncExitStack() as stack:
         with diverted_stdout():
-            gateway = await stack.enter_async_context(Gateway.from_config(loaded, place=place))
+            gateway = await stack.enter_async_context(Gateway.from_config(loaded, place=place, acceptance=acceptance))
         yield gateway
 
 

@@ -33,7 +33,7 @@ def doctor(config_path: str | None, as_json: bool) -> None:
 
     try:
         loaded = load(config_path)
-    except ConfigError as error:
+    except (ConfigError, StorageError) as error:
         _show([Check("fail", "configuration", str(error), "Correct the file; `moongate schema` describes it.")], as_json=as_json)
         raise CommandFailed("The configuration cannot be used.", code="config-invalid") from None
     checks = local_checks(loaded)
@@ -69,6 +69,8 @@ def _source_check(status: SourceStatus) -> Check:
     subject = f"{'server' if status.kind == 'server' else 'source'} {status.name}"
     if status.state in ("ready", "idle"):
         return Check("ok", subject, f"{status.transport}, {era}{status.tools} tool{'' if status.tools == 1 else 's'}{took}", "")
+    if status.state == "held":
+        return Check("warn", subject, status.error or "its command waits for acceptance", "")
     if status.state == "starting":
         fix = f"Raise policies.{status.name}.connectTimeoutSeconds, or look at its own log."
         return Check("fail", subject, "did not become ready in time", fix)

@@ -47,19 +47,32 @@ class Difference:
 @click.argument("servers", nargs=-1, metavar="[SERVER]...")
 @click.option("--check", is_flag=True, help="Write nothing; exit with 5 and show the difference where a pinned server has one.")
 @click.option("--diff", is_flag=True, help="Write nothing; show what differs.")
-@click.option("--accept", "accepted", multiple=True, metavar="SERVER[/TOOL]", help="Accept what it lists now, or one tool; repeatable.")
+@click.option("--accept", "accepted", multiple=True, metavar="NAME", help="Accept a held entry, or what SERVER[/TOOL] lists; repeatable.")
+@click.option("--yes", "assume_yes", is_flag=True, help="Accept a held entry without a question; needed outside a terminal.")
 @config_option
 @json_option
-def lock(servers: tuple[str, ...], check: bool, diff: bool, accepted: tuple[str, ...], config_path: str | None, as_json: bool) -> None:
-    """Pin what remote servers list now (all of them, or those named) in the lock file.
+def lock(
+    servers: tuple[str, ...],
+    check: bool,
+    diff: bool,
+    accepted: tuple[str, ...],
+    assume_yes: bool,
+    config_path: str | None,
+    as_json: bool,
+) -> None:
+    """Pin what remote servers list now (all of them, or those named) in the lock file; accept what a running gateway holds back.
 
-    A running gateway hides a tool that differs from its pin, or is not pinned, until it is accepted.
+    A running gateway hides a tool that differs from its pin, or is not pinned, until it is accepted. It does not start a command, or
+    import a module, that is new or changed in the configuration until that is accepted.
     """
     if sum((check, diff, bool(accepted))) > 1 or (accepted and servers):
         raise click.UsageError("--check, --diff and --accept exclude each other; --accept takes its servers itself.")
+    from gateway.cli.accepting import accept_commands
     from gateway.cli.output import say
     from gateway.upstream.pins import lock_path, read_pins
 
+    if accepted and accept_commands(config_path, accepted, assume_yes=assume_yes, as_json=as_json):
+        return
     loaded = load(config_path)
     path = lock_path(loaded)
     if path is None:

@@ -94,7 +94,7 @@ def source_line(source: JsonMapping) -> str:
     """One source as one line: name, kind or transport, protocol, tools and milliseconds, or what is wrong."""
     transport = str(source["kind"] if source["transport"] == "local" else source["transport"])
     parts = [f"{source['name']!s:<14}", f"{transport:<8}"]
-    if source["state"] in ("down", "disabled", "starting", "auth needed"):
+    if source["state"] in ("down", "disabled", "held", "starting", "auth needed"):
         parts.append(source_state(source).ljust(10))
     else:
         count = int(source["tools"])

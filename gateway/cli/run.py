@@ -23,6 +23,7 @@ from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
+    from gateway.app.acceptance import Acceptance
     from gateway.app.workers import Place
     from gateway.config.load import LoadedConfig
     from gateway.config.watch import FileWatch
@@ -51,12 +52,14 @@ def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path
         raise click.UsageError("--stdio and --http exclude each other; start two gateways for both.")
     if stdio and count > 1:
         raise click.UsageError("--workers is for HTTP: over --stdio there is one client.")
+    from gateway.app.acceptance import Acceptance
     from gateway.cli.common import configure_log, export_telemetry, run_async
 
     gc.disable()
     try:
         watch = watch_of(config_path)
-        loaded = load(config_path)
+        acceptance = Acceptance(records_start=True)
+        loaded = load(config_path, acceptance=acceptance)
         http = loaded.config.server.http
         host, port = _parse_address(address, http.host, http.port) if address is not None else (http.host, http.port)
         mask = configure_log(loaded)
@@ -65,10 +68,12 @@ def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path
             from gateway.app.reload import with_fixed
 
             watch = watch_of(config_path)
-            loaded = with_fixed(loaded, load(config_path))
+            # A worker that is started again is not the user's start: what changed meanwhile waits for acceptance.
+            acceptance = Acceptance(is_start=False)
+            loaded = with_fixed(loaded, load(config_path, acceptance=acceptance))
             mask = configure_log(loaded)
         export_telemetry(mask)
-        follow = _Follow(loaded, watch, mask, place)
+        follow = _Follow(loaded, watch, mask, acceptance, place)
         announcer = _Announcer(loaded, as_json=as_json)
         run_async(lambda: _serve(follow, announcer, None if stdio else (host, port)), serves=not stdio)
     finally:
@@ -134,6 +139,7 @@ class _Follow:
     watch: FileWatch | None
     mask: SecretMask
     """With the secrets that any version of the file had: servers of an earlier one may still be leaving."""
+    acceptance: Acceptance
     place: Place | None = None
     """Among the workers, where there are several."""
 
@@ -152,7 +158,7 @@ class _Follow:
         """The file as it is now, with its secrets kept out of the log; blocks. Raises `ConfigError`."""
         from gateway.cli.common import configure_log, load_quietly
 
-        loaded = load_quietly(str(self.loaded.path) if self.loaded.path is not None else None)
+        loaded = load_quietly(str(self.loaded.path) if self.loaded.path is not None else None, acceptance=self.acceptance)
         configure_log(loaded, mask=self.mask)
         return self._own_part(loaded)
 
@@ -165,7 +171,7 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int
 
     with contextlib.ExitStack() as leaving:
         place = follow.place
-        async with running(follow.first(), place) as gateway, anyio.create_task_group() as tasks:
+        async with running(follow.first(), place, follow.acceptance) as gateway, anyio.create_task_group() as tasks:
             _collect_from_here()
             gateway.follow(follow.read, follow.watch)
             if place is not None:

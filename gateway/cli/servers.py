@@ -55,6 +55,7 @@ def add(
 
 
 def _write_entry(file: Path, text: str, name: str, entry: JsonObject, *, replace: bool, as_json: bool) -> None:
+    from gateway.app.acceptance import Acceptance
     from gateway.cli.output import print_json, say
     from gateway.config.jsonc import insert_entry
     from gateway.config.load import load_text
@@ -63,7 +64,8 @@ def _write_entry(file: Path, text: str, name: str, entry: JsonObject, *, replace
 
     try:
         edited = insert_entry(text, (_section(text, file), name), entry, replace=replace)
-        loaded = load_text(edited, file.absolute(), os.environ)
+        loaded = load_text(edited, file.absolute(), os.environ, admission=Acceptance())
+        _accept_own(loaded, name)
         write_atomic(file, edited.encode(), mode=None)
     except (ConfigError, OSError) as error:
         if "exists already" in str(error):
@@ -80,6 +82,23 @@ def _write_entry(file: Path, text: str, name: str, entry: JsonObject, *, replace
         say(f"It stays disabled for now: {problem}")
     for key in _literal_secrets(entry):
         say(f"{key} is written out in the file; `${{VAR}}` or `${{file:PATH}}` keeps it out.")
+
+
+def _accept_own(loaded: LoadedConfig, name: str) -> None:
+    """Accept the entry that is about to be written, so that a running gateway starts it: the user typed it."""
+    from gateway.app.acceptance import Acceptance
+    from gateway.cli.output import say
+    from gateway.errors import StorageError
+
+    own = [entry for entry in loaded.runs if entry.key == name]
+    if not own or loaded.path is None:
+        return
+    acceptance = Acceptance()
+    try:
+        acceptance.open(loaded.path, loaded.config.storage.dir)
+        acceptance.accept(own)
+    except StorageError as error:
+        say(f"A gateway that runs will hold the entry back until `moongate lock --accept {name}`: {error}")
 
 
 @click.command()

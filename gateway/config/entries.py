@@ -17,6 +17,7 @@ from gateway.config.expand import Expander
 from gateway.config.hosts import IGNORED_KEYS, KEY_ALIASES, TOOL_FILTERS, TYPE_ALIASES
 from gateway.config.models import HttpServer, ServerEntry, SseServer, StdioServer
 from gateway.config.problems import problems_of
+from gateway.config.references import NotAccepted
 from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
@@ -41,6 +42,8 @@ class DisabledServer:
     """What to write instead, where that is known."""
     transport: Literal["stdio", "http", "sse"] = "stdio"
     """What the entry looks like."""
+    waits_for: str = ""
+    """What must be accepted first, as `moongate lock --accept` takes it; empty if nothing."""
 
 
 @dataclass(slots=True)
@@ -75,8 +78,22 @@ def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> E
         result.server = _validated(expanded, kind, path, expander.references.base_dir)
     except ConfigError as error:
         reason, _, hint = str(error).partition("\n")
-        result.disabled = DisabledServer(name, error.path or path, reason, hint, _looks_like(raw))
+        waits_for = error.key if isinstance(error, NotAccepted) else ""
+        result.disabled = DisabledServer(name, error.path or path, reason, hint, _looks_like(raw), waits_for)
     return result
+
+
+def started_part(raw: JsonValue) -> JsonObject | None:
+    """Return what an entry starts as a program, as it is written: `command`, `args`, `env`, `cwd`. `None` if it starts nothing."""
+    if not isinstance(raw, dict):
+        return None
+    try:
+        entry = _take_host_keys("", cast("JsonObject", raw), "", EntryResult())
+        if entry.get("disabled") is True or _kind(entry, "") != "stdio":
+            return None
+    except ConfigError:
+        return None  # such an entry is disabled, with the reason
+    return {key: value for key, value in _plain_env(entry).items() if key in ("command", "args", "env", "cwd")}
 
 
 def _looks_like(raw: JsonValue) -> Literal["stdio", "http", "sse"]:

@@ -25,11 +25,13 @@ SECRET_FIELDS = ("env", "headers")
 MIN_SECRET_CHARS = 6
 """Shorter values are not masked: hiding every `1` or `true` would make the output unreadable and protects nothing."""
 
+SENSITIVE_NAME = re.compile(r"auth|cookie|key|passw|secret|token|credential", re.IGNORECASE)
+"""Names of variables and headers whose values are masked."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _FETCHED = ("file", "keyring", "cmd")
 _EDITOR_VARIABLES = frozenset({"workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "extensionPath"})
-_SENSITIVE_NAME = re.compile(r"auth|cookie|key|passw|secret|token|credential", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ class Expander:
     def _note_literals(self, members: JsonObject) -> None:
         """Secrets written out in the file are masked like referenced ones, with and without `Bearer `."""
         for name, value in members.items():
-            if isinstance(value, str) and _SENSITIVE_NAME.search(name):
+            if isinstance(value, str) and SENSITIVE_NAME.search(name):
                 self._note(value)
                 self._note(value.partition(" ")[2])
 
@@ -112,7 +114,7 @@ class Expander:
                 if default is None:
                     raise ConfigError(_unset(name), path=path)
                 return default
-            if secret or _SENSITIVE_NAME.search(name):
+            if secret or SENSITIVE_NAME.search(name):
                 self._note(value)
             return value
         scheme, colon, rest = body.partition(":")

@@ -15,6 +15,7 @@ from typing import cast
 from pydantic import ValidationError
 
 from gateway.config.entries import DisabledServer, read_entry
+from gateway.config.executes import Admission, RunEntry, run_entries, secret_entry
 from gateway.config.expand import Expander
 from gateway.config.hosts import IGNORED_ROOT_KEYS
 from gateway.config.jsonc import parse
@@ -22,7 +23,7 @@ from gateway.config.models import RESERVED_SOURCES, SOURCE_NAME_PATTERN, Gateway
 from gateway.config.outbound import read_auth
 from gateway.config.paths import find_config
 from gateway.config.problems import keys_of, problems_of
-from gateway.config.references import References
+from gateway.config.references import NotAccepted, References
 from gateway.config.skill_folders import package_folders, vendor_folders
 from gateway.config.skills import SignatureRule
 from gateway.config.suggest import did_you_mean
@@ -55,12 +56,17 @@ class LoadedConfig:
     """Values to mask wherever something is shown."""
     is_complete: bool = True
     """Whether it was loaded with `fetches`, so that servers can be reached."""
+    runs: tuple[RunEntry, ...] = ()
+    """What it makes the gateway execute, whether or not a mistake disables it."""
 
 
-def load_config(path: str | Path | None, environ: Mapping[str, str], *, fetches: bool = True) -> LoadedConfig:
+def load_config(
+    path: str | Path | None, environ: Mapping[str, str], *, fetches: bool = True, admission: Admission | None = None
+) -> LoadedConfig:
     """Load the configuration at `path`, or the first one found (`paths.find_config`).
 
-    Without `fetches` no program is run and no keyring asked for what servers need; `storage.url` is had in any case.
+    Without `fetches` no program is run and no keyring asked for what servers need; `storage.url` is had in any case. A program that
+    `admission` refuses is not run.
 
     Raises:
         ConfigError: The file cannot be used; each line of the text names a place in it.
@@ -68,7 +74,7 @@ def load_config(path: str | Path | None, environ: Mapping[str, str], *, fetches:
     found = find_config(path, environ)
     if found is None:
         return LoadedConfig(GatewayConfig(), None, Path.cwd(), [], ["no configuration file found"], frozenset())
-    return load_text(read_text(found), found, environ, fetches=fetches)
+    return load_text(read_text(found), found, environ, fetches=fetches, admission=admission)
 
 
 def read_text(path: Path) -> str:
@@ -89,24 +95,53 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start}).", path=str(path)) from None
 
 
-def load_text(text: str, path: Path, environ: Mapping[str, str], *, fetches: bool = True) -> LoadedConfig:
+def load_text(
+    text: str, path: Path, environ: Mapping[str, str], *, fetches: bool = True, admission: Admission | None = None
+) -> LoadedConfig:
     """`load_config` for text already read; `path` names it in errors, and relative paths start from its folder."""
-    document = parse(text, name=str(path))
-    if not isinstance(document, dict):
-        raise ConfigError(f"{path}: the file must hold one JSON object.", path=str(path))
+    document = _document(text, path)
     try:
-        return _load(cast("JsonObject", document), path, environ, fetches=fetches)
+        return _load(document, path, environ, fetches=fetches, admission=admission)
     except ConfigError as error:
         lines = "\n".join(f"{path}: {line}" for line in str(error).splitlines())
         raise ConfigError(lines, path=error.path) from None
 
 
-def _load(document: JsonObject, path: Path, environ: Mapping[str, str], *, fetches: bool) -> LoadedConfig:
+def read_runs(text: str, path: Path) -> tuple[tuple[RunEntry, ...], str | None]:
+    """Return what a configuration executes, and its `storage.dir`; nothing is executed or expanded for that.
+
+    Raises:
+        ConfigError: The text cannot be used.
+    """
+    root = _own_root(_document(text, path), [])
+    return run_entries(root, path.parent), _state_folder(root, path.parent)
+
+
+def _document(text: str, path: Path) -> JsonObject:
+    document = parse(text, name=str(path))
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: the file must hold one JSON object.", path=str(path))
+    return cast("JsonObject", document)
+
+
+def _state_folder(root: JsonObject, base_dir: Path) -> str | None:
+    storage = root.get("storage")
+    written = cast("JsonObject", storage).get("dir") if isinstance(storage, dict) else None
+    return str(_resolved(base_dir, written)) if isinstance(written, str) else None
+
+
+def _load(
+    document: JsonObject, path: Path, environ: Mapping[str, str], *, fetches: bool, admission: Admission | None
+) -> LoadedConfig:
     base_dir = path.parent
     notes: list[str] = []
     root = _own_root(document, notes)
     key = "servers" if "servers" in document else "mcpServers"
-    expander = Expander(environ, References(environ, base_dir, _object(root, "secrets"), fetches))
+    references = References(environ, base_dir, _object(root, "secrets"), fetches)
+    if admission is not None:
+        admission.open(path, _state_folder(root, base_dir))
+        references.refusal = lambda name, written: admission.refusal(secret_entry(name, written))
+    expander = Expander(environ, references)
     servers: dict[str, ServerEntry] = {}
     disabled: list[DisabledServer] = []
     policies = _object(root, "policies")
@@ -127,7 +162,8 @@ def _load(document: JsonObject, path: Path, environ: Mapping[str, str], *, fetch
         try:
             auth, remarks = read_auth(written, entry, expander, path=f"policies.{name}.auth")
         except ConfigError as error:
-            disabled.append(DisabledServer(name, error.path, str(error)))
+            waits_for = error.key if isinstance(error, NotAccepted) else ""
+            disabled.append(DisabledServer(name, error.path, str(error), waits_for=waits_for))
             del servers[name]
             continue
         policies = {**policies, name: {**cast("JsonObject", policies[name]), "auth": auth}}
@@ -142,7 +178,8 @@ def _load(document: JsonObject, path: Path, environ: Mapping[str, str], *, fetch
         raise ConfigError("\n".join(problem.line() for problem in problems), path=problems[0].path) from None
     notes += _idle_policies(config, {*servers, *(server.name for server in disabled)})
     masks = frozenset(expander.secrets)
-    return LoadedConfig(_absolute(config, base_dir, notes), path, base_dir, disabled, notes, masks, fetches)
+    runs = run_entries(root, base_dir)
+    return LoadedConfig(_absolute(config, base_dir, notes), path, base_dir, disabled, notes, masks, fetches, runs)
 
 
 def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -31,6 +31,14 @@ KILL_WAIT_SECONDS = 2.0
 """Time for a killed program to be gone; it is never waited for longer."""
 
 
+class NotAccepted(ConfigError):
+    """A program may not run before a person accepts it; `key` is what `moongate lock --accept` takes."""
+
+    def __init__(self, message: str, *, key: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
 @dataclass(slots=True)
 class References:
     """The sources of secrets of one configuration."""
@@ -43,6 +51,8 @@ class References:
     """The configuration's `secrets`, as written."""
     fetches: bool = True
     """Without it no program runs and no keyring is asked: such a reference stays as it is written."""
+    refusal: Callable[[str, JsonValue], str | None] = lambda name, written: None
+    """Returns why the program `secrets.<name>` may not run; `None` if it may."""
     _answers: dict[str, str | ConfigError] = field(default_factory=lambda: cast("dict[str, str | ConfigError]", {}))
 
     def file(self, name: str, path: str) -> str:
@@ -99,6 +109,8 @@ class References:
             except ConfigError as error:
                 self._answers[name] = error
         answer = self._answers[name]
+        if isinstance(answer, NotAccepted):
+            raise answer
         if isinstance(answer, ConfigError):
             raise ConfigError(str(answer), path=path)
         return answer
@@ -114,6 +126,8 @@ class References:
 
     def _run(self, name: str) -> str:
         settings = self._settings(name)
+        if (refusal := self.refusal(name, self.commands[name])) is not None:
+            raise NotAccepted(refusal, key=f"secrets.{name}")
         what = f"the program of secrets.{name} ({settings.command[0]!r})"
         try:
             process = subprocess.Popen(

@@ -31,21 +31,23 @@ def vendor_folders(vendors: Sequence[Vendor], base_dir: Path, home: Path) -> lis
 
 
 def package_folders(packages: Sequence[str]) -> list[Path]:
-    """The folder `skills` of each installed package; nothing of it is imported but the packages around it.
+    """The folder `skills` of each installed package; nothing is imported for that, not even the packages around it.
 
     Raises:
         ConfigError: There is no such package, or it has no such folder.
     """
     found: list[Path] = []
     for name in packages:
+        top, *inner = name.split(".")
         try:
-            spec = importlib.util.find_spec(name)
+            spec = importlib.util.find_spec(top)
         except (ImportError, ValueError):
             spec = None
-        folders = [Path(place) / "skills" for place in (spec.submodule_search_locations or ())] if spec is not None else []
-        existing = [folder for folder in folders if folder.is_dir()]
+        places = [Path(place, *inner) for place in (spec.submodule_search_locations or ())] if spec is not None else []
+        existing = [place / "skills" for place in places if (place / "skills").is_dir()]
         if not existing:
-            reason = "is not installed" if spec is None else "has no folder `skills`"
+            is_there = spec is not None and (not inner or any(place.is_dir() for place in places))
+            reason = "has no folder `skills`" if is_there else "is not installed"
             raise ConfigError(f"skills.packages: package {name!r} {reason}.", path="skills.packages")
         found += existing
     return found

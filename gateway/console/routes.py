@@ -22,7 +22,7 @@ th,td{text-align:left;padding:.45rem .8rem .45rem 0;vertical-align:top}
 th,td{border-bottom:1px solid color-mix(in srgb,currentColor 18%,transparent)}
 th{font-weight:600;font-size:.85rem;opacity:.7}td.n{font-variant-numeric:tabular-nums}
 .dot{display:inline-block;width:.6rem;height:.6rem;border-radius:50%;margin-right:.45rem}
-.ready{background:#2da44e}.starting,.auth{background:#bf8700}.down{background:#cf222e}.idle,.disabled{background:#8c959f}
+.ready{background:#2da44e}.starting,.auth,.held{background:#bf8700}.down{background:#cf222e}.idle,.disabled{background:#8c959f}
 small{opacity:.75}code{font-size:.9em}
 """
 

@@ -37,7 +37,7 @@ def build_instructions(
     lines: list[str] = [configured] if configured else []
     lines.append(_INTRODUCTION)
     for source in sources:
-        if source.state == "disabled" or not knows_source(scopes, source.name):
+        if source.state in ("disabled", "held") or not knows_source(scopes, source.name):
             continue
         state = "" if source.state in ("ready", "idle") else f" ({source.state})"
         if source.kind != "skill":

@@ -247,7 +247,7 @@ ReadOutcome = Finished | InputRequired
 PromptOutcome = Finished | InputRequired
 
 
-SourceState = Literal["starting", "ready", "idle", "auth needed", "down", "disabled"]
+SourceState = Literal["starting", "ready", "idle", "auth needed", "down", "held", "disabled"]
 """`idle`: not connected, by intent; the next call connects. `auth needed`: the server refuses the gateway's credentials."""
 
 

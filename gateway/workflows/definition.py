@@ -8,10 +8,12 @@ by those, and by the CLI for the JSON Schema.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
+from gateway.config.executes import RunEntry, file_entry
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import TaskSupport
 from gateway.workflows.shapes import FUNCTION, FUNCTION_SCHEMA, NAME, NAME_SCHEMA, TOOL, TOOL_SCHEMA, Closed, Names, OneOrMore
@@ -231,6 +233,11 @@ class WorkflowFile(Closed):
         named = [self.python, *(step.python for step in self.steps.values() if isinstance(step, PythonStep))]
         named += [getattr(self.team, key, None) for key in TEAM_FUNCTIONS]
         return {reference for reference in named if reference is not None and ":" in reference}
+
+    def run_entry(self, path: Path) -> RunEntry | None:
+        """What must be accepted before the Python names of the file at `path` are imported; `None` if it has none."""
+        names = self.python_references
+        return file_entry(f"workflow/{self.name}", path, self.model_dump(mode="json", exclude_defaults=True), names) if names else None
 
     @property
     def team(self) -> Team | None:

@@ -6,12 +6,13 @@ Reads once, when entered; a broken file is noted in `problems` and the others lo
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
 
+from gateway.config.executes import RunEntry
 from gateway.errors import WorkflowInvalid
 from gateway.tools.base import OnChange, Tool
 from gateway.tools.function_rules import FunctionRules
@@ -50,10 +51,17 @@ class WorkflowSource:
         self._rules = rules
         self._base_dir = base_dir
         self._tools: dict[str, WorkflowTool] = {}
+        self._refusal: Callable[[RunEntry], str | None] = lambda entry: None
+        self.is_waiting = False
+        """Whether a workflow is left out until a person accepts its file."""
         self.modules: set[str] = set()
         """What the files name in Python, as `module:name`."""
         self.problems: list[SourceProblem] = []
         """What did not load; shown by `moongate doctor`."""
+
+    def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
+        """Import nothing that `refusal` has a reason against; before entering. It may block. Without it everything is imported."""
+        self._refusal = refusal
 
     @property
     def id(self) -> str:
@@ -75,6 +83,11 @@ class WorkflowSource:
         self._refuse_circles(found)
         for name, (path, file) in found.items():
             self.modules |= file.python_references
+            entry = file.run_entry(path)
+            if entry is not None and (refusal := await anyio.to_thread.run_sync(self._refusal, entry)) is not None:
+                self.is_waiting = True
+                self._note(f"{path}: {refusal}")
+                continue
             try:
                 plan = await WorkflowPlan.prepare(file, base_dir=self._base_dir, rules=self._rules)
             except WorkflowInvalid as error:

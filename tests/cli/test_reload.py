@@ -20,6 +20,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from tests.cli.processes import environment, moongate
+from tests.fakes.accepting import accept_text
 from tests.fakes.running import ROOT, child, free_port, wait_until_ready
 
 pytestmark = pytest.mark.timeout(90)
@@ -41,7 +42,17 @@ class File:
         self.folder = folder
 
     def write(self, servers: dict[str, Any], **more: Any) -> None:
-        self.put(json.dumps({"mcpServers": servers, "storage": {"dir": str(self.folder / "state")}, **more}))
+        """Write what a person accepts."""
+        text = self.text(servers, **more)
+        accept_text(self.path, text)
+        self.put(text)
+
+    def write_unaccepted(self, servers: dict[str, Any], **more: Any) -> None:
+        """Write what nobody accepted."""
+        self.put(self.text(servers, **more))
+
+    def text(self, servers: dict[str, Any], **more: Any) -> str:
+        return json.dumps({"mcpServers": servers, "storage": {"dir": str(self.folder / "state")}, **more})
 
     def put(self, text: str) -> None:
         aside = self.folder / "gateway.json~"

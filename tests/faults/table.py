@@ -131,4 +131,8 @@ ATTACKS: dict[int, Row] = {
         "a caller that approves its own call or makes a standing rule",
         "only an operator, or another principal where the rules say so, decides; on every path",
     ),
+    41: Row(
+        "a configuration file that somebody changes while the gateway runs",
+        "no new or changed command, module or script runs before a person accepts it, restarts included",
+    ),
 }

@@ -1,0 +1,239 @@
+"""`Acceptance`: holds back what a changed configuration would execute, until a person accepts it with `moongate lock --accept`.
+
+`config.executes` names the entries, `policy.acceptance` decides, `storage.acceptance` keeps the record. A gateway has one of these for
+its whole life: it starts as the user's start and turns strict when everything is running (`settle`). `moongate add` and `moongate
+lock` use it to accept.
+
+Decided: the record is written to the configured state folder and to the user's own. Because: a file that names another `storage.dir`
+would otherwise begin with an empty record, which holds nothing back. Revisit when: the state folder is no longer named by the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from gateway.config.entries import DisabledServer
+from gateway.config.executes import RunEntry
+from gateway.config.load import LoadedConfig
+from gateway.config.models import ServerEntry, StdioServer
+from gateway.config.skills import ScriptSettings
+from gateway.errors import StorageError, StorageUnusable
+from gateway.policy.acceptance import Recorded, may_run
+from gateway.storage.acceptance import AcceptanceRecord, Acceptances
+from gateway.storage.state import default_state_dir, state_dir
+
+logger = logging.getLogger(__name__)
+
+_OF_FILES = ("agent/", "workflow/")
+"""Starts of keys that stand for a file of their own and not for a part of the configuration."""
+
+
+class Acceptance:
+    """Implements `config.executes.Admission`. Everything here blocks; one thread at a time."""
+
+    def __init__(self, *, is_start: bool = True, records_start: bool = False) -> None:
+        """`is_start`: the user starts the gateway, which accepts what the file says; with `records_start` that is written down."""
+        self._is_start = is_start
+        self._records_start = records_start
+        self._records: list[tuple[AcceptanceRecord, Acceptances]] = []
+        self._running: dict[str, str] = {}
+        self._told: dict[str, str] = {}
+        self._news: list[tuple[str, RunEntry]] = []
+        self.held: dict[str, RunEntry] = {}
+        """What waits for acceptance, by key."""
+        self.kept: dict[str, str] = {}
+        """Server that goes on under its earlier entry → the key that waits."""
+
+    @property
+    def watched(self) -> Path | None:
+        """The file that changes when a person accepts something; `None` without a configuration file."""
+        return self._records[0][0].path if self._records else None
+
+    # -- deciding ----------------------------------------------------------------------------------------------
+
+    def open(self, configuration: Path, state_folder: str | None) -> None:
+        """Read the records of a configuration; later calls read the same records again, whatever folder they name.
+
+        Raises:
+            StorageError: A record is damaged.
+        """
+        if self._records:
+            self._records = [(record, record.read()) for record, _ in self._records]
+            return
+        for number, folder in enumerate(_homes(state_folder)):
+            record = AcceptanceRecord(folder, configuration)
+            try:
+                self._records.append((record, record.read()))
+            except StorageUnusable:
+                if number == 0:
+                    raise
+        # A gateway that runs with another home than this process has a record there too.
+        for home in [home for _, content in self._records for home in content.homes]:
+            record = AcceptanceRecord(Path(home), configuration)
+            if all(record.path != known.path for known, _ in self._records) and record.path.is_file():
+                self._records.append((record, record.read()))
+
+    def refusal(self, entry: RunEntry) -> str | None:
+        """Return why `entry` may not run, and what to do; `None` if it may."""
+        key, digest = entry.key, entry.digest
+        recorded = [Recorded(content.accepts(key, digest), key in content.held, content.has_run) for _, content in self._records]
+        if may_run(recorded, is_running=self._running.get(key) == digest, is_start=self._is_start):
+            self._running[key] = digest
+            if key in self.held:
+                self._news.append(("command.accepted", entry))
+            self._release([key])
+            return None
+        self.held[key] = entry
+        if self._told.get(key) != digest:
+            self._told[key] = digest
+            self._news.append(("command.held", entry))
+            logger.warning("not started, waits for acceptance key=%s place=%s accept=`moongate lock --accept %s`", key, entry.place, key)
+        if not all(key in content.held for _, content in self._records):
+            self._change(lambda content: content.held.update({key: entry.place}))
+        return f"It is new or changed, and nobody accepted it. `moongate lock --accept {key}` shows what would run and accepts it."
+
+    def _release(self, keys: Iterable[str]) -> None:
+        """Hold these back no longer."""
+        gone = [key for key in keys if self.held.pop(key, None) or any(key in content.held for _, content in self._records)]
+        for key in gone:
+            self._told.pop(key, None)
+        if any(key in content.held for key in gone for _, content in self._records):
+            self._change(lambda content: [content.held.pop(key, None) for key in gone])
+
+    def admit(self, written: LoadedConfig, running: LoadedConfig | None) -> LoadedConfig:
+        """Return `written` with everything that waits for acceptance as it is `running`, or left out.
+
+        Raises:
+            StorageError: A record is damaged.
+        """
+        if written.path is None:
+            return written
+        self.open(written.path, written.config.storage.dir)
+        entries = {entry.key: entry for entry in written.runs}
+        # Files are judged when they are read; those that still wait are read again after each change.
+        self.held = {key: entry for key, entry in self.held.items() if key in entries}
+        refused = {key for key, entry in entries.items() if self.refusal(entry) is not None}
+        self._release([key for key in self._recorded_as_held() if key not in entries and not key.startswith(_OF_FILES)])
+        before = running.config.mcp_servers if running is not None else {}
+        servers, disabled = self._servers(written, before, refused)
+        config = written.config
+        expose, skills, agents = config.expose, config.skills, config.agents
+        functions = [name for name in expose.functions if f"expose.functions.{name}" not in refused]
+        objects = [name for name in skills.objects if f"skills.objects.{name}" not in refused]
+        skills = skills.model_copy(update={"objects": objects})
+        if "skills.scripts" in refused:
+            scripts = running.config.skills.scripts if running is not None else ScriptSettings()
+            skills = skills.model_copy(update={"scripts": scripts})
+        if "agents.middleware" in refused and running is not None:
+            agents = agents.model_copy(update={"middleware": running.config.agents.middleware})
+        expose = expose.model_copy(update={"functions": functions})
+        config = config.model_copy(update={"mcp_servers": servers, "expose": expose, "skills": skills, "agents": agents})
+        return dataclasses.replace(written, config=config, disabled=disabled)
+
+    def _servers(
+        self, written: LoadedConfig, before: dict[str, ServerEntry], refused: set[str]
+    ) -> tuple[dict[str, ServerEntry], list[DisabledServer]]:
+        """The servers of `written`, those that wait under the entry that they had `before`; and those that cannot start."""
+        servers: dict[str, ServerEntry] = {}
+        disabled: list[DisabledServer] = []
+        self.kept = {}
+        for name, entry in written.config.mcp_servers.items():
+            if name not in refused or not isinstance(entry, StdioServer):
+                servers[name] = entry
+            elif name in before:
+                servers[name], self.kept[name] = before[name], name
+            else:
+                disabled.append(DisabledServer(name, f"mcpServers.{name}", _waiting_text(name), "", "stdio", name))
+        for server in written.disabled:
+            if server.waits_for and server.name in before:
+                servers[server.name], self.kept[server.name] = before[server.name], server.waits_for
+            else:
+                disabled.append(server)
+        return servers, disabled
+
+    def _recorded_as_held(self) -> set[str]:
+        return {key for _, content in self._records for key in content.held}
+
+    # -- recording ---------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Everything that the user's start accepted is running: from now on only what a person accepts is taken up."""
+        is_start, self._is_start = self._is_start, False
+        running = dict(self._running)
+        if not is_start or not self._records_start or not (running or self._recorded_as_held()):
+            return
+
+        def edit(content: Acceptances) -> None:
+            for key, digest in running.items():
+                content.accept(key, digest)
+            content.has_run = True
+
+        self._change(edit)
+
+    def accept(self, entries: Sequence[RunEntry]) -> None:
+        """A person accepts these; `open` comes first.
+
+        Raises:
+            StorageError: It cannot be written down.
+        """
+
+        def edit(content: Acceptances) -> None:
+            for entry in entries:
+                content.accept(entry.key, entry.digest)
+            content.homes = self._homes()
+            content.edition += 1
+
+        for number, (record, _) in enumerate(self._records):
+            try:
+                record.change(edit)
+            except StorageError:
+                if number == 0:
+                    raise
+
+    def waits(self, entry: RunEntry) -> bool:
+        """Whether a running gateway holds `entry` back, or would; false if no gateway has used the configuration yet."""
+        known = [content for _, content in self._records if content.has_run or entry.key in content.held]
+        return not all(content.accepts(entry.key, entry.digest) for content in known)
+
+    def places_held(self) -> dict[str, str]:
+        """What is recorded as held back: key → where it is written."""
+        return {key: place for _, content in self._records for key, place in content.held.items()}
+
+    def take_news(self) -> list[tuple[str, RunEntry]]:
+        """Return what was held back or let go since the last call, with the kind of its event, each once."""
+        news, self._news = self._news, []
+        return news
+
+    def _homes(self) -> list[str]:
+        return sorted(str(record.folder) for record, _ in self._records)
+
+    def _change(self, edit: Callable[[Acceptances], object]) -> None:
+        def all_of_it(content: Acceptances) -> None:
+            edit(content)
+            content.homes = self._homes()
+
+        for number, (record, content) in enumerate(self._records):
+            edit(content)
+            try:
+                record.change(all_of_it)
+            except StorageError as error:
+                if number == 0:
+                    logger.warning("what waits for acceptance could not be recorded, a restart would not know of it: %s", error)
+
+
+def _homes(state_folder: str | None) -> list[Path]:
+    """The configured state folder, and the user's own if that is another one."""
+    homes = [state_dir(state_folder)]
+    try:
+        own = default_state_dir()
+    except StorageError:
+        return homes
+    return homes if os.path.realpath(own) == os.path.realpath(homes[0]) else [*homes, own]
+
+
+def _waiting_text(name: str) -> str:
+    return f"Its command is new or changed and was not started. `moongate lock --accept {name}` shows it and accepts it."

@@ -1,0 +1,54 @@
+"""How each source of a gateway is doing, as one line for `moongate list`, `gateway_status` and the health pages. Used by `gateway`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from gateway.config.entries import DisabledServer
+from gateway.config.models import HttpServer, ServerEntry, StdioServer
+from gateway.tools.base import SourceStatus, ToolSource
+
+Transport = Literal["stdio", "http", "sse"]
+
+
+def local_status(name: str, source: ToolSource, tools: int) -> SourceStatus:
+    """One of the gateway's own sources."""
+    problems = getattr(source, "problems", None)
+    return SourceStatus(
+        name=name,
+        kind=name,  # pyright: ignore[reportArgumentType]  # the names of own sources are the other kinds
+        transport="local",
+        protocol_version="",
+        state="ready",
+        tools=tools,
+        error=f"{len(problems)} problem(s); see `moongate doctor`" if problems else None,
+    )
+
+
+def server_status(status: SourceStatus, *, tools: int, withheld: int, waits_for: str | None) -> SourceStatus:
+    """A remote server that serves `tools`; `waits_for` is what must be accepted before its changed entry is used."""
+    note = f"{withheld} definition{'' if withheld == 1 else 's'} withheld; see `moongate doctor`" if withheld else None
+    if waits_for is not None:
+        accept = f"`moongate lock --accept {waits_for}` shows the change and accepts it"
+        note = f"Its changed entry waits for acceptance, and the earlier one is in use: {accept}."
+    return dataclasses.replace(status, tools=tools, error=status.error or note)
+
+
+def switched_off_status(name: str, entry: ServerEntry) -> SourceStatus:
+    """A server that the configuration switches off."""
+    return _status(name, _transport_of(entry), "disabled", "disabled in the configuration")
+
+
+def unused_status(server: DisabledServer) -> SourceStatus:
+    """A server that cannot be started as it is written, or that waits for acceptance."""
+    error = f"{server.json_path}: {server.reason} {server.hint}".rstrip()
+    return _status(server.name, server.transport, "held" if server.waits_for else "disabled", error)
+
+
+def _status(name: str, transport: Transport, state: Literal["held", "disabled"], error: str) -> SourceStatus:
+    return SourceStatus(name=name, kind="server", transport=transport, protocol_version="", state=state, tools=0, error=error)
+
+
+def _transport_of(entry: ServerEntry) -> Transport:
+    return "stdio" if isinstance(entry, StdioServer) else "http" if isinstance(entry, HttpServer) else "sse"

@@ -1,0 +1,103 @@
+"""`moongate lock --accept` for what the gateway would execute: shows it, asks, and records that a person accepted it.
+
+Reads the configuration without running anything of it, and accepts entries as the file has them at this moment. Used by `lock`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.errors import GatewayError, NotFound
+
+if TYPE_CHECKING:
+    from gateway.app.acceptance import Acceptance
+    from gateway.config.executes import RunEntry
+
+
+def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes: bool, as_json: bool) -> bool:
+    """Accept the entries among `names` that wait; returns whether that was all, and not definitions of tools.
+
+    Raises:
+        NotFound: A name is of something that does not wait.
+        StorageError: The record cannot be read or written.
+    """
+    from gateway.app.acceptance import Acceptance
+    from gateway.config.load import read_runs, read_text
+    from gateway.config.paths import find_config
+
+    file = find_config(config_path, os.environ)
+    if file is None:
+        return False
+    runs, state_folder = read_runs(read_text(file), file)
+    acceptance = Acceptance(is_start=False)
+    acceptance.open(file, state_folder)
+    written = {entry.key: entry for entry in runs}
+    waiting: list[RunEntry] = []
+    for name in names:
+        entry = written.get(name) or _of_file(name, acceptance)
+        if entry is not None and acceptance.waits(entry):
+            waiting.append(entry)
+        elif _is_own(name):
+            text = f"Nothing waits for acceptance under {name!r}. `moongate list` and `moongate doctor` show what does."
+            raise NotFound("entry", name, text)
+    if not waiting:
+        return False
+    if len(waiting) < len(names):
+        raise click.UsageError("Accept what the gateway executes and definitions of tools in two calls.")
+    _confirm(waiting, assume_yes=assume_yes)
+    acceptance.accept(waiting)
+    _report(waiting, file, as_json=as_json)
+    return True
+
+
+def _is_own(name: str) -> bool:
+    """Whether a name can only be of something that the gateway executes: no server and no server's tool is called so."""
+    return "." in name.partition("/")[0] or name.startswith(("agent/", "workflow/"))
+
+
+def _of_file(name: str, acceptance: Acceptance) -> RunEntry | None:
+    """The entry of an agent's or workflow's file that a running gateway held back, as the file is now."""
+    place = acceptance.places_held().get(name)
+    if place is None or not name.startswith(("agent/", "workflow/")):
+        return None
+    try:
+        if name.startswith("agent/"):
+            from gateway.agents.definition import read_agent
+
+            entry = read_agent(Path(place)).run_entry
+        else:
+            from gateway.workflows.loader import load_workflow
+
+            entry = load_workflow(Path(place)).run_entry(Path(place))
+    except GatewayError as error:
+        raise NotFound("entry", name, f"{name!r} cannot be accepted: {error}") from None
+    return entry if entry is not None and entry.key == name else None
+
+
+def _confirm(waiting: Sequence[RunEntry], *, assume_yes: bool) -> None:
+    from gateway.cli.output import is_interactive, say
+
+    for entry in waiting:
+        say(f"{entry.place}:")
+        say(f"  {entry.shown}")
+    if assume_yes:
+        return
+    if not is_interactive():
+        raise click.UsageError("The gateway would execute this; without a terminal, add `--yes` to accept it.")
+    if not click.confirm("Let the gateway execute this?", default=False, err=True):
+        raise click.Abort
+
+
+def _report(waiting: Sequence[RunEntry], file: Path, *, as_json: bool) -> None:
+    from gateway.cli.output import clean, print_json
+
+    if as_json:
+        print_json({"accepted": [entry.key for entry in waiting], "file": str(file)})
+        return
+    for entry in waiting:
+        click.echo(clean(f"accepted {entry.key}; a running gateway takes it up by itself"))

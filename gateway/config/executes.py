@@ -1,0 +1,127 @@
+"""What a configuration makes the gateway execute, entry by entry, with a digest of each.
+
+A change of the file can start a program: a server's command, a program behind `${cmd:…}`, a Python module, a script of a skill. Each
+such entry is a `RunEntry`; whether it may run is `policy.acceptance`'s decision. Used by `load`, `agents`, `workflows` and the CLI.
+
+Decided: the digest covers the entry as it is written and the content of files behind `${file:…}`. Because: these are what somebody who
+can write files can change. Not covered are environment variables and the keyring, which a file cannot change, and the output of
+`${cmd:…}`, whose program is an entry of its own. Revisit when: references read anything else that is a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+from gateway.config.entries import started_part
+from gateway.config.expand import SENSITIVE_NAME
+from gateway.config.references import MAX_SECRET_BYTES
+from gateway.json_types import JsonObject, JsonValue
+
+_FILE_REFERENCE = re.compile(r"\$\{file:([^}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """One thing that the gateway executes."""
+
+    key: str
+    """What `moongate lock --accept` takes: a server's name, `secrets.docs`, `expose.functions.chores`, `agent/clerk`."""
+    place: str
+    """Where it is written: a JSON path of the configuration, or a file."""
+    digest: str
+    """SHA-256 over everything that decides what is executed, as hex digits."""
+    shown: str
+    """The same for a person to read, without secrets that are written out."""
+
+
+class Admission(Protocol):
+    """Decides which entries may run. Its methods block."""
+
+    def open(self, configuration: Path, state_folder: str | None) -> None:
+        """Called before anything of a configuration is executed, with `storage.dir` as it is written there."""
+        ...
+
+    def refusal(self, entry: RunEntry) -> str | None:
+        """Return why `entry` may not run, and what to do; `None` if it may."""
+        ...
+
+
+def run_entries(root: JsonObject, base_dir: Path) -> tuple[RunEntry, ...]:
+    """Return the entries of a configuration in our spelling (`mcpServers`), parts with mistakes left out. Blocks: reads files."""
+    return tuple(_entries(root, base_dir))
+
+
+def secret_entry(name: str, written: JsonValue) -> RunEntry:
+    """The program behind `${cmd:NAME}`."""
+    command = _object(written).get("command")
+    words = [str(word) for word in cast("list[JsonValue]", command)] if isinstance(command, list) else []
+    return _entry(f"secrets.{name}", f"secrets.{name}", command, shlex.join(words))
+
+
+def file_entry(key: str, path: Path, content: JsonValue, names: set[str]) -> RunEntry:
+    """An agent's or workflow's file that names Python objects; whatever changes in its `content` makes another digest."""
+    return _entry(key, str(path), content, f"{path} imports {', '.join(sorted(names))}")
+
+
+def middleware_entry(written: JsonValue) -> RunEntry:
+    """The middleware of all agents, which is imported and called."""
+    return _entry("agents.middleware", "agents.middleware", written, f"imports {json.dumps(written)}")
+
+
+def _entries(root: JsonObject, base_dir: Path) -> Iterator[RunEntry]:
+    for name, raw in _object(root.get("mcpServers")).items():
+        part = started_part(raw)
+        if part is not None:
+            material: JsonValue = [part, _contents(part, base_dir)]
+            yield _entry(name, f"mcpServers.{name}", material, _shown(part))
+    for name, written in _object(root.get("secrets")).items():
+        yield secret_entry(name, written)
+    expose, skills = _object(root.get("expose")), _object(root.get("skills"))
+    for section, values in (("expose.functions", expose.get("functions")), ("skills.objects", skills.get("objects"))):
+        for name in cast("list[JsonValue]", values) if isinstance(values, list) else []:
+            yield _entry(f"{section}.{name}", section, name, f"imports {name}")
+    middleware = _object(root.get("agents")).get("middleware")
+    if middleware:
+        yield middleware_entry(middleware)
+    scripts = _object(skills.get("scripts"))
+    if scripts.get("enabled") is True:
+        yield _entry("skills.scripts", "skills.scripts", scripts, f"runs scripts as set in {json.dumps(scripts)}")
+
+
+def _entry(key: str, place: str, material: JsonValue, shown: str) -> RunEntry:
+    text = json.dumps(material, sort_keys=True, separators=(",", ":"))
+    return RunEntry(key, place, hashlib.sha256(text.encode()).hexdigest(), shown)
+
+
+def _object(value: JsonValue) -> JsonObject:
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def _contents(part: JsonObject, base_dir: Path) -> JsonObject:
+    """Digests of the files that the entry's environment is read from."""
+    found: JsonObject = {}
+    for value in _object(part.get("env")).values():
+        for name in _FILE_REFERENCE.findall(value) if isinstance(value, str) else ():
+            try:
+                with (base_dir / Path(name).expanduser()).open("rb") as stream:
+                    found[name] = hashlib.sha256(stream.read(MAX_SECRET_BYTES + 1)).hexdigest()
+            except (OSError, ValueError, RuntimeError):
+                found[name] = None
+    return found
+
+
+def _shown(part: JsonObject) -> str:
+    words = [str(part.get("command")), *map(str, cast("list[JsonValue]", part.get("args") or []))]
+    text = shlex.join(words)
+    environment = cast("Mapping[str, JsonValue]", _object(part.get("env")))
+    for name, value in environment.items():
+        is_written_out = SENSITIVE_NAME.search(name) is not None and "${" not in str(value)
+        text += f"\n  {name}={'[hidden]' if is_written_out else value}"
+    return f"{text}\n  in {part['cwd']}" if part.get("cwd") else text
