@@ -6,16 +6,24 @@ Questions are put on stderr and answered on stdin; without a terminal nothing ca
 from __future__ import annotations
 
 import json
+import shutil
 from typing import cast
 
 import anyio
 import anyio.to_thread
 import click
 
-from gateway.cli.output import clean, say
+from gateway.cli.output import say
 from gateway.errors import AskUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.framing import BAR, fit, frame, quote, shown
 from gateway.tools.context import LogLevel, capability_of
+
+MAX_MESSAGE = 400
+"""Characters of a progress message that are shown."""
+
+MAX_LABEL = 200
+"""Characters of a field's title or default that are shown before the answer."""
 
 TERMINAL_CAPABILITIES: JsonObject = {"elicitation": {"form": {}, "url": {}}}
 """What a person at a terminal can answer."""
@@ -36,12 +44,13 @@ class TerminalCaller:
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """One line per report."""
         done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
-        say(f"  {done}  {message or ''}".rstrip())
+        say(f"  {done}  {shown(message or '', MAX_MESSAGE)}".rstrip())
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
         """One line per message."""
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-        say(f"  {level}{f' {logger}' if logger else ''}: {text}")
+        who = f"  {level}{f' {shown(logger, MAX_LABEL)}' if logger else ''}:"
+        say(f"{who} {text}" if "\n" not in text and text.isprintable() else frame(who, text))
 
     async def ask(self, request: JsonObject) -> JsonObject:
         """Put a form or a link to the person; anything else, or no terminal, is refused."""
@@ -56,8 +65,10 @@ class TerminalCaller:
 
 
 def _ask_person(params: JsonMapping) -> JsonObject:
+    """Show a question and read the answer. Texts of the form are marked like the lines of its message."""
+    columns = shutil.get_terminal_size().columns
     say()
-    say(str(params.get("message", "")))
+    say("\n".join(fit(str(params.get("message", "")), columns)))
     if params.get("mode") == "url":
         say(f"Open this page yourself if you trust it: {params.get('url', '')}")
         return {"action": _choose("Done there?", accept="yes", decline="no")}
@@ -82,25 +93,33 @@ def _choose(question: str, *, accept: str, decline: str) -> str:
 
 def _ask_field(name: str, field: JsonMapping, *, is_required: bool) -> JsonValue:
     """The value a person gives for one field of a form; `None` when an optional one is left empty."""
-    label = clean(str(field.get("title") or name))
+    label = BAR + shown(str(field.get("title") or name), MAX_LABEL)
     if field.get("description"):
-        say(f"{label}: {field['description']}")
+        _say_quoted(str(field["description"]))
     kind = field.get("type")
     if kind == "boolean":
         return click.confirm(label, default=bool(field.get("default", False)), err=True)
     options = _options(field)
     if options:
-        say("  " + ", ".join(f"{value}" if value == title else f"{value} ({title})" for value, title in options))
-    default = field.get("default")
+        _say_quoted(", ".join(f"{value}" if value == title else f"{value} ({title})" for value, title in options))
+    default = "" if field.get("default") is None else _offered(field["default"])
+    offered = f"{label} [{shown(default, MAX_LABEL)}]" if default else label
     while True:
-        shown = ",".join(map(str, cast("list[JsonValue]", default))) if isinstance(default, list) else default
-        text = str(click.prompt(label, default="" if shown is None else str(shown), show_default=shown is not None, err=True)).strip()
+        text = str(click.prompt(offered, default="", show_default=False, err=True)).strip() or default
         if not text and not is_required:
             return None
         try:
             return _parse_field(text, field, [value for value, _ in options], is_required=is_required)
         except ValueError as error:
             say(str(error))
+
+
+def _offered(default: JsonValue) -> str:
+    return ",".join(map(str, cast("list[JsonValue]", default))) if isinstance(default, list) else str(default)
+
+
+def _say_quoted(text: str) -> None:
+    say("\n".join(fit("\n".join(quote(text)), shutil.get_terminal_size().columns)))
 
 
 def _options(field: JsonMapping) -> list[tuple[str, str]]:

@@ -32,15 +32,17 @@ def auth() -> None:
 def login(server: str, no_browser: bool, config_path: str | None, as_json: bool) -> None:
     """Sign in to SERVER in the browser and keep the tokens, encrypted."""
     from gateway.cli.output import print_json, say
+    from gateway.policy.approvals import MAX_SHOWN_VALUE
+    from gateway.policy.framing import shown
 
     loaded = load(config_path)
     sign_in = _sign_in(loaded, server)
 
     def show(invitation: Invitation) -> None:
-        say(f"Signing in to {server!r} at {invitation.issuer}")
-        say(f"It is asked for: {' '.join(invitation.scopes) or 'its default scopes'}")
+        say(f"Signing in to {server!r} at {shown(invitation.issuer, MAX_SHOWN_VALUE)!a}")
+        say(f"It is asked for: {shown(' '.join(invitation.scopes), MAX_SHOWN_VALUE) or 'its default scopes'}")
         say("Open this address, if your browser does not:" if not no_browser else "Open this address in a browser on this machine:")
-        click.echo(invitation.url, err=True)
+        say(invitation.url)
         if not no_browser:
             _open_browser(invitation.url)
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 HEARD_SECONDS = 3.0
 """How long a command waits for the gateway that runs a task to do what it was told."""
 
+MAX_ERROR = 400
+"""Characters of an error message that are shown."""
+
 STATUSES = ("working", "input_required", "completed", "failed", "cancelled")
 
 
@@ -65,6 +68,7 @@ def list_tasks(status: str | None, tool: str | None, caller: str | None, config_
 def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
     """Show one task: what was called, what it asks, what it did so far, what it gave."""
     from gateway.cli.output import clean, print_content, print_json
+    from gateway.policy.framing import quote, shown
 
     async def read(records: Records) -> tuple[TaskRow, Steps]:
         found = await _matching(records, task_id)
@@ -74,19 +78,20 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
     made = {key: done for key, (done, _) in sorted(steps.items()) if not key.startswith("kept:")}
     asked = {key: item["request"] for key, item in row.asked.items() if "answer" not in item}
     if as_json:
-        shown = {**row.to_json(), "arguments": row.call["arguments"], "outcome": row.outcome, "asks": asked}
-        print_json({**shown, "steps": [{"step": key, "done": done} for key, done in made.items()]})
+        told = {**row.to_json(), "arguments": row.call["arguments"], "outcome": row.outcome, "asks": asked}
+        print_json({**told, "steps": [{"step": key, "done": done} for key, done in made.items()]})
         return
     click.echo(clean(f"{row.id}  {row.tool}  {row.principal}  {_standing(row)}  attempt {row.attempts}"))
     click.echo(clean(f"arguments: {json.dumps(row.call['arguments'], ensure_ascii=False)}"))
     for key, request in asked.items():
-        click.echo(clean(f"asks {key}: {_question(request)}"))
+        click.echo(clean(f"asks {key}:\n{_question(request)}"))
     for key, done in made.items():
         click.echo(clean(f"step {key}: {'done' if done else 'in flight'}"))
     if row.message:
-        click.echo(clean(f"says: {row.message}"))
+        click.echo("\n".join(["says:", *quote(row.message)]))
     if "error" in row.outcome:
-        click.echo(clean(f"error {row.outcome['error']['code']}: {row.outcome['error']['message']}"))
+        error: JsonObject = row.outcome["error"]
+        click.echo(f"error {error['code']}: {shown(str(error['message']), MAX_ERROR)}")
     elif "result" in row.outcome:
         print_content(row.outcome["result"])
 

@@ -110,6 +110,9 @@ class ElicitationPolicy(Model):
 
     mode: Literal["relay", "deny"] = "relay"
     """`relay` shows it in the connected client; `deny` refuses."""
+    url_hosts: list[str] = Field(default_factory=list)
+    """Globs of hosts that links may lead to although they are not public names, e.g. `portal.corp` or `localhost`. Such links need
+    https, except to this machine."""
 
 
 class RootsPolicy(Model):

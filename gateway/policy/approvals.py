@@ -14,13 +14,16 @@ from gateway.config.policies import ApprovalBy, ApprovalLists, SourcePolicy
 from gateway.config.skills import ScriptSettings
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject
-from gateway.policy.hidden_text import strip_text
+from gateway.policy.framing import quote, shown
 
 RULE = "approval"
 """Rule id of a call or request that a person did not approve."""
 
-MAX_SHOWN_VALUE = 400
-"""Characters of one argument, or of one message, that a person is shown."""
+MAX_SHOWN_NAME = 80
+"""Characters shown of a name."""
+
+MIN_SHOWN_VALUE, MAX_SHOWN_VALUE = 60, 400
+"""Characters shown of one argument or message: between these limits, depending on their number."""
 
 MAX_SHOWN = 4000
 """Characters a person is shown in all; nobody reads more before pressing a button."""
@@ -163,36 +166,64 @@ def is_approved(answer: JsonMapping) -> bool:
 
 
 def describe_call(source: str, tool: str, arguments: JsonMapping) -> str:
-    """What a person reads before a call: tool, source and arguments, bounded and without anything hidden."""
-    lines = [f"Approve this call of {shown(tool, 80)!r} of {shown(source, 80)!r}?"]
-    lines += [f"  {shown(name, 80)}: {shown(_text(value))}" for name, value in arguments.items()] or ["  (no arguments)"]
-    return _bounded(lines)
+    """Describe a call for its approval: the gateway's line with tool and source, then the marked arguments, bounded."""
+    limit = max(MIN_SHOWN_VALUE, min(MAX_SHOWN_VALUE, MAX_SHOWN // max(1, len(arguments))))
+    pairs = [(shown(name, MAX_SHOWN_NAME), shown(_text(value), limit)) for name, value in arguments.items()]
+    return _described(f"Approve this call of {_name(tool)} of {_name(source)}?", pairs, empty="(no arguments)")
 
 
 def describe_sampling(source: str, params: JsonMapping, max_tokens: int | None) -> str:
-    """What a person reads before a server may use a model: the server, the cap, and what the model would be told."""
-    limit = f"up to {max_tokens} tokens" if max_tokens is not None else "without a limit of tokens"
-    lines = [f"Server {shown(source, 80)!r} asks to use a model ({limit})."]
-    if params.get("systemPrompt"):
-        lines.append(f"  instructions: {shown(_text(params['systemPrompt']))}")
-    if params.get("tools"):
-        lines.append(f"  with {len(params['tools'])} tool(s) of its own")
+    """Describe a sampling request for its approval: the gateway's line with server and cap, then the marked prompt, bounded."""
+    terms = [f"up to {max_tokens} tokens" if max_tokens is not None else "without a limit of tokens"]
+    if tools := params.get("tools"):
+        terms.append(f"with {len(tools)} tool{'' if len(tools) == 1 else 's'} of its own")
+    told = [("instructions", shown(_text(params["systemPrompt"]), MAX_SHOWN_VALUE))] if params.get("systemPrompt") else []
     messages: Sequence[JsonMapping] = params.get("messages") or ()
-    lines += [f"  {message.get('role')}: {shown(_content(message.get('content')))}" for message in messages]
-    return _bounded(lines)
+    limit = max(MIN_SHOWN_VALUE, min(MAX_SHOWN_VALUE, MAX_SHOWN // max(1, len(messages))))
+    told += [(shown(str(message.get("role")), MAX_SHOWN_NAME), shown(_content(message.get("content")), limit)) for message in messages]
+    return _described(f"Server {_name(source)} asks to use a model ({', '.join(terms)}).", told, empty="(no messages)")
 
 
 def describe_question(name: str, message: str, fields: JsonMapping) -> str:
-    """What a person reads of a workflow's question: who asks, what, and the fields of the answer, bounded and without anything hidden."""
-    lines = [f"Workflow {shown(name, 80)!r} asks:", *(f"  {shown(line)}" for line in message.splitlines() if line.strip())]
-    lines += [f"  field {shown(field, 80)}: {shown(_text(schema))}" for field, schema in fields.items()]
-    return _bounded(lines)
+    """Describe a workflow's question: the gateway's line, the marked question, and the marked fields of the answer, bounded."""
+    lines = [f"Workflow {_name(name)} asks:", *_cut(list(quote(message)), MAX_SHOWN // 2)]
+    pairs = [(shown(field, MAX_SHOWN_NAME), shown(_text(schema), MAX_SHOWN_VALUE)) for field, schema in fields.items()]
+    return "\n".join([*lines, "Fields of the answer:", *_lines(pairs)])
 
 
-def shown(text: str, limit: int = MAX_SHOWN_VALUE) -> str:
-    """`text` on one line, with nothing hidden in it and cut to `limit` characters."""
-    line = " ".join(strip_text(text[: limit * 4]).split())
-    return line if len(line) <= limit and len(text) <= limit * 4 else f"{line[:limit]}… ({len(text)} characters)"
+def _described(ours: str, pairs: Sequence[tuple[str, str]], *, empty: str) -> str:
+    return "\n".join([ours, *(_lines(pairs) if pairs else [f"  {empty}"])])
+
+
+def _lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the marked lines of names and values. If they are too long together, the longest values are left out and named."""
+    blocks = [list(quote(f"{name}: {value}", indent="  ")) for name, value in pairs]
+    sizes = [sum(map(len, block)) for block in blocks]
+    total, left_out = sum(sizes), set[int]()
+    for index in sorted(range(len(blocks)), key=sizes.__getitem__, reverse=True):
+        if total <= MAX_SHOWN:
+            break
+        left_out.add(index)
+        total -= sizes[index]
+    lines = [line for index, block in enumerate(blocks) if index not in left_out for line in block]
+    if left_out:
+        names = ", ".join(pairs[index][0] for index in sorted(left_out))
+        lines += [f"  ({len(left_out)} more, not shown:)", *quote(shown(names, MAX_SHOWN_VALUE))]
+    return lines
+
+
+def _cut(lines: list[str], limit: int) -> list[str]:
+    """Return the first lines of at most `limit` characters together, with the number of lines left out."""
+    kept: list[str] = []
+    for number, line in enumerate(lines):
+        if sum(map(len, kept)) + len(line) > limit:
+            return [*kept, f"  ({len(lines) - number} more lines, not shown)"]
+        kept.append(line)
+    return kept
+
+
+def _name(name: str) -> str:
+    return repr(shown(name, MAX_SHOWN_NAME))
 
 
 def _text(value: JsonValue) -> str:
@@ -202,8 +233,3 @@ def _text(value: JsonValue) -> str:
 def _content(content: JsonValue) -> str:
     blocks = cast("Sequence[JsonMapping]", content if isinstance(content, list) else [content])
     return " ".join(str(block.get("text", "")) if block.get("type") == "text" else f"[{block.get('type')}]" for block in blocks)
-
-
-def _bounded(lines: Sequence[str]) -> str:
-    text = "\n".join(lines)
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…\n  ({len(text)} characters in all)"

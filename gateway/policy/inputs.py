@@ -6,27 +6,23 @@ Counting requests and asking are `upstream.inputs`'s; nothing here keeps state.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from typing import cast
-from urllib.parse import urlsplit
 
 from gateway.config.policies import ElicitationPolicy, RootsPolicy, SamplingPolicy, SourcePolicy
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
-from gateway.policy.secret_words import NEVER_NUMBERS, reads_secret
+from gateway.policy.framing import frame, one_line_texts
 
-_CONTROLS = re.compile(r"[\x00-\x20\x7f\\]")
-_LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+MAX_PAGE_MESSAGE = 4_000
+"""Characters of the message of URL mode."""
 
 
-def judge_input(
-    request: JsonMapping, source_policy: SourcePolicy, used_requests: int, *, origin: str = ""
-) -> Pass | Rewrite | Reject:
+def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests: int, *, origin: str = "") -> Pass | Rewrite | Reject:
     """Judge one input request (`{"method", "params"}`, wire form) of a source.
 
-    `used_requests` is how many sampling requests this caller's budget already counts, without this one. What a person is
-    shown names `origin`, the server that asks, and the host of a link. A `Rewrite` holds the whole request as it may go out.
+    `used_requests` is the number of sampling requests that this caller's budget already counts, without this one. `origin` is the
+    operator's name for the server. The first line of a prompt is the gateway's; it names `origin` and the host of a link. The server's
+    message follows in marked lines (`framing`). A `Rewrite` holds the whole request to relay.
     """
     method = request.get("method")
     found = request.get("params")
@@ -89,23 +85,39 @@ def _judge_elicitation(request: JsonMapping, params: JsonMapping, policy: Elicit
     if not isinstance(message, str):
         return Reject("elicitation.message", "The message must be a text.")
     if mode == "url":
-        host = _host_of(params.get("url"))
-        if isinstance(host, Reject):
-            return host
-        return _named(request, params, f"{origin} asks you to open {host}: {message}") if origin else PASS
+        return _judge_page(request, params, message, policy, origin)
     if mode != "form":
         return Reject("elicitation.mode", f"Elicitation mode {str(mode)[:40]!r} is not known.")
-    for name, field in _form_fields(params.get("requestedSchema")):
-        if _asks_for_secret(name, field):
-            return Reject(
-                "elicitation.secret",
-                f"Form field {name[:60]!r} asks for a secret, which a form may not carry; the server has to use a URL for that.",
-            )
-    return _named(request, params, f"{origin} asks: {message}") if origin else PASS
+    from gateway.policy.form_judging import judge_form  # loaded on first use: compiling its word lists takes 0.1 s
+
+    problem = judge_form(params)
+    if problem is not None:
+        return Reject(problem.rule, problem.reason)
+    if not origin:
+        return PASS
+    shown: JsonObject = {"message": frame(f"Server {origin!r} asks:", message)}
+    if "requestedSchema" in params:
+        shown["requestedSchema"] = one_line_texts(params["requestedSchema"])
+    return _rewritten(request, params, shown)
 
 
-def _named(request: JsonMapping, params: JsonMapping, message: str) -> Rewrite:
-    return Rewrite({**request, "params": {**params, "message": message}})
+def _judge_page(request: JsonMapping, params: JsonMapping, message: str, policy: ElicitationPolicy, origin: str) -> Pass | Rewrite | Reject:
+    """Judge URL mode. The message may mention passwords, because the page may ask for one."""
+    from gateway.policy.links import judge_link  # loaded on first use, like the judgement of forms
+
+    link = judge_link(params.get("url"), policy.url_hosts)
+    if isinstance(link, str):
+        return Reject("elicitation.url", link)
+    if len(message) > MAX_PAGE_MESSAGE:
+        return Reject("elicitation.size", f"The message has {len(message)} characters; {MAX_PAGE_MESSAGE} are shown beside a link.")
+    shown: JsonObject = {"url": link.url} if link.url != params["url"] else {}
+    if origin:
+        shown["message"] = frame(f"Server {origin!r} asks you to open {link.host}:", message)
+    return _rewritten(request, params, shown) if shown else PASS
+
+
+def _rewritten(request: JsonMapping, params: JsonMapping, shown: JsonObject) -> Rewrite:
+    return Rewrite({**request, "params": {**params, **shown}})
 
 
 def _judge_roots(policy: RootsPolicy) -> Pass | Reject:
@@ -114,50 +126,3 @@ def _judge_roots(policy: RootsPolicy) -> Pass | Reject:
     return Reject(
         "roots.mode", "This server may not see the workspace folders. The operator can allow it with `roots.mode` under its `policies`."
     )
-
-
-def _form_fields(schema: JsonValue) -> Iterator[tuple[str, JsonMapping]]:
-    """The properties of a form; flat by the protocol, walked into nested objects all the same."""
-    stack: list[JsonValue] = [schema]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, list):
-            stack.extend(cast("list[JsonValue]", item))
-        if not isinstance(item, dict):
-            continue
-        node = cast("JsonObject", item)
-        properties = node.get("properties")
-        if isinstance(properties, dict):
-            for name, field in cast("JsonObject", properties).items():
-                yield name, cast("JsonMapping", field) if isinstance(field, dict) else {}
-        stack.extend(node.values())
-
-
-def _asks_for_secret(name: str, field: JsonMapping) -> bool:
-    if field.get("format") == "password" or field.get("writeOnly") is True:
-        return True
-    kind = field.get("type", "string")
-    if kind == "boolean" or "enum" in field or "oneOf" in field:
-        return False
-    # A number called `token` counts something; a number called `pin` is one.
-    spared = NEVER_NUMBERS if kind in ("integer", "number") else frozenset[str]()
-    return reads_secret(name, spared) or reads_secret(str(field.get("title", "")), spared)
-
-
-def _host_of(url: JsonValue) -> str | Reject:
-    """The host of a URL that a person may be sent to, in ASCII; or why not."""
-    rule = "elicitation.url"
-    if not isinstance(url, str) or _CONTROLS.search(url):
-        return Reject(rule, "The URL is missing or has characters that no URL has.")
-    try:
-        parts = urlsplit(url)
-        host, has_user = parts.hostname or "", "@" in parts.netloc
-        # Letters that look like others show as what they are: xn--…
-        host = host if host.isascii() else host.encode("idna").decode()
-    except ValueError:
-        return Reject(rule, "The URL cannot be read.")
-    if has_user or not host:
-        return Reject(rule, "The URL must have a host and no user name before it.")
-    if parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK_HOSTS):
-        return host
-    return Reject(rule, "Only https URLs are shown (http only on this machine).")

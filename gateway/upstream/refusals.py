@@ -14,6 +14,7 @@ from typing import cast
 
 from gateway.errors import PolicyDenied, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.framing import shown
 from gateway.protocol import MISSING_REQUIRED_CLIENT_CAPABILITY
 from gateway.tools.context import CallContext, ClientProfile
 
@@ -22,6 +23,9 @@ URL_REQUIRED = -32042
 
 URL_STATE = "moongate:url-required"
 """Request state of a round made from that error: the retry is the request all over again."""
+
+MAX_SHOWN_ISSUER = 200
+"""Characters of the name of an authorization server that a person is shown."""
 
 MAX_URLS = 8
 """URLs of one error that are shown."""
@@ -52,7 +56,8 @@ def begin_again(ctx: CallContext) -> CallContext:
 
 def sign_in_first(server: str, issuer: str, url: str) -> UpstreamRefused:
     """The refusal of a request for which a person signs in at `url` first, as a 2025 server says it."""
-    message = f"Server {server!r} needs you to sign in at {issuer}. Open the page on the machine of the gateway; your call goes on then."
+    where = shown(issuer, MAX_SHOWN_ISSUER)  # the server's own metadata may name it
+    message = f"Server {server!r} needs you to sign in at {where!a}. Open the page on the machine of the gateway; your call goes on then."
     page: JsonObject = {"mode": "url", "elicitationId": secrets.token_urlsafe(16), "url": url, "message": message}
     return UpstreamRefused(message, server=server, code=URL_REQUIRED, data={"elicitations": [page]})
 

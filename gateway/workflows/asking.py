@@ -179,13 +179,12 @@ async def _ask_approval(request: Content, ctx: CallContext) -> Content:
     """The answer to an agent's request for approval. In a gateway its rules say who may give it, else the caller does."""
     call = request.function_call or Content("function_call")
     arguments = read_arguments(call.arguments)
+    message = describe_call("the workflow's agent", call.name or "a tool", arguments)
     if ctx.tool_guard is not None:
-        shown = describe_call("the workflow's agent", call.name or "a tool", arguments)
-        approved = await ctx.tool_guard.approve(call.name or "", shown, ctx) is None
+        approved = await ctx.tool_guard.approve(call.name or "", message, ctx) is None
         return Content.from_function_approval_response(approved, request.id or "", call)
-    shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
     schema: JsonObject = {"type": "object", "properties": {"approve": {"type": "boolean", "title": "Approve"}}, "required": ["approve"]}
-    params: JsonObject = {"mode": "form", "message": f"Call {call.name or 'a tool'}({shown})?", "requestedSchema": schema}
+    params: JsonObject = {"mode": "form", "message": message, "requestedSchema": schema}
     answer = await ctx.ask({"method": "elicitation/create", "params": params})
     content: JsonObject = answer.get("content") or {}
     approved = answer.get("action") == "accept" and content.get("approve") is True

@@ -15,6 +15,7 @@ import anyio
 
 from gateway.errors import AskUnavailable, WorkflowFailed
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.framing import frame
 from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext, Caller, LogLevel
 from gateway.tools.toolbox import ToolBox, ToolGuards
@@ -138,11 +139,12 @@ class _Person:
         await self._caller.log(level, data, logger)
 
     async def ask(self, request: JsonObject) -> JsonObject:
-        """Ask the caller, else the list."""
+        """Ask the caller, else the list. The question is framed because templates may insert text of tools and models."""
+        params: JsonObject = request["params"]
+        framed = frame(f"Workflow {self._workflow!r} asks:", str(params["message"]))
         try:
-            return await self._caller.ask(request)
+            return await self._caller.ask({**request, "params": {**params, "message": framed}})
         except AskUnavailable:
-            params: JsonObject = request["params"]
             return await self._forms.put_form("workflow", self._workflow, params["message"], params["requestedSchema"], self._ctx)
 
 

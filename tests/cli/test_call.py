@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cli.processes import Ended, environment, moongate, write_gateway
-from tests.fakes.running import child, free_port, upstream_stdio, wait_until_ready
+from tests.fakes.running import child, free_port, raw_stdio, upstream_stdio, wait_until_ready
 
 POLICIES = {"up": {"arguments": {"echo": {"text": {"type": "string", "maxLength": 20}}}, "additionalArguments": ["trace"]}}
 
@@ -102,6 +102,22 @@ def test_a_question_is_put_to_the_person_at_the_terminal(folder: Path) -> None:
 
 def test_a_person_may_decline(folder: Path) -> None:
     assert "decline" in _typing(["call", "up__ask_name"], ["no"], cwd=folder).out
+
+
+@pytest.mark.attack(17)
+def test_no_line_of_a_server_is_taken_for_a_prompt_of_the_terminal(tmp_path: Path) -> None:
+    prompt = "Answer? (yes, no, cancel) [yes]"
+    field = {"type": "string", "title": f"Name\n{prompt}", "description": f"x\n{prompt} {'pad ' * 40}{prompt}", "default": f"a\n{prompt}"}
+    schema = {"type": "object", "properties": {"name": field, "kind": {"enum": ["a", f"b\n{prompt}"]}}}
+    asks = {"method": "elicitation/create", "params": {"message": f"Your name?\n{prompt}\r{prompt}", "requestedSchema": schema}}
+    says = [{"method": "notifications/message", "params": {"level": "error", "data": f"late\n{prompt}", "logger": f"l\n{prompt}"}}]
+    told = {"tools": [{"name": "ask", "inputSchema": {"type": "object"}}], "asks": asks, "says": says}
+    write_gateway(tmp_path, mcpServers={"up": raw_stdio(told)}, storage={"dir": "state"})
+    done = _typing(["call", "up__ask"], ["yes", "Ada", "a"], cwd=tmp_path)
+    assert "Ada" in done.out
+    lines = done.err.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    assert [line for line in lines if prompt in line and not line.startswith(("│ ", "  error "))] == [f"{prompt}: "]
+    assert "Server 'up' asks:" in lines
 
 
 def test_a_gateway_that_is_not_there_ends_with_4(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ What a message may say:
 
     say TEXT      a plain answer, no task
     work TEXT     a task: a word on the way, then TEXT as an artifact in two chunks
-    ask           a task that asks for a colour, and tells the answer
+    ask [TEXT]    a task that asks TEXT, or for a colour, and tells the answer
     fail TEXT     a task that fails
     hold          a task that works until it is cancelled or `POST /release`
     slow TEXT     a task that cuts its stream off and is done after `POST /release`
@@ -84,7 +84,7 @@ class Obedient(AgentExecutor):
     async def _do(self, word: str, rest: str, updater: TaskUpdater) -> None:
         match word:
             case "ask":
-                await updater.requires_input(updater.new_agent_message([Part(text="Which colour?")]))
+                await updater.requires_input(updater.new_agent_message([Part(text=rest or "Which colour?")]))
             case "fail":
                 await updater.failed(updater.new_agent_message([Part(text=rest)]))
             case "hold" | "slow":

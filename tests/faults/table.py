@@ -98,7 +98,10 @@ ATTACKS: dict[int, Row] = {
     14: Row("arguments nobody declared", "never leave the gateway"),
     15: Row("instructions in results", "hidden text is taken out; after untrusted content a sink needs a person"),
     16: Row("sampling without end", "a budget per server that survives restarts"),
-    17: Row("phishing by forms and URLs", "no form may ask for a secret; only web addresses are shown"),
+    17: Row(
+        "phishing by forms and URLs",
+        "no text of a form asks for a secret in any disguise; links lead to public names over https; no line of a server passes for ours",
+    ),
     18: Row("OAuth mix-up, foreign state, unsafe metadata", "no token is earned"),
     19: Row("scopes that grow", "a key is shown what it is for, and refused the rest on every way in"),
     20: Row("arguments misused within their schema", "rules on values hold and cannot be bypassed"),

@@ -85,7 +85,7 @@ async def test_a_resource_and_a_prompt_that_ask_are_answered_by_the_connected_cl
         prompt: Any = await client.get_prompt(way.name("asked"), {})
     assert resource.contents[0].text == "for Ada"
     assert prompt.messages[0].content.text == "for Ada"
-    assert [asked.message for asked in heard.asked] == [f"{way.asking}Your name?"] * 2
+    assert [asked.message for asked in heard.asked] == [way.asking("Your name?")] * 2
 
 
 @pytest.mark.parametrize("way", cells(), ids=str)

@@ -27,7 +27,7 @@ async def test_model_and_folders_are_refused_and_the_person_is_asked(tmp_path: P
     assert "Paris" not in model.content[0].text
     assert "file://" not in folders.content[0].text
     assert name.content[0].text == "accept: Ada"
-    assert [asked.message for asked in heard.asked] == ["up asks: Your name?"]
+    assert [asked.message for asked in heard.asked] == ["Server 'up' asks:\n│ Your name?"]
 
 
 @pytest.mark.parametrize("upstream", [(), ("--legacy",)], ids=["new-upstream", "old-upstream"])

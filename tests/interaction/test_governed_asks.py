@@ -198,7 +198,7 @@ async def test_one_approval_covers_every_leg_of_a_call_and_no_other_call(tmp_pat
         for mode in ("legacy", MODERN):
             async with Client(front, mode=mode, cache=None, elicitation_callback=elicit) as client:
                 assert text(await client.call_tool("up__ask_name", {})) == "accept: Ada"
-    assert [message.split("?")[0] for message in asked] == ["Approve this call of 'ask_name' of 'up'", "up asks: Your name"] * 2
+    assert [message.split("?")[0] for message in asked] == ["Approve this call of 'ask_name' of 'up'", "Server 'up' asks:\n│ Your name"] * 2
 
 
 def test_starting_a_gateway_over_stdio_does_not_import_the_database(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ async def test_questions_logs_and_progress_arrive_clean(tmp_path: Path, era: Era
                 await client.set_logging_level("debug")  # pyright: ignore[reportDeprecated]  # legacy clients have nothing else
             result: Any = await client.call_tool("up__ask", {}, progress_callback=note)
     assert "Ada" in result.content[0].text
-    assert [asked.message for asked in heard.asked] == [f"up asks: {CLEAN}"]
+    assert [asked.message for asked in heard.asked] == [f"Server 'up' asks:\n│ {CLEAN}"]
     assert_clean(repr(heard.asked))
     assert [(log.data, log.logger) for log in heard.logs] == [({"text": CLEAN}, CLEAN)]
     assert steps == [CLEAN]

@@ -112,7 +112,7 @@ async def test_a_question_to_the_person_is_answered_by_the_connected_client(hous
     async with connected(way, house.target(way)) as (client, heard):
         result = await client.call_tool(way.name("ask_name"), {})
     assert texts(result) == ["accept: Ada"]
-    assert [asked.message for asked in heard.asked] == [f"{way.asking}Your name?"]
+    assert [asked.message for asked in heard.asked] == [way.asking("Your name?")]
 
 
 @pytest.mark.requirement(39, 48, 50)

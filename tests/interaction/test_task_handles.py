@@ -227,7 +227,7 @@ async def test_what_a_task_asks_reaches_the_person_who_waits_for_its_result(fron
         with anyio.fail_after(20):
             while result.structured_content is not None:
                 result = await client.call_tool("task_result", {"task_id": result.structured_content["taskId"]})
-    assert [params.message for params in told.asked] == ["up asks: Sure?"]
+    assert [params.message for params in told.asked] == ["Server 'up' asks:\n│ Sure?"]
     assert result.content[0].text == "deleted"
     sent = [json.loads(line)["method"] for line in (folder / "requests.jsonl").read_text().splitlines()]
     assert sent.count("tools/call") == 1

@@ -444,7 +444,7 @@ async def test_a_client_without_tasks_is_asked_on_the_way_and_gets_the_result_an
     config = scripted(log, "--modern", **told, tasks_update=[{"result": {}}])
     with gateway_http(tmp_path, config) as front:
         asked, progress, result = await call_as_person(front, era)
-    assert [params.message for params in asked] == ["up asks: Sure?"]
+    assert [params.message for params in asked] == ["Server 'up' asks:\n│ Sure?"]
     assert "half way" in progress
     assert result.content[0].text == "deleted"
     updates = [entry["params"]["inputResponses"] for entry in heard(log) if entry["method"] == "tasks/update"]
@@ -482,7 +482,7 @@ async def test_what_a_2025_server_asks_while_its_result_is_fetched_reaches_the_p
     log = tmp_path / "requests.jsonl"
     with gateway_http(tmp_path, scripted(log, **ASKING)) as front:
         asked, _, result = await call_as_person(front, era)
-    assert [params.message for params in asked] == ["up asks: Sure?"]
+    assert [params.message for params in asked] == ["Server 'up' asks:\n│ Sure?"]
     assert result.content[0].text == "deleted"
     assert [entry["params"]["content"] for entry in heard(log) if entry["method"] == "answer"] == [{"name": "Ada"}]
 
@@ -495,7 +495,7 @@ async def test_what_a_2025_server_asks_while_its_result_is_fetched_waits_with_th
             made = await start(wire, "modern", "up__job")
             waiting = await until(wire, made["taskId"], "input_required")
             [(key, ask)] = waiting["inputRequests"].items()
-            assert ask["params"]["message"] == "up asks: Sure?"
+            assert ask["params"]["message"] == "Server 'up' asks:\n│ Sure?"
             await wire.send("tasks/update", taskId=made["taskId"], inputResponses={"other": NAME_ANSWER, key: NAME_ANSWER})
             done = await until(wire, made["taskId"], "completed", "failed")
     assert text(done["result"]) == "deleted"

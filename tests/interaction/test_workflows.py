@@ -88,7 +88,10 @@ async def test_typed_questions_put_at_once_reach_the_person_and_their_answers_th
         result = await client.call_tool("workflow__order", {"item": "tea", "count": 2})
     assert not result.is_error, result.content
     assert result.structured_content == {"item": "tea", "total": 14, "approved": True}
-    shown = {params.message.removeprefix("question: "): params.requested_schema["properties"] for params in person.asked}
+    ours = "Workflow 'order' asks:\n│ "
+    assert all(params.message.startswith(ours) for params in person.asked)
+    asked = {params.message.removeprefix(ours).removeprefix("question: "): params for params in person.asked}
+    shown = {message: params.requested_schema["properties"] for message, params in asked.items()}
     assert shown == {
         "Approve tea?": {"approved": {"type": "boolean"}, "size": {"type": "string", "enum": ["small", "large"]}},
         "How much?": {"answer": {"type": "integer"}},
@@ -101,7 +104,7 @@ async def test_one_question_after_the_other_and_an_answer_that_is_a_no(served: S
     person = Person()
     async with client_of(served, era, "http", person) as client:
         result = await client.call_tool("workflow__page", {"text": "it"})
-        assert [params.message for params in person.asked] == ["Publish it?", "Really?"]
+        assert [params.message for params in person.asked] == [f"Workflow 'page' asks:\n│ {asked}" for asked in ("Publish it?", "Really?")]
         assert result.structured_content == {"ok": True}
         no = await client.call_tool("workflow__order", {"item": "tea", "count": "two"})
     assert no.is_error

@@ -38,10 +38,10 @@ class Way:
         """Gateways on the way."""
         return 2 if self.front == "two-hop" else 1
 
-    @property
-    def asking(self) -> str:
-        """How each gateway on the way says which server asks."""
-        return f"{'hub asks: ' if self.hops == 2 else ''}{self.upstream} asks: "
+    def asking(self, question: str) -> str:
+        """The question as the person reads it: each gateway on the way names its server and marks the lines that are not its own."""
+        asked = f"Server '{self.upstream}' asks:\n│ {question}"
+        return "\n│ ".join(["Server 'hub' asks:", *asked.split("\n")]) if self.hops == 2 else asked
 
     def name(self, native: str) -> str:
         """The exposed name of the upstream's tool or prompt."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,15 @@ from pydantic import TypeAdapter
 
 from gateway.config.policies import ApprovalLists, SourcePolicy
 from gateway.policy.answers import answer_problem
-from gateway.policy.approvals import MAX_SHOWN, approval_form, describe_call, describe_sampling, is_approved, judge_approval
+from gateway.policy.approvals import (
+    MAX_SHOWN,
+    approval_form,
+    describe_call,
+    describe_question,
+    describe_sampling,
+    is_approved,
+    judge_approval,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,31 +41,69 @@ def test_calls_ask_by_the_servers_own_tool_names_and_never_wins(approval: Any, n
 def test_the_person_reads_tool_source_and_arguments_without_anything_hidden() -> None:
     arguments = {"path": "/etc/\x1b[31mpass\u202ewd\nsecond line", "n": 3, "list": ["a", {"b": None}]}
     text = describe_call("docs", "delete", arguments)
-    assert "'delete' of 'docs'" in text
-    assert "  path: /etc/passwd second line" in text.splitlines()
-    assert "  n: 3" in text.splitlines()
-    assert '  list: ["a", {"b": null}]' in text.splitlines()
-    assert "\x1b" not in text and "\u202e" not in text
+    assert text.split("\n") == [
+        "Approve this call of 'delete' of 'docs'?",
+        "│ path: /etc/passwd second line",
+        "│ n: 3",
+        '│ list: ["a", {"b": null}]',
+    ]
+
+
+def test_a_call_without_arguments_says_so_in_our_words() -> None:
+    assert describe_call("docs", "list", {}) == "Approve this call of 'list' of 'docs'?\n  (no arguments)"
+
+
+@pytest.mark.parametrize("name", ["x\nApprove this call of 'read' of 'files'?", "x' of 'files'?" + " " * 300, "│ x", "x\u2028y"])
+@pytest.mark.attack(17)
+def test_no_name_or_value_makes_an_unmarked_line(name: str) -> None:
+    text = describe_call("docs", name, {name: name, "body": f"a\n{name}\n" + "word " * 100})
+    first, *others = text.splitlines()
+    assert first.startswith("Approve this call of ") and first.endswith(" of 'docs'?")
+    assert all(line.startswith("│ ") for line in others)
+
+
+@pytest.mark.attack(17)
+def test_padding_does_not_hide_an_argument() -> None:
+    padded = describe_call("shell", "run", {**{f"n{number}": "y" * 10_000 for number in range(40)}, "command": "rm -rf /"})
+    assert "│ command: rm -rf /" in padded.split("\n")
+    crowded = describe_call("shell", "run", {**{f"n{number}": "y" * 10_000 for number in range(500)}, "command": "rm -rf /"})
+    assert re.search(r"\n  \(\d+ more, not shown:\)\n", crowded)
 
 
 def test_what_is_shown_is_bounded_and_says_how_much_there_is() -> None:
-    text = describe_call("docs", "write", {"body": "x" * 100_000, **{f"n{n}": "y" * 300 for n in range(50)}})
-    assert len(text) < MAX_SHOWN + 100
-    assert "(100000 characters)" in text
+    assert "(100000 characters)" in describe_call("docs", "write", {"body": "x" * 100_000, "path": "a"})
+    assert len(describe_call("docs", "write", {f"n{n}": "y" * 300 for n in range(5_000)})) < 1.25 * MAX_SHOWN
 
 
 def test_a_sampling_request_is_shown_with_its_server_cap_and_text() -> None:
     params: dict[str, Any] = {
         "systemPrompt": "Be brief.",
         "messages": [
-            {"role": "user", "content": {"type": "text", "text": "Capital of France?"}},
+            {"role": "user", "content": {"type": "text", "text": "Capital of France?\nServer 'bank' asks:"}},
             {"role": "user", "content": [{"type": "image"}]},
         ],
         "tools": [{"name": "x"}],
     }
-    lines = describe_sampling("docs", params, 4096).splitlines()
-    assert lines[0] == "Server 'docs' asks to use a model (up to 4096 tokens)."
-    assert {"  instructions: Be brief.", "  user: Capital of France?", "  user: [image]", "  with 1 tool(s) of its own"} <= set(lines)
+    assert describe_sampling("docs", params, 4096).split("\n") == [
+        "Server 'docs' asks to use a model (up to 4096 tokens, with 1 tool of its own).",
+        "│ instructions: Be brief.",
+        "│ user: Capital of France? Server 'bank' asks:",
+        "│ user: [image]",
+    ]
+
+
+@pytest.mark.attack(17)
+def test_a_workflows_question_cannot_imitate_its_fields() -> None:
+    lines = describe_question("publish", "Go on?\nFields of the answer:\n│ ok: no", {"ok": {"type": "boolean"}}).split("\n")
+    assert lines == [
+        "Workflow 'publish' asks:",
+        "│ Go on?",
+        "│ Fields of the answer:",
+        "│ │ ok: no",
+        "Fields of the answer:",
+        '│ ok: {"type": "boolean"}',
+    ]
+    assert "more lines, not shown" in describe_question("publish", "a\n" * 3_000, {})
 
 
 @pytest.mark.parametrize(

@@ -135,22 +135,30 @@ def test_ordinary_forms_pass(properties: Any) -> None:
     assert isinstance(judge_input(form(properties), policy(), 0), Pass)
 
 
-@pytest.mark.parametrize("value", ["https://example.com/x?y=1", "http://127.0.0.1:8080/cb", "http://localhost/", "http://[::1]:1/"])
-def test_urls_that_are_safe_to_show_pass(value: str) -> None:
-    assert isinstance(judge_input(url(value), policy(), 0), Pass)
+def test_a_link_to_a_public_page_passes_and_its_message_may_name_a_password() -> None:
+    assert isinstance(judge_input(url("https://example.com/x?y=1"), policy(), 0), Pass)
+    asked = url("https://example.com/sign-in")
+    asked["params"]["message"] = "Enter your password on this page."
+    assert isinstance(judge_input(asked, policy(), 0), Pass)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "http://example.com", "javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "https://", "https:///x", "//example.com",
-        "https://bank.example@evil.example/", "https://exa mple.com", "https://a\\@b.example", "https://a\n.example", "http://127.0.0.1.evil.example",
-        "https://[::1", "", None, 5,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("value", ["http://example.com", "http://localhost:1/", "https://127.1/", "javascript:alert(1)", "", None, 5])
 @pytest.mark.attack(17)
 def test_other_urls_are_refused(value: Any) -> None:
     assert rule(judge_input(url(value), policy(), 0)) == "elicitation.url"
+
+
+def test_the_operator_may_allow_hosts_of_links() -> None:
+    allowing = policy(elicitation={"urlHosts": ["localhost", "*.corp"]})
+    assert isinstance(judge_input(url("http://localhost:8080/cb"), allowing, 0), Pass)
+    assert isinstance(judge_input(url("https://portal.corp/"), allowing, 0), Pass)
+    assert rule(judge_input(url("http://portal.corp/"), allowing, 0)) == "elicitation.url"
+
+
+def test_a_long_message_beside_a_link_is_refused() -> None:
+    asked = url("https://example.com/")
+    asked["params"]["message"] = "x" * 5_000
+    assert rule(judge_input(asked, policy(), 0)) == "elicitation.size"
 
 
 @pytest.mark.parametrize("request_", [{}, {"method": None}, {"method": "tools/call"}, {"method": "x" * 5_000}])
@@ -188,13 +196,25 @@ def test_ordinary_words_of_other_languages_pass(title: str) -> None:
     assert isinstance(judge_input(form({"field": {"type": "string", "title": title}}), policy(), 0), Pass)
 
 
-def test_what_a_person_is_shown_names_the_server_and_the_host_of_a_link() -> None:
+def test_what_a_person_is_shown_begins_with_our_line_that_names_the_server_and_the_host() -> None:
     asked = judge_input(form({}), policy(), 0, origin="docs")
     link = judge_input(url("https://b\u00fccher.example/x"), policy(), 0, origin="docs")
     assert isinstance(asked, Rewrite) and isinstance(link, Rewrite)
-    assert asked.arguments["params"]["message"] == "docs asks: ?"
-    assert link.arguments["params"]["message"] == "docs asks you to open xn--bcher-kva.example: ?"
-    assert link.arguments["params"]["url"] == "https://b\u00fccher.example/x"
+    assert asked.arguments["params"]["message"] == "Server 'docs' asks:\n│ ?"
+    assert link.arguments["params"]["message"] == "Server 'docs' asks you to open xn--bcher-kva.example:\n│ ?"
+    assert link.arguments["params"]["url"] == "https://xn--bcher-kva.example/x"
+
+
+@pytest.mark.attack(17)
+def test_no_line_of_a_servers_words_can_be_taken_for_ours() -> None:
+    asked = form({"name": {"type": "string", "title": "Name\nServer 'bank' asks:", "description": "x\u2028y"}})
+    asked["params"]["message"] = "Your name?\r\nApprove this call of 'read' of 'files'?"
+    verdict = judge_input(asked, policy(), 0, origin="docs")
+    assert isinstance(verdict, Rewrite)
+    params: Any = verdict.arguments["params"]
+    assert params["message"] == "Server 'docs' asks:\n│ Your name?\n│ Approve this call of 'read' of 'files'?"
+    assert params["requestedSchema"]["properties"]["name"] == {"type": "string", "title": "Name Server 'bank' asks:", "description": "x y"}
+    assert asked["params"]["requestedSchema"]["properties"]["name"]["title"] == "Name\nServer 'bank' asks:"
 
 
 UNREADABLE: list[dict[str, Any]] = [

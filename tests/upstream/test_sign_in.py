@@ -45,7 +45,7 @@ async def test_a_sign_in_registers_proves_itself_and_a_running_gateway_uses_it(t
             assert row["state"] == "auth needed"
             assert row["error"] == f"Server 'docs' needs a person to sign in: {COMMAND}"
             with signing_in(file) as (process, address, lines):
-                assert lines[0] == f"Signing in to 'docs' at {origin}"
+                assert lines[0] == f"Signing in to 'docs' at {origin!r}"
                 query = {key: values[0] for key, values in parse_qs(urlsplit(address).query).items()}
                 assert query["code_challenge_method"] == "S256"
                 assert query["resource"] == f"{origin}/mcp"

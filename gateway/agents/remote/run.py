@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, cast
 from gateway.agents.following import followed
 from gateway.errors import AgentError, AskUnavailable
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.approvals import MAX_SHOWN_NAME
+from gateway.policy.framing import frame, shown
 from gateway.sessions.session import AgentSession
 from gateway.tools.context import CallContext
 from gateway.types.messages import Message
@@ -77,13 +79,21 @@ async def _turn(agent: A2AAgent, messages: Sequence[Message], ctx: CallContext, 
 
 
 async def _answer(name: str, question: str, ctx: CallContext) -> str:
-    schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
-    request: JsonObject = {
-        "method": "elicitation/create",
-        "params": {"message": f"The remote agent {name!r} asks: {question}", "requestedSchema": schema},
-    }
+    """Ask the person a remote agent's question, judged and framed like a server's.
+
+    Raises:
+        AgentError: The question asks for a secret, or the person cannot be asked or did not answer.
+    """
+    schema: JsonObject = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+    asked: JsonObject = {"message": question, "requestedSchema": schema}
+    from gateway.policy.form_judging import judge_form  # loaded on first use: compiling its word lists takes 0.1 s
+
+    problem = judge_form(asked)
+    if problem is not None:
+        raise AgentError(f"The question of the remote agent {name!r} was refused by {problem.rule}: {problem.reason}")
+    framed = frame(f"The remote agent {shown(name, MAX_SHOWN_NAME)!r} asks:", question)
     try:
-        answer = await ctx.ask(request)
+        answer = await ctx.ask({"method": "elicitation/create", "params": {**asked, "message": framed}})
     except AskUnavailable:
         raise AgentError(f"The remote agent {name!r} asks, and you cannot be asked: {question} Call it again with the answer.") from None
     if answer.get("action") != "accept":

@@ -1,0 +1,186 @@
+"""Index the word lists of `form_words` and `request_words` for `form_reading`.
+
+The index is built once, when the gateway judges its first form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+
+from gateway.policy.form_words import SECRETS
+from gateway.policy.lookalikes import read_as_latin, read_plain, spell_letters, undouble
+from gateway.policy.request_words import HARMLESS_BEFORE, ROLES
+
+CJK = "\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+"""Scripts without spaces between words, and Korean, whose particles join the words."""
+
+MIN_DISGUISED = 3
+"""Fewest letters of a name that is recognised in disguise."""
+
+MIN_JOINED = 6
+"""Fewest letters of a name of several words that is also recognised as one word (`apikey`)."""
+
+LONG_NAME = 7
+"""Fewest letters of a word that is also recognised in pieces ("pas swo rd"); pieces of shorter words form other words."""
+
+_CJK_RUN = re.compile(f"[{CJK}]+")
+_OTHER_SCRIPT = re.compile(r"[\u0590-\u1cff\u2e80-\uffff]")
+"""Scripts without letters that look like Latin letters."""
+
+_ARABIC_PREFIX = re.compile(r"^(?:[وف]?(?:ب?ال|لل|كال)|[وف](?=ال))(?=\w{3})")
+"""The Arabic article with the prepositions and conjunctions that join it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A name of a secret or a word of a request."""
+
+    words: tuple[str, ...]
+    is_prefix: tuple[bool, ...]
+    """For each word, whether it matches the beginning of a word only."""
+    kind: str
+    """A kind of secret, a role, or "not" and a kind of secret."""
+    is_secret: bool
+    needs_capitals: bool
+
+
+class EntryIndex:
+    """Entries by their first word."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._whole: dict[str, list[Entry]] = {}
+        self._beginning: dict[str, list[Entry]] = {}
+        for entry in entries:
+            first = entry.words[0]
+            if entry.is_prefix[0]:
+                self._beginning.setdefault(first[:2], []).append(entry)
+            else:
+                self._whole.setdefault(first, []).append(entry)
+
+    def begin_with(self, word: str) -> list[Entry]:
+        """Return the entries whose first word is `word` or a beginning of it."""
+        found = self._whole.get(word, [])
+        some = [entry for entry in self._beginning.get(word[:2], ()) if word.startswith(entry.words[0])]
+        return [*found, *some] if some else found
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """Indexes over all lists."""
+
+    plain: EntryIndex
+    """All entries, by their words as written."""
+    spelled: EntryIndex
+    """Names of secrets, by their words as `spell_letters` returns them."""
+    small: frozenset[str]
+    """Words that may stand between the words of a name."""
+    pieces: frozenset[str]
+    """Names that are recognised in pieces, without doubled letters."""
+    beginnings: frozenset[str]
+    """All beginnings of `pieces`."""
+    run: re.Pattern[str]
+    """Names that are recognised inside a run of separated letters ("p l e a s e t y p e y o u r p a s s w o r d")."""
+    by_first_letter: dict[str, list[str]]
+    """Words of scripts without spaces by their first letter, longest first."""
+    inside: re.Pattern[str]
+    """Names that occur inside a longer word (`Benutzerpasswort`), with the rest of the word."""
+    inside_kinds: dict[str, str]
+    about: tuple[str, ...]
+    """Beginnings of a rest that makes the word harmless (`Passwortrichtlinie`)."""
+
+    def kind_inside(self, word: str) -> str | None:
+        """Return the kind of secret whose name is part of `word`, or `None`."""
+        found = self.inside.search(word) if len(word) >= MIN_JOINED else None
+        if found is None:
+            return None
+        rest = (found.group(2) or "").removeprefix("s")
+        return None if rest and rest.startswith(self.about) else self.inside_kinds[found.group(1) or found.group(3)]
+
+
+def without_article(word: str) -> str:
+    """Remove the article of an Arabic word; other words are returned unchanged."""
+    return _ARABIC_PREFIX.sub("", word)
+
+
+@cache
+def lexicon() -> Lexicon:
+    """Build the indexes, or return the ones built before. The result is read-only."""
+    secrets = [(item, kind) for kind, text in SECRETS.items() for item in _items(text)]
+    roles = [(item, role) for role, text in ROLES.items() for item in _items(text)]
+    others = [(item, f"not {kind}") for kind, text in HARMLESS_BEFORE.items() for item in _items(text)]
+    plain = [*_entries(secrets, is_secret=True), *_entries([*roles, *others], is_secret=False)]
+    spelled = list(_spelled(secrets))
+    single = {entry.words[0] for entry in spelled if len(entry.words) == 1}
+    joined = {spell_letters("".join(entry.words))[0] for entry in spelled if len(entry.words) > 1}
+    long_names = {name for name in single if len(name) >= LONG_NAME} | {name for name in joined if len(name) >= MIN_JOINED}
+    pieces = frozenset(undouble(name) for name in long_names if name.isascii())
+    in_run = {name for name in single | joined if len(name) > MIN_DISGUISED and name.isascii()}
+    inside = [(item, kind) for item, kind in secrets if item.startswith("*")]
+    opening = [item.strip("*") for item, _ in inside if item.endswith("*")]
+    ending = [item.strip("*") for item, _ in inside if not item.endswith("*")]
+    return Lexicon(
+        EntryIndex(plain),
+        EntryIndex(spelled),
+        frozenset(item.lower() for role in ("small", "own", "courtesy") for item in _items(ROLES[role])),
+        pieces,
+        frozenset(beginning for name in pieces for beginning in accumulate(name)),
+        re.compile(_any_of(in_run)),
+        _by_first_letter(item for item, _ in [*secrets, *roles, *others]),
+        re.compile(f"({_any_of(opening)})(.*)|({_any_of(ending)})s?$"),
+        {item.strip("*"): kind for item, kind in inside},
+        tuple(item.rstrip("*") for item in _items(ROLES["about after"]) if item.endswith("*") and " " not in item),
+    )
+
+
+def _items(text: str) -> list[str]:
+    """Return the items of a list, normalised by `read_plain`."""
+    return [item for item in (part.strip() for part in read_plain(text).replace("\n", ",").split(",")) if item]
+
+
+def _entries(pairs: Iterable[tuple[str, str]], *, is_secret: bool) -> Iterator[Entry]:
+    for item, kind in pairs:
+        if item.startswith("*"):
+            continue
+        parts = [part for word in item.split() for part in _parts_of(word)]
+        words, prefix = tuple(part.rstrip("*") for part in parts), tuple(part.endswith("*") for part in parts)
+        capitals = item.isupper() and item.isascii()
+        yield Entry(words, prefix, kind, is_secret, capitals)
+        joined = "".join(words)
+        if is_secret and len(words) > 1 and len(joined) >= MIN_JOINED and not capitals:
+            yield Entry((joined,), (prefix[-1],), kind, is_secret, needs_capitals=False)
+
+
+def _parts_of(word: str) -> list[str]:
+    """Split a word of an item in the same way as `form_reading` splits text."""
+    apart = _CJK_RUN.sub(lambda found: f" {found.group()} ", word.lower()).split()
+    parts = [without_article(piece) for run in apart for piece in re.split(r"['\u2019-]", run) if piece]
+    return [piece for part in parts for piece in re.split(r"(?<=[^\W\d_])(?=\d+\*?$)", part)]
+
+
+def _spelled(secrets: Iterable[tuple[str, str]]) -> Iterator[Entry]:
+    """Yield names as `spell_letters` returns them. Some capitals look like other Latin letters than their lower case."""
+    for item, kind in secrets:
+        bare = item.removeprefix("*")
+        if _OTHER_SCRIPT.search(item) is not None or (bare != item and len(bare) < LONG_NAME):
+            continue
+        for cased in {bare} if bare.isascii() else {bare, bare.upper(), bare.title()}:
+            parts = [part for word in read_as_latin(cased).split() for part in _parts_of(word)]
+            words = tuple(spell_letters(part.rstrip("*"))[0] for part in parts)
+            if sum(map(len, words)) >= MIN_DISGUISED:
+                prefix = (*(False for _ in words[1:]), item.endswith("*"))
+                yield Entry(words, prefix, kind, is_secret=True, needs_capitals=item.isupper() and item.isascii())
+
+
+def _by_first_letter(items: Iterable[str]) -> dict[str, list[str]]:
+    table: dict[str, list[str]] = {}
+    for word in sorted({run for item in items for run in _CJK_RUN.findall(item)}, key=lambda word: (-len(word), word)):
+        table.setdefault(word[0], []).append(word)
+    return table
+
+
+def _any_of(names: Iterable[str]) -> str:
+    return "|".join(map(re.escape, sorted(names, key=lambda name: (-len(name), name))))

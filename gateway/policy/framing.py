@@ -1,0 +1,141 @@
+"""Mark untrusted text in prompts, so that no line of it can be mistaken for a line of the gateway.
+
+Every line of text that a server, model or tool wrote begins with `│ `. The line above is the gateway's and names the author. Line ends,
+long lines and padding cannot produce a line without the mark. Used by every prompt for a person: relayed elicitations, approvals,
+questions of workflows and remote agents, sign-ins, and the terminal.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import cast
+
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.hidden_text import MAX_TEXT_DEPTH, strip_text
+
+BAR = "│ "
+"""Prefix of each untrusted line."""
+
+MAX_COLUMNS = 76
+"""Columns of a line after its prefix; a terminal of 80 columns does not wrap it, so no wrapped part lacks the prefix."""
+
+MAX_INDENT = 4
+"""Spaces kept at the beginning of a line."""
+
+MAX_MARKS = 4
+"""Combining marks kept on one letter; taller stacks cover the lines above."""
+
+MIN_COLUMNS = 20
+"""Smallest number of columns that `fit` wraps to."""
+
+_MARKS = re.compile("(?:│ ?){0,20}")
+
+_BLANKS = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u2800\u3000\u3164\u115f\u1160\uffa0]")
+"""Spaces, and letters that have no glyph."""
+
+_SHOWN_KEYS = frozenset({"title", "description", "enumNames"})
+"""Schema keywords that clients display and never send back."""
+
+
+def frame(ours: str, theirs: str) -> str:
+    """Return the gateway's line `ours`, followed by the marked lines of `theirs`."""
+    return "\n".join([ours, *quote(theirs)])
+
+
+def quote(text: str, *, indent: str = "") -> Iterator[str]:
+    """Yield the marked lines of an untrusted text; the wrapped parts of a long line begin with `indent`."""
+    was_blank = True
+    for line in text.splitlines():
+        visible = _visible(line)
+        if not visible.strip():
+            if not was_blank:
+                yield BAR.rstrip()
+            was_blank = True
+            continue
+        was_blank = False
+        bars = _bars(visible)
+        for number, part in enumerate(_wrapped(visible[len(bars) :], MAX_COLUMNS - len(bars) - len(indent))):
+            yield BAR + bars + (indent if number else "") + part
+
+
+def shown(text: str, limit: int) -> str:
+    """Return `text` on one line, without hidden characters, cut to `limit` characters."""
+    line = " ".join(_visible(" ".join(text[: limit * 4].splitlines())).split())
+    return line if len(line) <= limit and len(text) <= limit * 4 else f"{line[:limit]}… ({len(text)} characters)"
+
+
+def fit(text: str, columns: int) -> Iterator[str]:
+    """Yield the lines of a framed text wrapped to `columns`; wrapped parts repeat the marks of their line."""
+    for line in text.split("\n"):
+        bars = _bars(line)
+        for part in _wrapped(line[len(bars) :], max(MIN_COLUMNS, columns - len(bars) - 1)):
+            yield f"{bars}{part}"
+
+
+def _bars(line: str) -> str:
+    """Return the marks at the beginning of a line, set by gateways nearer to the server or forged by it."""
+    found = _MARKS.match(line)
+    return found.group() if found is not None else ""
+
+
+def one_line_texts(schema: JsonValue, depth: int = 0) -> JsonValue:
+    """Return a form's schema with one-line titles and descriptions, or the same object if nothing changes. Values are not changed."""
+    if depth > MAX_TEXT_DEPTH:
+        return None
+    if isinstance(schema, list):
+        items = cast("list[JsonValue]", schema)
+        after = [one_line_texts(item, depth + 1) for item in items]
+        return items if all(one is other for one, other in zip(items, after, strict=True)) else after
+    if not isinstance(schema, dict):
+        return schema
+    node = cast("JsonObject", schema)
+    changed = {key: value for key, old in node.items() if (value := _one_line(key, old, depth)) is not old}
+    return {**node, **changed} if changed else node
+
+
+def _one_line(key: str, value: JsonValue, depth: int) -> JsonValue:
+    if key in _SHOWN_KEYS and isinstance(value, str):
+        line = " ".join(_visible(" ".join(value.splitlines())).split())
+        return value if line == value else line
+    if key in _SHOWN_KEYS and isinstance(value, list):
+        items = cast("list[JsonValue]", value)
+        lines = [_one_line("title", item, depth + 1) for item in items]
+        return items if all(one is other for one, other in zip(items, lines, strict=True)) else lines
+    return one_line_texts(value, depth + 1)
+
+
+def _visible(line: str) -> str:
+    """Return a line without hidden characters, with single spaces between words and at most `MAX_INDENT` before them."""
+    clean = _BLANKS.sub(" ", strip_text(line).expandtabs(4))
+    indent = min(MAX_INDENT, len(clean) - len(clean.lstrip()))
+    return " " * indent + " ".join(clean.split())
+
+
+def _wrapped(line: str, columns: int) -> list[str]:
+    """Split a line into parts of at most `columns` columns, between words if possible."""
+    parts: list[str] = []
+    part, width, marks, cut = "", 0, 0, 0
+    for character in line:
+        wide = _columns(character)
+        marks = marks + 1 if wide == 0 else 0
+        if marks > MAX_MARKS:
+            continue
+        if width + wide > columns:
+            head, part = (part[:cut], part[cut:]) if cut else (part, "")
+            parts.append(head.rstrip())
+            width, cut = sum(map(_columns, part)), 0
+        part, width = part + character, width + wide
+        if character == " " and part.strip():
+            cut = len(part)
+    return [*parts, part.rstrip()] if part.strip() or not parts else parts
+
+
+def _columns(character: str) -> int:
+    """Return the number of terminal columns of a character."""
+    if character.isascii():
+        return 1
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1

@@ -1,0 +1,89 @@
+"""Decide which links a server may ask a person to open.
+
+A link must use https and a public host name. Loopback hosts, IP addresses and names of private networks are refused. The link is relayed
+with its host in ASCII, lower case and without a final dot, so that the client opens the host that was judged. A public name that resolves
+to a private address (`127.0.0.1.nip.io`) cannot be recognised by its name. Pure functions; `inputs` calls `judge_link`. The operator allows
+further hosts with `elicitation.urlHosts`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from urllib.parse import SplitResult, urlsplit
+
+from gateway.policy.addresses import is_loopback_host
+from gateway.policy.lookalikes import looks_latin
+
+_CONTROLS = re.compile(r"[\x00-\x20\x7f-\xa0\\\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+_DEVIATIONS = re.compile("[ßς]")
+"""Letters that IDNA 2003 and IDNA 2008 map to different names (UTS #46); `_CONTROLS` has the invisible ones."""
+
+_HOST = re.compile(r"(?=.{1,253}$)(?:[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_NUMBER = re.compile(r"(?:\d+|0x[0-9a-f]*)")
+
+_PRIVATE_ENDINGS = frozenset({
+    "localhost", "localdomain", "local", "internal", "intranet", "private", "corp", "home", "lan", "arpa", "onion", "test", "invalid",
+    "alt",
+})  # fmt: skip
+"""Top-level labels that public names do not have (RFC 6761, RFC 6762, RFC 9476, ICANN's reserved `.internal`, common private use)."""
+
+MAX_LINK_CHARS = 8_192
+"""Characters of a link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link that may be shown."""
+
+    url: str
+    """The link with the host that was judged."""
+    host: str
+    """The host in ASCII."""
+
+
+def judge_link(url: object, allowed: Sequence[str] = ()) -> Link | str:
+    """Return the link to relay, or the reason for refusing it. Hosts that match a glob in `allowed` need not be public names."""
+    if not isinstance(url, str) or not url or _CONTROLS.search(url) or len(url) > MAX_LINK_CHARS:
+        return "The URL is missing, too long, or has characters that no URL has."
+    try:
+        parts = urlsplit(url)
+        host = _ascii_host(parts)
+        port = parts.port
+    except (ValueError, UnicodeError):
+        return "The URL cannot be read."
+    if "@" in parts.netloc or not host or "%" in parts.netloc:
+        return "The URL must have a plain host, and no user name before it."
+    is_allowed = any(fnmatchcase(host, glob.lower()) for glob in allowed)
+    if parts.scheme != "https" and not (is_allowed and parts.scheme == "http" and is_loopback_host(host)):
+        return "Only https URLs are shown (http only to hosts of this machine that are in `elicitation.urlHosts`)."
+    if not is_allowed and (problem := _problem(host)) is not None:
+        hint = "The operator can allow the host with `elicitation.urlHosts` under the server's `policies`."
+        return f"The host {host[:80]!r} {problem}. {hint}"
+    netloc = (f"[{host}]" if ":" in host else host) + (f":{port}" if port is not None else "")
+    return Link(parts._replace(netloc=netloc).geturl() if parts.netloc != netloc else url, host)
+
+
+def _ascii_host(parts: SplitResult) -> str:
+    """Return the host as a browser looks it up."""
+    host = (parts.hostname or "").removesuffix(".")
+    if _DEVIATIONS.search(host):
+        raise ValueError("two versions of IDNA look this host up under different names")
+    return host if host.isascii() else host.encode("idna").decode().lower().removesuffix(".")
+
+
+def _problem(host: str) -> str | None:
+    """Return why a host is not a public name, or `None`."""
+    if ":" in host or _NUMBER.fullmatch(host.rpartition(".")[2]):
+        return "is an address instead of a name"
+    if _HOST.fullmatch(host) is None:
+        return "is malformed"
+    if "." not in host or host.rpartition(".")[2] in _PRIVATE_ENDINGS:
+        return "is not a public name"
+    try:
+        labels = [label[4:].encode().decode("punycode") for label in host.split(".") if label.startswith("xn--")]
+    except UnicodeError:
+        return "is malformed"
+    return "imitates another name with letters that look like Latin ones" if any(map(looks_latin, labels)) else None

@@ -1,0 +1,321 @@
+"""Words that distinguish a request for a secret from a mention of one, in the languages of `form_words`.
+
+"Enter your password" asks; "the password policy", "we never ask for your password" and "reset the password of Alice?" do not. Items are
+written as in `form_words`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+WordRole = Literal[
+    "ask", "ask last", "ask own", "after", "own", "not", "not meant", "others", "elsewhere", "of", "near", "any value", "about after",
+    "about before", "doing", "event", "digits", "which", "arrived", "pointing", "courtesy", "loose", "code name", "code channel",
+    "address", "card", "quantity", "small",
+]  # fmt: skip
+"""Function of a word in a request, described at `ROLES`."""
+
+ROLES: dict[WordRole, str] = {
+    # A verb that asks for its object, before the object.
+    "ask": """
+        enter, give, re enter, reenter, type, retype, re type, type in, input, key in, provide, supply, paste, submit, tell,
+        disclose,
+        reveal, fill in, specify, state, reply with,
+        respond with, answer with, give us, give me, send us, send me, share with us, share with me, let me know, let us know,
+        hand over, log in with, sign in with, need,
+        need to know, require, ask for, what is, what's, whats, what was, punch in, prove with, confirm with, verify with,
+        authenticate with, unlock with, quote, read me, read us, read back,
+        geben, gib, gebt, gebe, tragen, trage, tippen, tippe, füge, fügen, nenne, nennen, nennt, teile, teilen, verrate, verraten,
+        schreibe, schreiben, schreib, brauche, brauchen, benötigen, benötige, lautet, melden, wie ist, was ist, wie heißt, heißt,
+        entrez, entrer, saisissez, saisir, saisis, tapez, taper, tape, indiquez, indiquer, indique, fournissez, fournir, fournis,
+        renseignez, renseigner, collez, coller, colle,
+        communiquez, communiquer, donnez, donner, donne, écrivez, insérez, insérer, précisez, envoyez nous, dites, quel est,
+        quelle est, quels sont, avons besoin, ai besoin,
+        introduce, introduzca, introducir, introduzcan, hace falta, escribe, escriba, escribir, ingresa, ingrese, ingresar, indica,
+        indicar,
+        proporciona, proporcione, proporcionar, pega, pegue, pegar,
+        facilita, facilite, danos, dame, dime, díganos, dinos, envíanos, teclea, teclee, teclear, rellena, rellene, cuál es,
+        cuáles son, necesitamos, necesito, especifica, especifique,
+        me passe, me passa, me manda, me dá, me das, mi dai, mi dia, digite, digita, digitar, insira, insere, inserir, informe,
+        informar, introduza, escreva, escrever, forneça, fornecer, cole,
+        colar, preencha, diga, qual é, qual a, quais são, precisamos, preciso,
+        inserisci, inserire, inserite, inserisca, digitare, digitate, scrivi, scrivere, scriva, fornisci, fornire, fornisca,
+        incolla, incollare, indicare, immetti, immettere, comunica, dimmi, dacci, quali sono, abbiamo bisogno,
+        voer, vul, typ, geef, plak, verstrek, vertel, stuur, wat is, schrijf, wpisz, wprowadź, podaj, podać, wklej, wpisać, zadejte,
+        zadej, vložte, napište, uveďte, zadajte, adja meg, add meg, írja be, írd be, gépelje, illessze,
+        introduceți, introdu, scrieți, tastați, furnizați, lipiți, unesite, unesi, upišite, upiši, zalijepite, ange, skriv, fyll i,
+        klistra in, indtast, angiv, oplys, indsæt, oppgi, tast inn, fyll inn, lim inn, anna, syötä, kirjoita, liitä, kerro,
+        εισαγάγετε, εισάγετε, πληκτρολογήστε, γράψτε, δώστε, συμπληρώστε, επικολλήστε, ποιος είναι,
+        введите, ввести, вводите, введи, укажите, указать, укажи, впишите, вписать, вставьте, вставить, напишите, написать,
+        сообщите, сообщи, пришлите, отправьте, предоставьте, назовите, скажите, наберите, какой, каков, нужен, нужны,
+        введіть, вкажіть, впишіть, вставте, напишіть, повідомте, надайте,
+        ادخل*, ادخال, اكتب*, كتابه, قم بادخال, زودنا*, الصق*, ارسل*, اخبرنا*, املا, ما هي, ما هو, تزويدنا, اعطنا, ضع, הזן, הזינו,
+        הכנס, הכניסו, הקלד, הקלידו, כתוב, שלח, מסור, הדבק,
+        masukkan, masukan, ketik, ketikkan, isi, isikan, tempel, berikan, kirim, tuliskan, nhập, điền, cung cấp, gửi, dán, cho biết,
+        กรอก, ป้อน, ใส่, พิมพ์, ระบุ, แจ้ง, วาง, ส่ง
+    """,
+    # The same, before or after the object (verb-final languages).
+    "ask last": """
+        eingeben, einzugeben, angeben, eintragen, eintippen, einfügen, mitteilen, hinterlegen, übermitteln, invoeren, invullen,
+        opgeven, plakken, podanie,
+        girin, giriniz, gir, girmek, yazın, yazınız, yaz, yapıştırın, yapıştır, belirtin, bildirin, paylaşın, tuşlayın, nedir,
+        söyleyin, megadása,
+        وارد کنید, وارد, بنویسید, بفرستید, چسبانید, درج, لکھیں, لکھیے, بتائیں, بتائیے, دیں, چسپاں, فراہم, بھیجیں, ڈالیں, کیا ہے,
+        दर्ज, डालें, डालिए, लिखें, लिखिए, बताएं, बताएँ, बताइए, बतायें, दें, दीजिए, चिपकाएं, चिपकाएँ, भेजें, भरें, टाइप, प्रदान, पेस्ट, क्या है, पुष्टि,
+        লিখুন, দিন, দিতে, প্রবেশ, টাইপ, পেস্ট, জানান, পাঠান, প্রদান, বলুন, নিশ্চিত করুন,
+        输入, 輸入, 填写, 填寫, 填入, 提供, 告诉, 告訴, 告知, 粘贴, 貼上, 键入, 鍵入, 回复, 发送, 是什么, 是什麼, 是多少, 写下,
+        提交, 请给, 报一下, 发给我, 给我, 发我, 发过来,
+        入力, 記入, 教え, 貼り付け, 送信, 打ち込, 入れて, 提示, お知らせ, 伝え, 何です, 返信, 書いて,
+        입력, 알려, 제공, 붙여, 보내, 적어, 기재, 작성, 말씀, 무엇입, 뭐예요, 써 주
+    """,
+    # A verb that asks for a secret only if the secret is the reader's own ("share your PIN", not "share the report on PINs").
+    "ask own": """
+        send, share, add, attach, upload, give, write, insert, put, confirm, verify, show, set, choose, pick, use, check, repeat,
+        remember, forward,
+        update, validate, hand, leave, post, say, read out, quote, want, see, have, needs, requires, asks for,
+        bestätigen, bestätige, bestätigt, senden, sende, schicken, schicke, schick, wähle, wählen, wiederholen, confirmez,
+        confirmer, envoyez, envoyer, partagez, choisissez, répétez, vérifiez,
+        confirma, confirme, confirmar, envía, envíe, enviar, comparte, elige, elija, repite, repita, verifica, verifique, escolha,
+        compartilhe, envie, conferma, confermare, invia, scegli, ripeti,
+        подтвердите, придумайте, повторите, проверьте, 确认, 確認, 设置, 설정, 확인, 設定
+    """,
+    # A word that turns the name before it into a request ("password required").
+    "after": """
+        be entered, be typed, be provided, be supplied, be pasted, be given, here, below, goes here, please, required, needed,
+        necessary, mandatory, in the box, into the box, in the field, in the comment, in the chat,
+        erforderlich, benötigt, notwendig, hier, bitte, unten, nötig, requis, requise, obligatoire, nécessaire, ici, ci dessous,
+        requerida, requerido, obligatorio, obligatoria, necesario, necesaria, aquí, abajo, por favor,
+        obrigatório, obrigatória, necessário, necessária, aqui, abaixo, richiesta, richiesto, obbligatoria, obbligatorio,
+        necessaria, qui, sotto, vereist, verplicht, wymagane, wymagany, tutaj, poniżej, gerekli, buraya, aşağıya,
+        обязательно, обязателен, требуется, необходим, здесь, сюда, ниже, مطلوب, مطلوبه, هنا, ادناه, ضروري, ضروری, یہاں, نیچے,
+        आवश्यक, यहाँ, यहां, नीचे, जरूरी, ज़रूरी, প্রয়োজন, এখানে, নিচে, diperlukan, di sini, bắt buộc, tại đây, ที่นี่,
+        必填, 必须, 必需, こちら, 必須, 必要, 필수, 필요, 여기, 부탁
+    """,
+    # A possessive for the reader.
+    "own": """
+        your, yours, ur, my, our, ihr, ihre, ihrer, ihrem, ihren, ihres, dein, deine, deiner, deinem, deinen, deines, mein, meine,
+        meinem, meiner, euer, eure, votre, vos, ton, ta, tes, mon, ma, mes,
+        tu, tus, su, sus, mi, mis, vuestra, vuestro, sua, seu, teu, tua, minha, meu, suo, tuo, mio, mia, vostra, vostro, je, jouw,
+        uw, mijn, twoje, twój, twoją, swoje, swój, swoją, své, svůj, vaše, váš, moje,
+        dumneavoastră, tău, voastră, svoj, svoju, vašu, sizin, din, ditt, dine, dit, deres, sinun, σας, σου, ваш, ваша, ваше,
+        вашего, вашей, вашу, вашим, ваши, свой, свою, своего, своей, твой, твою, твоего, мой, мою, моего,
+        свій, الخاص, الخاصه, الخاص بك, لك, خود, شما, اپنا, اپنی, اپنے, آپ کا, آپ کی, آپ کے, अपना, अपनी, अपने, आपका, आपकी, आपके,
+        तुम्हारा, আপনার, তোমার, নিজের, שלך, anda, kamu, của bạn, bạn, ของคุณ, คุณ, 您的, 你的, 您, 你, あなたの, お客様の, ご本人の,
+        귀하의, 당신의, 본인의, 고객님의
+    """,
+    # A negation of a request; some languages put it after the verb.
+    "not": """
+        never, not, don't, dont, do not, won't, wont, will not, cannot, can't, cant, shouldn't, shouldnt, mustn't, doesn't, didn't,
+        nobody, nor, avoid, refuse,
+        nie, niemals, nicht, kein, keine, keinen, keinesfalls, nunca, jamás, tampoco, jamais, ne, n', não, mai, non, nooit, niet,
+        nigdy, nikdy, soha, niciodată, nikada, asla, aldrig, aldri, inte, ikke, älä, ποτέ, μην,
+        не, никогда, нельзя, ніколи, لا, لن, لم, ليس, ابدا, هرگز, نه, نکنید, نہیں, مت, کبھی, नहीं, कभी, मत, न, না, কখনও, কখনো,
+        jangan, tidak, đừng, không, ห้าม, ไม่, אל, לא,
+        不, 绝不, 切勿, 请勿, 勿, 不会, 不要, 别, 絕不, ません, ないで, しない, いません, 않, 마세요, 마십시오, 절대
+    """,
+    # A verb that cancels the negation ("do not forget to enter").
+    "not meant": """
+        forget, hesitate, fail, mind, worry, miss, skip, only, why, delay, vergessen, zögern, nur, olvides, olvide, dudes, dude,
+        oubliez, hésitez, esqueça, hesite, dimenticare, esitare, забудьте, стесняйтесь, 忘记, 忘れ
+    """,
+    # A sign that the request is not for the reader.
+    "others": """
+        how to, where to, when to, whether to, what to, how do i, how can i, their, his, her, its, someone's, somebody's, wie man,
+        wo man, deren, dessen, leur, leurs, их, его, её
+    """,
+    # A word between a verb and a name that makes the verb ask for something else.
+    "elsewhere": """
+        whose, who, that, which, where, when, why, how, whether, if, because, about, regarding, concerning, do you, does, did,
+        is there, are there, are you, named, called, titled,
+        containing, contains, without, against, using, so, until, before, after, while, than,
+        deren, dessen, ob, wenn, weil, wo, wann, warum, über, namens, dont, où, quand, si, pourquoi, comment, cuyo, cuya, donde,
+        dónde, cuando, cuándo, cómo, sobre, cujo, cuja, onde, quando, cui, dove, perché, riguardo,
+        чей, чья, чьё, где, когда, если, ли, о, об, про, который, которого, حول, عن, اذا, کے بارے, के बारे, সম্পর্কে, 是否, 如果, 关于,
+        有关, について, かどうか, 관한, 대한, 여부
+    """,
+    # A genitive preposition ("the owner of the token").
+    "of": """
+        of, for, behind, von, des, der, für, de, du, d, del, da, do, dos, dei, della, delle, dello, di, pour, para, per, voor,
+        van, для, от, til, untuk, cho
+    """,
+    # Another preposition ("a comment on the token").
+    "near": "from, on, at, into, about, regarding, aus, auf, an, sur, sobre, su, из, на, uit, op",
+    # A word for the value of a secret, or for an input field: asking for it asks for the secret.
+    "any value": """
+        number, nummer, numéro, número, numero, номер, numer, numarası, رقم, 号码, 番号, 번호, value, text, content, contents,
+        characters, letters, digits, digit, numbers, words, word, string, copy, rest, input, answer,
+        all, part, parts, half, first, second, third, fourth, last, four, two, three, six, field, box, space, entry, place, slot,
+        area, line, spot, blank,
+        wert, inhalt, zeichen, buchstaben, ziffern, feld, eingabe, valeur, texte, contenu, caractères, chiffres, lettres, mots,
+        champ, saisie, valor, texto, contenido, caracteres, dígitos, letras, palabras, campo,
+        conteúdo, palavras, valore, testo, contenuto, caratteri, cifre, lettere, значение, текст, символы, символов, цифры, цифр,
+        буквы, слова, слов, поле
+    """,
+    # A word after the name of a secret that makes a harmless name ("password policy").
+    "about after": """
+        reset e mail, reset email, reset mail, reset link, reset page, reset request, reset requests, reset flow, change request,
+        change date, changes, updates, resets,
+        a name, a label, a title,
+        policy, policies, length, lengths, strength, count, counts, limit, limits, budget, usage, type, types, kind, name, names,
+        id, ids, identifier, identifiers, lifetime, ttl, rotation, rotations, manager, managers,
+        generator, history, hash, hashes, hashing, protected, protection, authentication, based, format, formats, complexity,
+        requirements, requirement, rules, rule, symbol, symbols, address, contract, standard, price, prices, supply, holder,
+        holders, sale, economy,
+        endpoint, url, uri, path, location, version, versions, scope, scopes, permission, permissions, owner, owners, provider,
+        providers, label, labels, colour, color, colors, status, email, emails, e mail,
+        link, links,
+        message, messages, santa, ballot, sauce, ingredient, scanning, scanner, detection, leak, leaks, breach, breaches,
+        audit, flow, grant, pair, pairs, atendimento, de atendimento, bibliothèque, de bibliothèque, biblioteca, de biblioteca,
+        fidélité, de fidélité, fidelidad, fidelidade, fedeltà, age, days, attempts, retry, retries, method, methods, mode,
+        option, options, setting, settings, configuration, config,
+        collection, collections, hint, hints, hygiene, fatigue, sharing, free, less, column, columns, variable, expiry days, expiry,
+        expiration days, fee, fees, brand, network, issuer, statement, payment, payments, design, game, games, deck, layout, board,
+        title, titles, position,
+        size, window, cost, costs, pricing, rate, swap, launch, distribution, public, fingerprint, max age, min length, max length,
+        minimum length, maximum length, replication, ref, reference, references, arn, alias, ending, country, countries, category,
+        and security,
+        länge*, richtlinie*, ablauf*, wechsel*, verwaltung*, manager*, limit*, anzahl*, schutz*, geschützt*, regel*, zurücksetz*,
+        typ*, name*, belegung*, beleid*, lengte*, zurücksetzen, ändern, geändert,
+        vergessen, vergeten, oublié, oubliés, olvidada, olvidé, esquecida, dimenticata, chiave, primaria, primario, foránea,
+        publique, público, pública, pubblica, pubblico, öffentlich*, zapomniane, glömt, unutt*, ilkesi, uzunluğu, uzunluk*,
+        politikası, longueur,
+        नीति, की नीति, की न्यूनतम, की लंबाई, নীতি, پالیسی, کی پالیسی, کی لمبائی, 学, 策略, 政策, 规则, 长度, 最小, 最大, 有效期, 数量,
+        数, 管理器, 重置, 强度, 货币, 保护, ポリシー, の最小, の最大, の有効期限, 文字数, 管理, を忘れ, リセット, 保護, マネージャ,
+        の長さ, 有効期限,
+        화폐, 화, 화를, 자산, 정책, 최소, 최대, 길이, 유효, 수, 개수, 관리, 재설정, 를 잊, 을 잊, 강도, 보호
+    """,
+    # A word before the name of a secret that makes a harmless name ("number of tokens").
+    "about before": """
+        number of, amount of, count of, max, maximum, min, minimum, total, length of, name of, names of, title of, id of,
+        identifier of, type of, kind of, owner of, lifetime of, expiry of, expiration of, age of, price of, list of, label of,
+        strength of, policy for, rules for, rotation of, hash of, anzahl der, anzahl, länge des, name der, name des, namen der,
+        namen des, zahl der, ablauf des, laufzeit des, typ des, nombre de, nombre maximal de, politique des, gestionnaire de,
+        número máximo de, máximo de, mínimo de, cantidad de, límite de, quantidade de, limite de, lunghezza della, criteri delle,
+        numero massimo di, количество, число, максимум, минимум, длина, политика, политики, срок действия, имя, название, тип,
+        сброс, лимит,
+        aantal, liczba, długość, liczbę, en az, en fazla, minimum, maksimum, عدد, طول, لطول, سياسه, سياسات, نوع, اسم, نسيت, تعداد,
+        最大, 最小, 忘记, 忘記, 重置, 找回, 最大の, 최대, 최소
+    """,
+    # An action on a secret, or a state of it, that does not reveal it ("reset password", "invalid token").
+    "doing": """
+        reset*, chang*, forg*, lost, recover*, rotat*, revok*, delet*, remov*, regenerat*, generat*, creat*, renew*, expir*,
+        disabl*, enabl*, stor*, sav*, hid*, mask*, copy, copied, updat*, invalid, wrong, incorrect, bad, weak, leaked, unknown,
+        missing, stale, hard coded, hardcoded, found, failed,
+        added, enforc*, allow*, block*, used, print, printed, test, tested, migrat*, list, listed, audit*, scan*, detect*,
+        encrypt*, protect*, die, dies, died, covers, cover, keep, keeps, leak*,
+        olvid*, esquec*, oubli*, dimentic*, vergess*, забы*, zapomn*, glöm*, glem*, zurücksetzen, zurückgesetzt,
+        ändern, geändert, vergessen,
+        löschen, widerrufen, erneuern, erzeugen, falsches, falsch, ungültig, ungültiges,
+        abgelaufen, schwache, réinitialiser, changer, oublié, supprimer, révoquer, renouveler, générer, invalide, incorrect, expiré,
+        restablecer, cambiar, olvidé, olvidada, eliminar, revocar, renovar, generar, inválida, incorrecta, caducada, redefinir,
+        alterar, esqueci, excluir, revogar, gerar, incorreta, expirada, reimpostare, cambiare, dimenticata, eliminare, revocare,
+        generare, errata, scaduta,
+        сбросить, сменить, забыл, забыли, забыла, удалить, отозвать, создать, неверный, истёк, просроченный, zapomniałem, pamiętam,
+        unuttum, vergeten, نسي*, تغيير, اعاده تعيين, 忘记, 忘記, 重置, 修改, 更改, 找回, 撤销, 删除, 过期, 错误, 忘れ, 変更,
+        リセット, 削除, 無効,
+        잊, 변경, 재설정, 삭제, 만료, भूल, बदलें, रीसेट, ভুলে, পরিবর্তন, بھول, تبدیل, فراموش
+    """,
+    # An event after the name of a secret in the name of a field ("password changed at").
+    "event": "changed, changes, expires, expired, expire, created, updated, rotated, revoked, leaked, reset, resets, change, update",
+    # A word for a number of digits.
+    "digits": """
+        digit, digits, stellig*, sechsstellig*, vierstellig*, achtstellig*, chiffres, dígitos, cifras, cifre, cijfer*, siffr*,
+        цифр*, шестизначн*, четырёхзначн*, четырехзначн*, пятизначн*, cyfr*, haneli, számjegy*, ارقام, رقما, اعداد, अंक*, अंकों,
+        সংখ্যা*, ہندسوں, 桁, 桁の, 자리, 位, 位数字
+    """,
+    # An interrogative.
+    "which": """
+        which, what, welche*, wie, quel, quelle, quels, qué, cuál, qual, quale, какой, какая, каков, який, 什么, 何, どの, 어떤,
+        무엇, क्या, कौन, কী, کیا, کون, ما, hangi, welk, welke, wat, jaki, jakie, jaké, milyen, vilket, vilken, hvad, hvilken, apa,
+        gì
+    """,
+    # A sign that a message arrived, or how.
+    "arrived": """
+        sent, got, get, received, receive, texted, from, by, arrived, in, generated, shown, displays, shows, e mailed, emailed, aus,
+        geschickt, gesendet, erhalten, bekommen, per, von, gekommen, reçu, reçue, envoyé, affiché, par, dans, de,
+        recibido, recibiste, recibió, llegó, enviado, enviamos, por, recebido, recebeu, chegou, ricevuto, inviato, via, из, пришёл,
+        пришел, отправлен, отправили, полученный, в, 收到, 发送到, 发到, 届いた, 受け取, 送った, 表示, 받은, 온, 보낸,
+        आया, आए, भेजा, প্রাপ্ত, পাঠানো, আসা, موصول, آیا, بھیجا, المرسل, وصل, ارسلنا, gelen, gönder*, ontvangen, uit, z, ze, fra, från,
+        dari, dikirim, đã gửi
+    """,
+    # A pronoun for a secret in an earlier clause ("type it below").
+    "pointing": "it, them, that, this, those, es, ihn, sie, das, le, la, les, lo, los, las, a, o, ele, ela, его, её, их, 它",
+    # A word that does not change the meaning of a short text.
+    "courtesy": """
+        please, kindly, pls, plz, sir, madam, hi, hello, dear, now, again, once, more, current, old, new, existing, full, complete,
+        valid, bitte, jetzt, nochmals, aktuelles, aktuelle, neues, altes, s'il vous plaît, veuillez, svp, actuel, nouveau, ancien,
+        por favor, actual, nueva, nuevo, atual, nova, novo,
+        per favore, attuale, nuova, пожалуйста, текущий, новый, старый, कृपया, দয়া করে, براہ کرم, الرجاء, يرجى, 请, 請, lütfen,
+        proszę, prosím, kérem, account, user, username, user name, and, or, und, oder, et, ou, y, и, choose, confirm, repeat,
+        verify, quick check
+    """,
+    # An ambiguous name of a secret; it counts as the whole name of a field, or with a possessive.
+    "loose": """
+        secret, secrets, pass, pw, geheimnis, geheim, clave, claves, secreto, segreto, segredo, parola, parole, parolei, parolele,
+        sekret, hemlighet, секрет, シークレット
+    """,
+    # A name of a field that may take a one-time code, depending on the rest of the form.
+    "code name": """
+        code, codes, código, codice, kod, kodu, kodunu, код, кода, 코드, コード, 代码, 验证码, digits, six digits, digit code,
+        ziffern, chiffres, cifras, cifre, цифры, رمز, کوڈ, कोड, কোড
+    """,
+    # A channel for one-time codes.
+    "code channel": """
+        sms, text message, texted, authenticator, authenticator app, auth app, phone, mobile, smartphone, two factor, 2fa, mfa,
+        one time, whatsapp, telegram, e mail, email, inbox, téléphone, portable, teléfono, móvil, handy, celular, telefono,
+        cellulare, telefon*,
+        telefoon, телефон*, смс, почт*, correo, courriel, 手机, 手機, 短信, 邮件, 携帯, 携帯電話, スマホ, メール, 휴대폰, 휴대전화,
+        핸드폰, 문자, 이메일, फ़ोन, फोन, मोबाइल, ফোন*, মোবাইল*, فون, موبائل, هاتف*, جوال*, موبايل, ponsel, điện thoại, โทรศัพท์
+    """,
+    # A part of a postal address; beside two of them an Indian PIN code is a postal code.
+    "address": "address, city, town, district, state, street, locality, village, landmark, पता, शहर, राज्य, ঠিকানা, শহর, پتہ, شہر",
+    # A word for a card; it explains a pattern of sixteen digits.
+    "card": """
+        card, cards, karte, kreditkarte, carte, tarjeta, cartão, carta, karta, karty, kart, kort, карта, карты, карт, بطاقه, کارڈ,
+        कार्ड, কার্ড, 卡, カード, 카드
+    """,
+    # A quantity; it explains a numeric field.
+    "quantity": """
+        length, min, max, minimum, maximum, count, number of, days, hours, minutes, seconds, expiry, age, ttl, lifetime, attempts,
+        history, tokens, limit, budget, longueur, longitud, comprimento, tamanho, lunghezza, länge*, mindestlänge*, ablauf, lengte,
+        uzunluğu, длина, 长度, 最小, 最大, 길이, 수, 数, लंबाई, طول
+    """,
+    # A word that may stand between the words of a name.
+    "small": """
+        mm, yy, yyyy, shown, a, an, the, of, for, on, in, at, to, from, by, via, with, is, are, was, were, be, been, has, have, had,
+        just,
+        we, you, that, which, it, this, s, der, die, das, dem, den, des, ein, eine, einen, einem, einer, von, zu, zum, zur, im, und,
+        für, auf, aus, le, la, les, l, un, une, de, du, d, et, en, à, au, aux, que, por, par, pour,
+        el, los, las, lo, del, al, con, nos, te, se, os, as, o, da, dos, das, no, na, ao, um, uma, il, gli, i, do, di, dei, della,
+        delle, dello, uno, una, che, ci, het, een, van, op, voor, w, z, na, v, ve, bir, в, из, на, по, от, к, с, у, мы, вам, вас,
+        то, में, की, का, के, को, पर, से, এর, کا, کی, کے, میں, پر, سے,
+        من, في, الى, على, ב, ל, של, את, yang, untuk, ke, di, เพื่อ, 的, を, の, に, へ, は, が, も, で, 을, 를, 은, 는, 이, 가, 의,
+        에
+    """,
+}  # fmt: skip
+
+HARMLESS_BEFORE: dict[str, str] = {
+    "token": """
+        page, next, prev, previous, continuation, sync, cursor, cancellation, cancel, stop, special, design, input, output, prompt,
+        completion, governance, utility, nft, erc20, erc 20, fungible, native, eos, bos, pad, mask, total, max, maximum, min, per,
+        million, which, base, quote
+    """,
+    "pin": """
+        gpio, arduino, led, data, digital, analog, analogue, clock, map, bowling, rolling, push, drop, drawing, lapel, safety,
+        connector, output, input, cs, sda, scl, tie, hair, board, location
+    """,
+    "card": """
+        trello, kanban, library, loyalty, membership, member, business, sim, report, playing, score, gift, memory, graphics,
+        network, video, sound, post, greeting, yellow, red, time, flash, index, rate, contact, project, budget, sd, punch,
+        invitation, place, menu, story, item, bibliotheks, member's
+    """,
+    "code": """
+        order, article, customer, store, employee, member, tracking, booking, invoice, project, cost, center, centre, department,
+        course, room, hs, product, item, country, area, region, dialling, dialing, discount, promo, coupon, voucher, postal, zip,
+        error, status, source, qr, bar
+    """,
+    "key": "public, primary, foreign, sort, partition, issue, project, object",
+    "private key": "public",
+    "password": "palabra, palabras",
+}  # fmt: skip
+"""Words before the name of a kind of secret that make it harmless ("page token", "library card number")."""

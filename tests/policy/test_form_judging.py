@@ -1,0 +1,240 @@
+"""Forms of servers: which ask for a secret, whatever the language, the place and the disguise, and which are ordinary.
+
+`forms/ordinary.jsonl` and `forms/secret.jsonl` hold one form a line, written for these tests after real servers of many kinds.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.policy.form_judging import MAX_FORM_CHARS, MAX_FORM_PARTS, judge_form
+
+FORMS = Path(__file__).parent / "forms"
+
+LARGEST_LANGUAGES = {"en", "zh", "hi", "es", "fr", "ar", "bn", "pt", "ru", "ur"}
+
+KNOWN_TO_PASS = {
+    "Without your password the sync cannot go on.",  # "continue without your password?" is an ordinary question
+    "Leave empty to keep the current password",  # the name of such a field says what it is
+    "Authorization: Bearer ...",  # a header that is written down as often as asked for
+}
+"""Texts that ask for a secret and are not refused, with the reason."""
+
+
+def forms(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (FORMS / f"{name}.jsonl").read_text().splitlines()]
+
+
+def params(form: dict[str, Any]) -> dict[str, Any]:
+    return {key: form[key] for key in ("message", "requestedSchema")}
+
+
+def texts(form: dict[str, Any]) -> str:
+    return json.dumps(params(form), ensure_ascii=False)
+
+
+def field(**schema: Any) -> dict[str, Any]:
+    return {"message": "Please answer.", "requestedSchema": {"type": "object", "properties": {"value": {"type": "string", **schema}}}}
+
+
+def asking(message: str) -> dict[str, Any]:
+    return {**field(), "message": message}
+
+
+def rule(form: dict[str, Any]) -> str | None:
+    problem = judge_form(form)
+    return problem.rule if problem is not None else None
+
+
+def test_ordinary_forms_are_never_refused() -> None:
+    ordinary = forms("ordinary")
+    refused = [(problem.reason, texts(form)) for form in ordinary if (problem := judge_form(params(form))) is not None]
+    assert refused == []
+    assert len(ordinary) >= 300
+    assert {form["language"] for form in ordinary} >= LARGEST_LANGUAGES
+
+
+@pytest.mark.attack(17)
+def test_forms_that_ask_for_secrets_are_refused() -> None:
+    secret = forms("secret")
+    passed = [form for form in secret if judge_form(params(form)) is None]
+    assert [texts(form) for form in passed if not any(known in texts(form) for known in KNOWN_TO_PASS)] == []
+    assert len(passed) <= 0.02 * len(secret)
+    assert len(secret) >= 400
+    assert {form["language"] for form in secret} >= LARGEST_LANGUAGES
+    assert len({form["disguise"] for form in secret}) > 20
+    assert len({form["place"] for form in secret}) > 10
+
+
+@pytest.mark.parametrize("disguise", ["fullwidth", "mathematical", "decomposed", "title case", "soft hyphens"])
+def test_unusual_writing_of_ordinary_forms_is_not_refused(disguise: str) -> None:
+    def write(text: str) -> str:
+        match disguise:
+            case "fullwidth":
+                return "".join(chr(ord(c) + 0xFEE0) if c.isascii() and c.isalpha() else c for c in text)
+            case "mathematical":
+                return "".join(chr(ord(c) - ord("a") + 0x1D41A) if "a" <= c <= "z" else c for c in text)
+            case "decomposed":
+                return unicodedata.normalize("NFD", text)
+            case "title case":
+                return text.title()
+            case _:
+                return " ".join(f"{word[:3]}\u00ad{word[3:]}" for word in text.split(" "))
+
+    def rewritten(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: value[key] if key in ("type", "format", "pattern") else rewritten(value[key]) for key in value}  # pyright: ignore[reportUnknownVariableType]  # JSON
+        if isinstance(value, list):
+            return [rewritten(item) for item in value]  # pyright: ignore[reportUnknownVariableType]  # JSON
+        return write(value) if isinstance(value, str) else value
+
+    refused = [texts(form) for form in forms("ordinary") if form["language"] == "en" and judge_form(rewritten(params(form))) is not None]
+    assert refused == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"title": "Seed phrase"}, {"title": "2FA code"}, {"title": "Card number"}, {"title": "National ID number"},
+        {"description": "Enter your password"}, {"placeholder": "Your password"}, {"x-help": "Paste your API key"},
+        {"ui": {"placeholder": "Enter your PIN"}}, {"examples": ["your-password"]}, {"default": "Enter your password here"},
+        {"type": "array", "items": {"type": "string", "title": "Recovery codes"}}, {"type": ["string", "null"], "title": "Password"},
+        {"type": "integer", "title": "PIN"}, {"anyOf": [{"type": "string", "title": "Password"}, {"type": "null"}]},
+        {"title": "Pa&#115;sword"}, {"title": "pass**word**"}, {"title": "p\u0430ssw\u043erd"}, {"title": "P I N"}, {"title": "p4ssw0rd"},
+        {"title": "pa ss wo rd"}, {"title": "\U0001d429\U0001d41a\U0001d42c\U0001d42c\U0001d430\U0001d428\U0001d42b\U0001d41d"},
+        {"title": "code", "pattern": "^[0-9]{6}$"}, {"title": "Code", "maxLength": 4}, {"pattern": "^\\d{3}-\\d{2}-\\d{4}$"},
+        {"pattern": "^(\\d{4} ?){3}\\d{4}$"}, {"examples": ["4111 1111 1111 1111"]}, {"placeholder": "ghp_xxxxxxxxxxxx"},
+        {"format": "password"}, {"writeOnly": True}, {"ui:widget": "password"},
+        {"enum": list("0123456789"), "title": "First digit of your PIN"},
+        {"enum": ["a", "b"], "enumNames": ["Type your password below", "Skip"]},
+        {"oneOf": [{"const": "a", "title": "Enter your card number in the comment"}, {"const": "b", "title": "Skip"}]},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.attack(17)
+def test_no_text_of_a_field_may_ask_for_a_secret(schema: dict[str, Any]) -> None:
+    assert rule(field(**schema)) == "elicitation.secret"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"group": {"type": "object", "properties": {"pw": {"type": "string", "title": "Password"}}}}},
+        {"properties": {}, "$defs": {"a": {"properties": {"password": {"type": "string"}}}}},
+        {"properties": {"a": {"type": "string"}}, "required": ["password"]},
+        {"properties": {"a": {"type": "string"}}, "title": "Enter your password"},
+        {"properties": {"a": {"type": "string"}}, "description": "Your PIN, please."},
+        {"properties": {"a": {"type": "string"}}, "allOf": [{"properties": {"api_key": {"type": "string"}}}]},
+        {"type": "array", "items": [{"properties": {"token": {"type": "string"}}}]},
+        "Enter your password",
+    ],
+    ids=str,
+)
+@pytest.mark.attack(17)
+def test_no_part_of_a_schema_may_ask_for_a_secret(schema: Any) -> None:
+    assert rule({"message": "Please answer.", "requestedSchema": schema}) == "elicitation.secret"
+
+
+@pytest.mark.attack(17)
+def test_further_parameters_may_not_ask_for_a_secret() -> None:
+    assert rule({**field(), "title": "Enter your password"}) == "elicitation.secret"
+    assert rule({**field(), "_meta": {"note": "password"}}) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "We will never ask for your password.", "Do not enter your PIN here. What can we help you with?", "The password policy document",
+        "Reset the password of Alice?", "How do I enter my password? asks a customer.", "Should users enter their password again?",
+        "Which page token comes next?", "Enter a name for the API key", "Enter the ID of the token to revoke",
+        "Enter the subject of the password reset e-mail",
+    ],
+)  # fmt: skip
+def test_mentioning_a_secret_is_not_asking_for_it(message: str) -> None:
+    assert rule(asking(message)) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Do not forget to enter your password.", "We never share it. Your password?", "Your password expired. Type it below.",
+        "Nobody will see it, just type your password", "Enter the digits of your PIN", "Reset done. Now enter your new password",
+        "Please type the value of the token", "You have got a code by SMS. What is it?",
+    ],
+)  # fmt: skip
+@pytest.mark.attack(17)
+def test_asking_in_a_roundabout_way_is_asking(message: str) -> None:
+    assert rule(asking(message)) == "elicitation.secret"
+
+
+def test_a_postal_pin_code_passes_only_beside_an_address() -> None:
+    address = {"city": {"type": "string"}, "state": {"type": "string"}}
+    pin = {"pincode": {"type": "string", "title": "PIN code"}}
+    form = field()["requestedSchema"]
+    assert rule({"message": "Delivery", "requestedSchema": {**form, "properties": {**address, **pin}}}) is None
+    assert rule({"message": "Delivery", "requestedSchema": {**form, "properties": pin}}) == "elicitation.secret"
+    assert rule({"message": "Your card", "requestedSchema": {**form, "properties": {**address, **pin}}}) == "elicitation.secret"
+
+
+TOO_LARGE: dict[str, dict[str, Any]] = {
+    "message": asking("x" * (MAX_FORM_CHARS + 1)),
+    "letters that unfold": asking("\ufdfa" * 2_000),
+    "choices": field(enum=[str(number) for number in range(MAX_FORM_PARTS + 1)]),
+    "one megabyte": field(description="x" * 1_000_000),
+    "names": {"message": "?", "requestedSchema": {"properties": {"n" * 50 + str(number): None for number in range(1_000)}}},
+}
+
+
+@pytest.mark.parametrize("form", TOO_LARGE.values(), ids=TOO_LARGE)
+@pytest.mark.attack(21)
+def test_a_form_too_large_to_judge_is_refused(form: dict[str, Any]) -> None:
+    assert rule(form) == "elicitation.size"
+
+
+def test_the_reason_names_the_field_and_the_way_out() -> None:
+    problem = judge_form({**field(), "requestedSchema": {"properties": {"db_password": {"type": "string"}}}})
+    assert problem is not None
+    assert "'db_password' asks for a secret (password)" in problem.reason
+    assert "mode `url`" in problem.reason
+
+
+WORDS = st.sampled_from([
+    "password", "enter", "your", "PIN", "code", "policy", "of", "never", "?", ".", ",", "\n", "\"", "(", "密码", "输入", "パスワード",
+    "비밀번호", "пароль", "введите", "كلمة", "المرور", "पासवर्ड", "p4ss", "w0rd", "a", "1", "$", "@", "_", "-", "\u200b", "\u0430",
+    "camelCase", "\u0950",
+])  # fmt: skip
+TEXTS = st.one_of(st.lists(WORDS, max_size=30).map(" ".join), st.lists(WORDS, max_size=30).map("".join), st.text(max_size=60))
+SCHEMAS = st.recursive(
+    st.one_of(TEXTS, st.none(), st.booleans(), st.integers()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["properties", "title", "description", "enum", "type", "items", "oneOf", "const", "required", "pattern", "x"]),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(message=TEXTS, schema=SCHEMAS)
+def test_every_form_is_judged_whatever_its_shape(message: str, schema: Any) -> None:
+    problem = judge_form({"message": message, "requestedSchema": schema})
+    assert problem is None or problem.rule in ("elicitation.secret", "elicitation.size")
+
+
+@settings(max_examples=200, deadline=None)
+@given(before=TEXTS, after=TEXTS)
+@pytest.mark.attack(17)
+def test_no_text_around_a_password_field_lets_it_pass(before: str, after: str) -> None:
+    form = {"message": before, "requestedSchema": {"description": after, "properties": {"password": {"type": "string"}}}}
+    assert rule(form) == "elicitation.secret"
