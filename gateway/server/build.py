@@ -114,6 +114,7 @@ class GatewayServer:
     async def __aenter__(self) -> GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
+        self.clients.tasks = tasks
         self._parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
         handler = TaskHandler(self.catalog, hmac.digest(self._state_key, b"task-handles", "sha256"))
         runner: TaskRunner | None = None

@@ -63,7 +63,7 @@ class CallHandler:
 
         modern = is_modern(ctx)
         era = "modern" if modern else "legacy"
-        caller = WireCaller(ctx)
+        caller = WireCaller(ctx, self._clients.tasks)
         facts = self._clients.context(ctx, caller)
         try:
             running = self._running(ctx)
@@ -82,6 +82,8 @@ class CallHandler:
             if error.kind != GONE:
                 raise to_rpc_error(error, era) from None
             outcome = Complete.text(str(error), is_error=True)
+        finally:
+            await caller.finish()
         if isinstance(outcome, Complete):
             wire = to_wire(fit_outcome(outcome, facts.client), modern=modern)
             if is_plain_result(wire) or is_call_result(wire, ctx.protocol_version):

@@ -24,6 +24,7 @@ from gateway.tools.context import CallContext, Caller, ClientProfile, LateClock,
 if TYPE_CHECKING:
     from typing import Any
 
+    from anyio.abc import TaskGroup
     from mcp.server.connection import Connection
     from mcp.server.context import ServerRequestContext
     from mcp.server.session import ServerSession
@@ -97,6 +98,8 @@ class Clients:
         self._ask_timeout_seconds = ask_timeout_seconds
         self._count = 0
         self._last_plain: CallContext | None = None
+        self.tasks: TaskGroup | None = None
+        """Task group of the running server, for what is sent to clients later."""
 
     def all(self) -> list[LegacySession]:
         """Every open legacy session."""

@@ -121,7 +121,7 @@ class ReadHandler:
         """Run a read or prompt: drive it for a legacy client, hand input requests on to a modern one."""
         modern = is_modern(ctx)
         era: Era = "modern" if modern else "legacy"
-        caller = WireCaller(ctx)
+        caller = WireCaller(ctx, self._clients.tasks)
         facts = self._clients.context(ctx, caller)
         try:
             if not modern:
@@ -134,6 +134,8 @@ class ReadHandler:
                 outcome = seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
         except Exception as error:
             raise to_rpc_error(error, era) from None
+        finally:
+            await caller.finish()
         if isinstance(outcome, InputRequired):
             return input_required_to_wire(outcome)
         return {"resultType": "complete", **outcome.result} if modern else dict(outcome.result)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+import anyio.abc
 from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
@@ -26,6 +27,7 @@ from gateway.errors import AskUnavailable, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.caller import wants_level
 from gateway.server.clients import RequestContext, is_modern, legacy_profile
+from gateway.server.pacing import LogLimit, PacedProgress
 from gateway.tools.context import LogLevel, capability_of, undeclared
 
 
@@ -45,22 +47,34 @@ class _RawResult(BaseModel):
 class WireCaller:
     """Implements `Caller` for one request."""
 
-    def __init__(self, ctx: RequestContext) -> None:
+    def __init__(self, ctx: RequestContext, tasks: anyio.abc.TaskGroup | None = None) -> None:
+        """`tasks` runs what sends delayed progress, and the handler calls `finish`; without it progress is dropped."""
         self._ctx = ctx
         self._session: ServerSession = ctx.session
+        self._progress = None if tasks is None else PacedProgress(self._session.report_progress, tasks)
+        self._logs = LogLimit(self._send_log)
         self._request_id: RequestId | None = ctx.request_id
         self.log_level: LogLevel | None = None
         self._is_modern = is_modern(ctx)
         self._opened: list[str] = []
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send `notifications/progress` where the client gave a token."""
-        await self._session.report_progress(progress, total, message)
+        """Send `notifications/progress` where the client gave a token, at a bounded rate."""
+        if self._progress is not None:
+            await self._progress.report(progress, total, message)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send `notifications/message` where the client asked for that level."""
-        if not wants_level(self.log_level, level):
-            return
+        """Send `notifications/message` where the client asked for that level, at a bounded rate."""
+        if wants_level(self.log_level, level):
+            await self._logs.log(level, data, logger)
+
+    async def finish(self) -> None:
+        """Send the progress and the count of log messages that the rate limits held back. Call it before the result is sent."""
+        if self._progress is not None:
+            await self._progress.finish()
+        await self._logs.finish()
+
+    async def _send_log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
         params = LoggingMessageNotificationParams(level=level, data=data, logger=logger)
         await self._session.send_notification(LoggingMessageNotification(params=params), related_request_id=self._request_id)
 

@@ -61,8 +61,8 @@ Hear = Callable[[str, JsonMapping, "CallContext | None"], Awaitable[None]]
 Headers = tuple[tuple[str, str], ...]
 """What a request says beside its body; of those that are alike the very same, whose head is found sooner."""
 
-Progress = Callable[[float, float | None, str | None], Awaitable[None]]
-"""Takes how far a request is: of how much, and in words."""
+Progress = Callable[[float, float | None, str | None], None]
+"""Takes a progress report of a request (value, total, message) without waiting."""
 
 FIRST_NUMBER = 1_000_000_001
 """Ids of our requests begin here where the SDK's dispatcher, which counts from one on the same connection, has its own."""
@@ -357,20 +357,20 @@ def _hearing(number: int, progress: Progress, hear: Hear) -> Hear:
 
     async def told(method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         if method == "notifications/progress" and params.get("progressToken") in (number, str(number)):
-            await report(params, progress)
+            report(params, progress)
         else:
             await hear(method, params, ctx)
 
     return told
 
 
-async def report(params: JsonMapping, progress: Progress) -> None:
-    """Tell what a progress notification says, if it says something."""
+def report(params: JsonMapping, progress: Progress) -> None:
+    """Pass a progress notification to `progress`; one without a usable value is dropped."""
     value, total, message = params.get("progress"), params.get("total"), params.get("message")
     if isinstance(value, int | float) and not isinstance(value, bool):
-        await progress(
-            float(value), float(total) if isinstance(total, int | float) else None, message if isinstance(message, str) else None
-        )
+        with contextlib.suppress(OverflowError):  # an integer that no float holds
+            of = float(total) if isinstance(total, int | float) else None
+            progress(float(value), of, message if isinstance(message, str) else None)
 
 
 def has_odd_number(encoded: bytes, value: JsonMapping) -> bool:

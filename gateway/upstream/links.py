@@ -98,7 +98,7 @@ class PipeLink:
 
             async def take(message: JsonObject) -> None:
                 method = message.get("method")
-                if method == "notifications/progress" and self._tells_progress(message.get("params") or {}, tasks):
+                if method == "notifications/progress" and self._reports_progress(message.get("params") or {}):
                     return
                 if self._out is not None:
                     await self._out(message)
@@ -115,11 +115,11 @@ class PipeLink:
         with suppress(anyio.BrokenResourceError):
             await self._pipe.answer(line)
 
-    def _tells_progress(self, params: JsonMapping, tasks: anyio.abc.TaskGroup) -> bool:
-        """Pass progress on, if it is that of a call of the exchange."""
+    def _reports_progress(self, params: JsonMapping) -> bool:
+        """Pass progress on if it belongs to a call of the exchange, and return whether it does."""
         progress = self._pipe.progress_of(params)
         if progress is not None:
-            tasks.start_soon(report, params, progress)
+            report(params, progress)
         return progress is not None
 
     @asynccontextmanager

@@ -42,6 +42,9 @@ MAX_STDERR_LINE_BYTES = 65_536
 MAX_WAITING = 64
 """Messages that wait to be taken; then the child is not read."""
 
+LINES_AT_ONCE = 64
+"""Lines of the child that are parsed before other callbacks of the event loop run. One read has up to 256 KiB: thousands of short lines."""
+
 MAX_UNREAD = 64
 """Answers to requests of the child that wait until it reads; further ones are dropped."""
 
@@ -83,6 +86,10 @@ class Pipe(asyncio.SubprocessProtocol):
         self._line: list[bytes] = []
         """The parts of the line that has not ended yet; of one that is too long only its ends."""
         self._size = 0
+        self._unread_lines: deque[bytes] = deque()
+        """What was read and not yet split into lines, in order; the child is not read meanwhile."""
+        self._is_framing = False
+        """`_frame_more` is scheduled."""
         self._stderr = b""
         self._waiting: deque[JsonObject | tuple[int, JsonObject | RpcError]] = deque()
         """What is no answer to a call, and answers that came after it."""
@@ -209,7 +216,13 @@ class Pipe(asyncio.SubprocessProtocol):
     # -- reading -----------------------------------------------------------------------------------------------
 
     def _frame(self, data: bytes) -> None:
-        *lines, rest = data.split(b"\n")
+        if self._unread_lines:
+            self._unread_lines.append(data)
+            return
+        *lines, rest = data.split(b"\n", LINES_AT_ONCE)
+        if len(lines) == LINES_AT_ONCE and rest:
+            self._unread_lines.append(rest)
+            rest = b""
         for line in lines:
             if self._size:
                 self._end_line(line)
@@ -223,6 +236,14 @@ class Pipe(asyncio.SubprocessProtocol):
             if self._size > self._max_line_bytes:
                 del self._line[2:-2]  # the ends tell whose answer it is
         self._read_on()
+
+    def _frame_more(self) -> None:
+        """Go on with what was read."""
+        self._is_framing = False
+        if self._unread_lines:
+            data = b"".join(self._unread_lines)
+            self._unread_lines.clear()
+            self._frame(data)
 
     def _end_line(self, last: bytes) -> None:
         parts, size = self._line, self._size + len(last)
@@ -357,9 +378,15 @@ class Pipe(asyncio.SubprocessProtocol):
             await anyio.lowlevel.checkpoint()
 
     def _read_on(self) -> None:
-        """Read where there is room for what comes, else not."""
+        """Go on with what was read, then with reading, if there is room for what comes; else pause reading."""
+        has_room = len(self._waiting) < MAX_WAITING
+        if self._unread_lines:
+            if has_room and not self._is_framing:
+                self._is_framing = True
+                asyncio.get_running_loop().call_soon(self._frame_more)
+            has_room = False
         stdout = self._transport.get_pipe_transport(1) if self._transport is not None else None
-        if stdout is None or (len(self._waiting) < MAX_WAITING) is self._is_readable:
+        if stdout is None or has_room is self._is_readable:
             return
         self._is_readable = not self._is_readable
         reader = cast("asyncio.ReadTransport", stdout)
@@ -371,6 +398,8 @@ class Pipe(asyncio.SubprocessProtocol):
     def _end_output(self) -> None:
         if not self.is_open:
             return
+        while self._unread_lines:
+            self._frame_more()
         self.is_open = False
         answered = {item[0] for item in self._waiting if isinstance(item, tuple)}
         self.end_calls(but=answered)

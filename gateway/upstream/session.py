@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
+import anyio.abc
 
 from gateway.errors import (
     AskUnavailable,
@@ -64,6 +65,7 @@ from gateway.upstream.hop import received_data
 from gateway.upstream.link import Link
 from gateway.upstream.param_headers import encode_header_value
 from gateway.upstream.pipe import PipeExchange
+from gateway.upstream.progress import ProgressRelay
 from gateway.upstream.standins import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED
 
 if TYPE_CHECKING:
@@ -80,9 +82,6 @@ MAX_UNHEARD = 1_000
 
 PROBE_TIMEOUT_SECONDS = 10.0
 """How long `server/discover` may take before the server is taken for a legacy one."""
-
-MAX_UNTOLD = 64
-"""Reports of one call's progress that wait for a slow caller; further ones are dropped."""
 
 MAX_KNOWN_HEADERS = 1024
 """Headers of requests remembered: of calls of each tool, and of what was lately read."""
@@ -163,34 +162,13 @@ def with_extension(envelope: Envelope, extension: str) -> Envelope:
     return dataclasses.replace(envelope, capabilities={**envelope.capabilities, "extensions": extensions})
 
 
-class _Telling:
-    """Passes the progress of one call on to its caller, in the order it came and before its result."""
-
-    def __init__(self, server: str, ctx: CallContext) -> None:
-        self._server = server
-        self._ctx = ctx
-        self._turn = anyio.Lock()
-
-    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        if self._turn.statistics().tasks_waiting >= MAX_UNTOLD:
-            return
-        async with self._turn:
-            try:
-                await self._ctx.progress(progress, total, message)
-            except Exception:  # as the SDK's dispatcher: what a caller does with it is no affair of the server's connection
-                logger.exception("%s: progress could not be passed on", self._server)
-
-    async def told(self) -> None:
-        """Wait until what came is passed on."""
-        async with self._turn:
-            pass
-
-
 class Session:
     """One live connection (a `Taker` to its link). Made by `open_session`; `closed` is set when it can serve no more."""
 
-    def __init__(self, server: str, link: Link, hooks: SessionHooks, client: JsonObject) -> None:
+    def __init__(self, server: str, link: Link, hooks: SessionHooks, client: JsonObject, tasks: anyio.abc.TaskGroup) -> None:
+        """`tasks` ends with the connection."""
         self.server = server
+        self._tasks = tasks
         self.closed = anyio.Event()
         self.negotiated = Negotiated("modern", LATEST_MODERN_VERSION, {})
         self._link = link
@@ -266,7 +244,7 @@ class Session:
             return None
         if self.closed.is_set():
             raise self._gone()
-        progress = _Telling(self.server, ctx) if ctx is not None and ctx.wants_progress else None
+        progress = ProgressRelay(self.server, ctx, self._tasks) if ctx is not None and ctx.wants_progress else None
         key = 0
         if ctx is not None and (is_piped or not is_modern):
             key = id(envelope)
@@ -277,14 +255,14 @@ class Session:
             else:
                 headers = self._headers(method, params, envelope)
                 result = await exchange.request(method, params, headers, self.hear, progress, meta, ctx)
-            if progress is not None:
-                await progress.told()
         except RpcError as error:
             await own_task()
             raise self._translate(method, error) from None
         finally:
             if key:
                 self._running.pop(key, None)
+            if progress is not None:
+                await progress.finish()
         if result is None:
             logger.info("%s: asks for more than plain requests; they go by the longer way", self.server)
             self._is_plain = False
@@ -584,8 +562,8 @@ async def open_session(server: str, link: Link, hooks: SessionHooks, *, client: 
 
     Leaving cancels what is in flight. `client` is the `clientInfo` we present.
     """
-    session = Session(server, link, hooks, client)
     async with anyio.create_task_group() as tasks:
+        session = Session(server, link, hooks, client, tasks)
         tasks.start_soon(session.serve)
         tasks.start_soon(session.serve_widened)
         try:

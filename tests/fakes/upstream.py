@@ -79,6 +79,7 @@ class Upstream:
             "picture": (NONE, self.picture),
             "rich": (NONE, self.rich),
             "progress": (NONE, self.progress),
+            "flood": ({"type": "object", "properties": {n: {"type": "integer"} for n in ("reports", "logs")}}, self.flood),
             "hang": (NONE, self.hang),
             "say": ({"type": "object", "properties": {"level": {"type": "string"}}}, self.say),
             "ask_name": (NONE, self.ask_name),
@@ -122,6 +123,15 @@ class Upstream:
     async def progress(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
         for done in (1, 2, 3):
             await ctx.session.report_progress(done, 3, f"step {done}")
+        return ok(text("done"))
+
+    async def flood(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        for number in range(1, args.get("logs", 0) + 1):
+            await ctx.session.send_log_message("warning", number, "fake", related_request_id=ctx.request_id)
+        if args.get("logs"):
+            await anyio.sleep(0.2)  # a log message right before a result may reach the client after it
+        for number in range(1, args.get("reports", 0) + 1):
+            await ctx.session.report_progress(number, args["reports"], f"step {number}")
         return ok(text("done"))
 
     async def hang(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:

@@ -75,6 +75,10 @@ FAULTS: dict[int, Row] = {
     ),
     30: Row("the configuration becomes unreadable or loses a server in use", "the old one stays; calls finish; the reason is told"),
     31: Row("hours of load with faults in between", "memory, descriptors and children stay flat"),
+    32: Row(
+        "a server floods a call with progress or log messages",
+        "its client gets a bounded number, the last progress before the result; other calls go on meanwhile",
+    ),
 }
 
 ATTACKS: dict[int, Row] = {

@@ -221,7 +221,7 @@ hear()
         async with open_stdio("up", entry, ChildLog(), max_line_bytes=1 << 20) as link:
             heard: list[int] = []
             async with link.widen() as (read, _), anyio.create_task_group() as tasks:
-                tasks.start_soon(link.serve, Session("up", link, Heard([]), {}))
+                tasks.start_soon(link.serve, Session("up", link, Heard([]), {}, tasks))
                 async for item in read:
                     assert isinstance(item, SessionMessage)
                     heard.append(json.loads(item.message.model_dump_json())["params"]["n"])
