@@ -131,7 +131,7 @@ class UpstreamSource:
         self._delivery = Delivery(remote, self._connection, self, own_id=own_id, annotations_of=self._annotations_of)
         self._credentials = credentials
         self._is_over = False
-        self.tasks = TaskFollower(server, self, task_options(policy.tasks))
+        self.tasks = TaskFollower(server, self, task_options(policy.tasks), readable=lambda text: readable_text(text, policy))
         self._stack = AsyncExitStack()
 
     @property

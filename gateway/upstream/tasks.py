@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, Protocol, cast
@@ -112,9 +112,13 @@ class TaskLine(Protocol):
 class TaskFollower:
     """Follows the tasks of one server. Safe for concurrent calls."""
 
-    def __init__(self, server: str, line: TaskLine, options: MCPTaskOptions) -> None:
-        """No side effects. `options` may be replaced at any time; tasks already followed keep theirs."""
+    def __init__(self, server: str, line: TaskLine, options: MCPTaskOptions, *, readable: Callable[[str], str] = str) -> None:
+        """No side effects. `options` may be replaced at any time; tasks already followed keep theirs.
+
+        `readable` removes hidden text from status messages, if the server's policy says so.
+        """
         self.options = options
+        self._readable = readable
         self._server = server
         self._line = line
         self._noticed = False
@@ -160,7 +164,7 @@ class TaskFollower:
         if dialect == "legacy" and not self._noticed:
             self._noticed = True
             logger.info("%s: following tasks of the experimental 2025-11-25 dialect, which later protocol versions replaced", self._server)
-        run = _Followed(self._server, self._line, tool, handle, ctx, dialect)
+        run = _Followed(self._server, self._line, tool, handle, ctx, dialect, readable=self._readable)
         limit = options.max_wait.total_seconds() if options.max_wait is not None else float("inf")
         try:
             async with ctx.waiting():
@@ -249,7 +253,17 @@ class _Abandoned(Exception):
 class _Followed:
     """One task being followed."""
 
-    def __init__(self, server: str, line: TaskLine, tool: str, handle: JsonObject, ctx: CallContext, dialect: Dialect) -> None:
+    def __init__(
+        self,
+        server: str,
+        line: TaskLine,
+        tool: str,
+        handle: JsonObject,
+        ctx: CallContext,
+        dialect: Dialect,
+        *,
+        readable: Callable[[str], str],
+    ) -> None:
         self.id = str(handle["taskId"])
         self.quiet = ctx.child()
         """For requests about the task: no progress, no answers of an earlier round."""
@@ -261,6 +275,7 @@ class _Followed:
         self._latest = handle
         self._may_reconnect = True
         self._answered: set[str] = set()
+        self._readable = readable
         self._said = ""
         self._messages = 0
 
@@ -368,7 +383,7 @@ class _Followed:
         if self._ctx.wants_progress and isinstance(message, str) and message and message != self._said:
             self._said = message
             self._messages += 1
-            await self._ctx.progress(float(self._messages), None, message)
+            await self._ctx.progress(float(self._messages), None, self._readable(message))
 
 
 def task_options(policy: TaskPolicy) -> MCPTaskOptions:

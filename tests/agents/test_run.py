@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -13,11 +13,13 @@ from gateway import (
     Agent,
     AgentResponse,
     ChatOptions,
+    ChatResponse,
     ChatResponseUpdate,
     Content,
     FunctionTool,
     Message,
     MiddlewareTermination,
+    ResponseStream,
     ScriptedChatClient,
 )
 from gateway.agents.context import AgentContext
@@ -390,6 +392,28 @@ async def test_leaving_a_stream_early_closes_the_models() -> None:
     with anyio.fail_after(20):
         await stream.aclose()
         await closed.wait()
+
+
+async def test_closing_a_run_closes_the_models_stream_before_it_returns() -> None:
+    """The test keeps a reference to the stream, so that no garbage collector closes it instead."""
+    opened: list[ResponseStream[ChatResponseUpdate, ChatResponse]] = []
+    closed: list[str] = []
+
+    async def updates() -> AsyncGenerator[ChatResponseUpdate, None]:
+        yield ChatResponseUpdate([Content.from_text("one ")], "assistant")
+        await anyio.sleep_forever()
+
+    class Client:
+        def get_response(self, messages: Any, *, stream: bool = False, **settings: Any) -> Any:
+            response = ResponseStream(updates(), ChatResponse.from_updates)
+            opened.append(response.with_cleanup_hook(lambda: closed.append("model")))
+            return response
+
+    run = Agent(cast("Any", Client())).run("go", stream=True)
+    assert (await anext(aiter(run))).text == "one "
+    with anyio.fail_after(20):
+        await run.aclose()
+    assert (len(opened), closed) == (1, ["model"])
 
 
 @both_ways

@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hidden = "# PDF\n\nMerge\u200b files.\n"  # a host compares bytes: nothing may be taken out
     files = {"references/a b.md": "text", "scripts/run.py": "print()", "logo.png": b"\x89PNG\xff"}
     write_skill(folder / "inner" / "pdf", description="Merge PDF documents.", body=hidden, files=files)
-    write_skill(folder / "inner" / "secret", description="Merge secrets.")
+    write_skill(folder / "inner" / "secret", description="Merge secrets.", files={"references/notes.md": "confidential"})
     write_skill(folder / "inner" / "same", description="The inner one.")
     write_skill(folder / "inner" / "quiet", description="Merge quietly.", extra="disable-model-invocation: true\n")
     write_skill(folder / "outer" / "same", description="The outer one.")
@@ -163,6 +163,16 @@ async def test_a_denied_skill_is_on_no_surface(chain: str) -> None:
     for name in ("secret", "team/secret", "skill://team/secret/SKILL.md"):
         assert (await call(chain, "load_skill", skill_name=name))["isError"]
         assert (await call(chain, "read_skill_resource", skill_name=name, resource_name="SKILL.md"))["isError"]
+
+
+@pytest.mark.parametrize("path", ["SKILL.md", "references/notes.md", "references/../references/notes.md", "references"])
+async def test_files_of_a_denied_skill_are_not_read_by_their_uri(chain: str, folder: Path, path: str) -> None:
+    """The server behind the policy serves each of them, so only the policy's refusal can be the reason for the error."""
+    served = await request((folder / "inner.url").read_text(), "resources/read", uri="skill://secret/references/notes.md")
+    assert served["contents"][0]["text"] == "confidential"
+    for method in ("resources/read", "resources/directory/read"):
+        refused = await request(chain, method, uri=f"skill://team/secret/{path}")
+        assert refused.get("code") == -32602, refused
 
 
 async def test_a_shared_name_asks_for_the_qualified_one(chain: str) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fakes.running import gateway_http
+from tests.interaction.test_hidden_text import CLEAN, NASTY, assert_clean
 from tests.interaction.test_tasks import ERAS, scripted, start, until
 from tests.interaction.ways import Way, connected
-from tests.interaction.wire import over_http
+from tests.interaction.wire import Era, over_http
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 
@@ -53,3 +55,42 @@ async def test_a_task_may_end_with_structured_content_alone(tmp_path: Path) -> N
         async with connected(Way("http", "modern", "up"), front) as (client, _):
             answer: Any = await client.call_tool("up__job", {})
     assert (answer.is_error, answer.structured_content) == (False, {"n": 1})
+
+
+@pytest.mark.attack(11)
+@pytest.mark.parametrize("era", ERAS)
+async def test_hidden_text_is_stripped_from_tasks_of_servers(tmp_path: Path, era: Era) -> None:
+    """Each client speaks its server's dialect, so that the gateway relays the server's own task."""
+    hidden: dict[str, Any] = {"content": [{"type": "text", "text": NASTY}], "structuredContent": {"said": NASTY}}
+    if era == "modern":
+        ended: dict[str, Any] = {"result": {**DONE, "statusMessage": NASTY, "result": hidden}}
+        config = scripted(tmp_path / "log", "--modern", tools_call=[MADE], tasks_get=[ended])
+    else:
+        old: dict[str, Any] = {"support": "required", "tasks_get": [{"result": {**DONE, "statusMessage": NASTY}}]}
+        config = scripted(tmp_path / "log", **old, tools_call=[CREATED], tasks_result=[{"result": hidden}])
+    with gateway_http(tmp_path, config) as front:
+        async with over_http(front, era) as wire:
+            made = await start(wire, era, "up__job")
+            task = await until(wire, made["taskId"], "completed")
+            result = task["result"] if era == "modern" else (await wire.send("tasks/result", taskId=made["taskId"]))["result"]
+    assert_clean(json.dumps([task, result]))
+    assert (task["statusMessage"], result["structuredContent"]) == (CLEAN, {"said": CLEAN})
+    assert [block["text"] for block in result["content"]] == [CLEAN]
+
+
+@pytest.mark.attack(11)
+@pytest.mark.parametrize("era", ERAS)
+async def test_hidden_text_in_results_of_servers_tasks_is_refused_if_the_policy_says_so(tmp_path: Path, era: Era) -> None:
+    hidden: dict[str, Any] = {"content": [{"type": "text", "text": NASTY}]}
+    if era == "modern":
+        config = scripted(tmp_path / "log", "--modern", tools_call=[MADE], tasks_get=[{"result": {**DONE, "result": hidden}}])
+    else:
+        old: dict[str, Any] = {"support": "required", "tasks_get": [{"result": DONE}]}
+        config = scripted(tmp_path / "log", **old, tools_call=[CREATED], tasks_result=[{"result": hidden}])
+    with gateway_http(tmp_path, {**config, "policies": {"up": {"hiddenText": "refuse"}}}) as front:
+        async with over_http(front, era) as wire:
+            made = await start(wire, era, "up__job")
+            task = await until(wire, made["taskId"], "completed", "failed")
+            result = task["result"] if era == "modern" else (await wire.send("tasks/result", taskId=made["taskId"]))["result"]
+    assert_clean(json.dumps([task, result]))
+    assert (result["isError"], result["_meta"]["dev.moongate/rule"]) == (True, "hiddenText")

@@ -20,6 +20,7 @@ def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("after", [0.0, HAND_ON_SECONDS + 0.4])
 async def test_a_client_of_a_session_that_leaves_ends_neither_its_call_nor_its_session(tmp_path: Path, after: float) -> None:
+    """The call runs to its result, and the session answers later requests on both paths."""
     async with standing(tmp_path) as house:
         lines = list(old_heads(await open_session(house)).items())
         await post(house.wired, lines, json.dumps(old_request(number=0)).encode())  # from then on the place is known
@@ -32,10 +33,28 @@ async def test_a_client_of_a_session_that_leaves_ends_neither_its_call_nor_its_s
             tasks.cancel_scope.cancel()
         house.echo.seconds = 0
         assert told(await post(house.wired, lines, json.dumps(old_request(number=2)).encode()))[0] == 200
-        while [what[0] for what in happened(house.events, 0)].count("call.finished") < 3:
-            await anyio.sleep(0.01)
-        assert not house.echo.cancelled.is_set() and len(house.echo.calls) == 3
+        with anyio.fail_after(20):
+            while len(outcomes := [fields.get("outcome") for kind, *_, fields in happened(house.events, 0) if kind == "call.finished"]) < 3:
+                await anyio.sleep(0.01)
+        assert (outcomes, len(house.echo.calls), house.echo.cancelled.is_set()) == (["complete"] * 3, 3, False)
         assert told(await post(house.longer, lines, json.dumps(old_request(number=3)).encode()))[0] == 200
+
+
+async def test_second_request_with_the_id_of_a_running_call_does_not_hide_the_call_from_its_cancellation(tmp_path: Path) -> None:
+    async with standing(tmp_path) as house:
+        lines = list(old_heads(await open_session(house)).items())
+        taken_back = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+        house.echo.seconds = 60
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(post, house.direct, lines, json.dumps(old_request(number=7)).encode())
+                while not house.echo.calls:
+                    await anyio.sleep(0.001)
+                house.echo.seconds = 0
+                await post(house.direct, lines, json.dumps(old_request(number=7)).encode())
+                assert not house.echo.cancelled.is_set()
+                assert (await post(house.direct, lines, json.dumps(taken_back).encode())).status == 202
+                await house.echo.cancelled.wait()
 
 
 async def test_what_a_client_of_a_session_missed_of_a_call_is_sent_when_it_comes_back(tmp_path: Path) -> None:

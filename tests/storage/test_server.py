@@ -7,11 +7,13 @@ from collections.abc import Generator
 from pathlib import Path
 
 import anyio
+import psycopg
 import pytest
 
 from gateway.errors import NotFound, PolicyDenied, StorageError
 from gateway.storage.entries import AuditEntry, PendingAsk
 from gateway.storage.memories import Memories
+from gateway.storage.migrations import STEPS
 from gateway.storage.records import Records
 from gateway.storage.sessions import HeldSession, Sessions
 from gateway.storage.state import StateFolder
@@ -61,16 +63,30 @@ async def test_the_audit_log_budgets_and_questions_are_shared_by_gateways(server
 
 
 async def test_gateways_that_start_at_once_make_the_tables_once(server: Postgres, tmp_path: Path) -> None:
+    """An open transaction with a table of the same name holds all four up, so that they go on in the same moment."""
     url = server.database("fresh")
     gateways = [Records(StateFolder(tmp_path), audit_days=30, url=url) for _ in range(4)]
+    used: list[int] = []
 
     async def use(records: Records) -> None:
-        await (await records.budget()).count("docs", "local", limit=9, window_seconds=60)
+        used.append(await (await records.budget()).count("docs", "local", limit=9, window_seconds=60))
         await records.aclose()
 
-    async with anyio.create_task_group() as tasks:
-        for records in gateways:
-            tasks.start_soon(use, records)
+    waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = 'fresh' AND wait_event_type = 'Lock'"
+    with anyio.fail_after(40):
+        connect = psycopg.AsyncConnection.connect
+        async with await connect(url) as first, await connect(url, autocommit=True) as other:
+            await first.execute("CREATE TABLE schema_version (version INTEGER PRIMARY KEY)")
+            async with anyio.create_task_group() as tasks:
+                for records in gateways:
+                    tasks.start_soon(use, records)
+                while await (await other.execute(waiting)).fetchone() != (4,):
+                    await anyio.sleep(0.02)
+                await first.rollback()
+            rows = await (await other.execute("SELECT version, xmin::text FROM schema_version ORDER BY version")).fetchall()
+    assert sorted(used) == [0, 1, 2, 3]
+    assert [version for version, _ in rows] == list(range(1, len(STEPS) + 1))
+    assert len({transaction for _, transaction in rows}) == 1
 
 
 async def test_a_session_is_held_by_one_gateway_at_a_time_and_goes_on_at_another(server: Postgres, tmp_path: Path) -> None:

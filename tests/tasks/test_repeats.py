@@ -13,6 +13,8 @@ from gateway.auth.principal import Principal
 from gateway.config.policies import SourcePolicy
 from gateway.errors import TaskError
 from gateway.json_types import JsonObject
+from gateway.storage.records import Records
+from gateway.storage.state import StateFolder
 from gateway.tasks.runner import CallTool
 from gateway.tasks.task import Task
 from gateway.telemetry.events import EventStream
@@ -20,7 +22,7 @@ from gateway.tools.base import Complete, ToolDefinition
 from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, ClientProfile
 from gateway.tools.guard import GuardedTool, ToolGate
 from tests.tasks.dying import Journal, die, in_a_process, once_asked, running
-from tests.tasks.test_durable import Death, ended, only_task, start_and_die, ten_steps
+from tests.tasks.test_durable import Death, ended, finish, only_task, start_and_die, ten_steps
 
 ASKABLE = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
 HINTS: JsonObject = {"readOnlyHint": True, "idempotentHint": True}
@@ -155,3 +157,22 @@ def test_a_person_is_asked_once_more_when_the_retry_dies_too(tmp_path: Path) -> 
     first, second = questions.read_text().splitlines()
     assert first.startswith("The gateway stopped while 'step' ran")
     assert second.startswith("The gateway stopped again (after 1 retry) while 'step' ran")
+
+
+def test_task_that_was_cancelled_before_its_process_died_does_not_start_again(tmp_path: Path) -> None:
+    """The owner holds its lease when the cancellation is stored, and is killed before it reads the cancellation."""
+    journal = Journal(tmp_path / "journal")
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        journal.write("started")
+        if len(journal.lines()) == 1:
+            records = Records(StateFolder(tmp_path), audit_days=1)
+            rows = await records.tasks()
+            (row,) = await rows.all_of()
+            await rows.cancel(row.id)
+            die()
+        return Complete.text("ran again")
+
+    start_and_die(tmp_path, call)
+    task = anyio.run(finish, tmp_path, call)
+    assert (task.status, task.result, journal.lines()) == ("cancelled", None, ["started"])

@@ -225,6 +225,23 @@ async def test_a_graph_that_never_rests_fails_after_a_hundred_rounds() -> None:
     assert events[-1].state is WorkflowRunState.FAILED
 
 
+@pytest.mark.requirement("WF2")
+async def test_messages_left_over_by_a_failed_run_are_not_delivered_to_the_next() -> None:
+    seen: list[str] = []
+
+    async def pass_on(message: str, ctx: WorkflowContext[str]) -> None:
+        seen.append(message)
+        if message != "rest":
+            await ctx.send_message(message)
+
+    workflow = WorkflowBuilder(start_executor=FunctionExecutor(pass_on), max_iterations=2).add_edge("pass_on", "pass_on").build()
+    with pytest.raises(WorkflowConvergenceException):
+        await workflow.run("never rests")
+    seen.clear()
+    await workflow.run("rest")
+    assert seen == ["rest"]
+
+
 async def test_an_edge_carries_no_more_messages_than_its_limit() -> None:
     a, b = Relay("a"), Relay("b")
     workflow = WorkflowBuilder(start_executor=a, output_from=[b]).add_edge(a, b).add_edge(b, a, max_traversals=2).build()
