@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 # One test process more than there are processors: tests wait for the gateways and servers they start.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: setup run test long-way check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks fuzz-parts faults faults-report soak postgres clean
+.PHONY: setup run test long-way check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks fuzz-parts faults faults-report mutants soak postgres clean
 
 setup: $(STAMP)
 
@@ -53,6 +53,11 @@ faults: fuzz-parts
 
 faults-report: fuzz-parts
 	@$(BIN)/python -m pytest -q -p tests.faults.report --faults-page -m "not interop and not conformance and not browser and not soak and not attacks" $(ARGS)
+
+# Long: about two hours. ARGS="--package policy --sample 50" runs a part; a run that is started again goes on.
+mutants: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group mutants
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 soak: $(STAMP)
 	@$(BIN)/python -m pytest -q -s -m soak $(ARGS)

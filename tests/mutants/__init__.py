@@ -1,0 +1,1 @@
+"""Mutation testing of the packages that decide and remember: `make mutants`. `operators` changes code, `session` runs the tests."""
