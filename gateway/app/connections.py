@@ -1,24 +1,72 @@
-"""How many HTTP connections there may be; what one may cost is `http1`'s."""
+"""`Connections`: how many connections there may be, and which of them give way when there are too many.
+
+`http1` reports what its connections do; nothing here is done per request that arrives in one piece. A connection gives way while it waits
+for something of its peer: one that sent nothing, one whose head is incomplete, one that is idle between requests. A request is never cut.
+
+Decided: the connection that waits longest is closed for a new one, because a flood of idle sockets then costs the flood, while a full
+table refuses every client. Instead of: refusing new connections until a deadline passes. Revisit when: HTTP/2 puts many requests on one.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.policy.quotas import ConnectionQuotas
+from gateway.server.longest_idle import LongestIdle
+from gateway.telemetry.sparse_log import SparseLog
 
 if TYPE_CHECKING:
     from gateway.config.models import HttpSettings
 
+logger = logging.getLogger(__name__)
+
 DESCRIPTORS_KEPT_BACK = 0.5
 """Share of the process's open files that connections may not use: servers, files and the database need theirs."""
 
+UNSENT, HALF_SENT, IDLE = range(3)
+"""What a connection waits for, in the order in which connections give way."""
+
+
+class Peer(Protocol):
+    """One connection, as `Connections` sees it."""
+
+    address: str | None
+    """The network of its peer; `None` for another worker of this gateway."""
+
+    def waits(self) -> tuple[int, float] | None:
+        """What it waits for and since when (loop time); `None` while it serves a request or closes."""
+        ...
+
+    def give_way(self) -> None:
+        """Close it, because another connection needs its place."""
+        ...
+
 
 def connection_limit(settings: HttpSettings, open_files: int | None = None) -> int:
-    """How many connections are served at once; one more is answered 503.
+    """How many connections are served at once.
 
     `open_files` is the limit of this process, by default asked from the system; a low one lowers the configured bound.
     """
     limit = _open_files() if open_files is None else open_files
     return settings.max_connections if limit is None else max(1, min(settings.max_connections, int(limit * (1 - DESCRIPTORS_KEPT_BACK))))
+
+
+def raise_open_files(settings: HttpSettings) -> None:
+    """Raise the soft limit of open files to what `maxConnections` needs, as far as the hard limit allows."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = int(settings.max_connections / (1 - DESCRIPTORS_KEPT_BACK))
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _open_files() -> int | None:
@@ -29,3 +77,134 @@ def _open_files() -> int | None:
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
+
+
+def network_of(host: str | None) -> str | None:
+    """What counts as one address: an IPv4 address, or the /64 of an IPv6 one, since a single peer has as many of those as it likes."""
+    if host is None:
+        return None
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        if not address.is_loopback:
+            return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)
+
+
+def is_local_network(network: str | None) -> bool:
+    """Whether `network_of` gave this for a program on this machine: a user's own, or a reverse proxy that stands for many."""
+    return network is None or network == "::1" or network.startswith("127.")
+
+
+class Connections:
+    """All connections of one process."""
+
+    def __init__(self, quotas: ConnectionQuotas) -> None:
+        """No side effects."""
+        self._quotas = quotas
+        self._all: LongestIdle[Peer] = LongestIdle()
+        self._by_address: dict[str, LongestIdle[Peer]] = {}
+        self._surplus: dict[Peer, None] = {}
+        """Those that are one too many, the oldest first."""
+        self._held: dict[Hashable, dict[Peer, int]] = {}
+        """Bytes of incomplete requests, by whom they count for; the oldest request of each is first."""
+        self._owner: dict[Peer, Hashable] = {}
+        self._size: dict[Hashable, int] = {}
+        self._total = 0
+        self._log = SparseLog(logger)
+
+    # -- connections ---------------------------------------------------------------------------------------------
+
+    def opened(self, peer: Peer, now: float) -> bool | None:
+        """Count a new connection: whether it is served; false if only health checks and administrators are, `None` if it is refused."""
+        if peer.address is None:
+            return True
+        self._all.members[peer] = None
+        group = self._by_address.get(peer.address)
+        if group is None:
+            group = self._by_address[peer.address] = LongestIdle()
+        group.members[peer] = None
+        most = self._quotas.per_address(is_local=is_local_network(peer.address))
+        if len(group.members) > most and self._gives_no_place(group, peer, now):
+            self._log.warning("connection refused reason=address address=%s limit=%s", peer.address, most)
+            self._surplus[peer] = None
+            return None
+        if len(self._all.members) > self._quotas.connections and self._gives_no_place(self._all, peer, now):
+            self._log.warning("connection refused reason=total limit=%s", self._quotas.connections)
+            is_reserved = len(self._surplus) < self._quotas.reserve or self._frees_reserve()
+            self._surplus[peer] = None
+            return False if is_reserved else None
+        return True
+
+    def _frees_reserve(self) -> bool:
+        """Close the oldest of the surplus connections that wait for their peers; false if all are busy."""
+        for peer in self._surplus:
+            if peer.waits() is not None:
+                peer.give_way()
+                del self._surplus[peer]
+                return True
+        return False
+
+    def _gives_no_place(self, group: LongestIdle[Peer], newcomer: Peer, now: float) -> bool:
+        """Close the longest-waiting connection; true if all are busy, or if the closed connection was in surplus itself."""
+        idle = group.find(now, but=newcomer)
+        if idle is None:
+            return True
+        idle.give_way()
+        return idle in self._surplus
+
+    def closed(self, peer: Peer) -> None:
+        """Count a connection no longer."""
+        self._all.members.pop(peer, None)
+        self._surplus.pop(peer, None)
+        self.completed(peer)
+        group = self._by_address.get(peer.address) if peer.address is not None else None
+        if group is not None:
+            group.members.pop(peer, None)
+            if not group.members and peer.address is not None:
+                del self._by_address[peer.address]
+
+    # -- incomplete requests -------------------------------------------------------------------------------------
+
+    def incomplete(self, peer: Peer, owner: Hashable, size: int, *, is_local: bool) -> None:
+        """Count `size` bytes that wait for the rest of their request. `owner` is the caller, or the address before the caller is known.
+
+        Beyond a quota, the oldest incomplete request of the owner ends, or that of the owner with most bytes. That may be this request.
+        """
+        if self._owner.get(peer, owner) != owner:
+            self.completed(peer)
+        held = self._held.setdefault(owner, {})
+        grown = size - held.get(peer, 0)
+        held[peer] = size
+        self._owner[peer] = owner
+        self._size[owner] = self._size.get(owner, 0) + grown
+        self._total += grown
+        quotas = self._quotas
+        while self._size.get(owner, 0) > quotas.incomplete_bytes_of_one(is_local=is_local) or (
+            len(self._held.get(owner, ())) > quotas.incomplete_of_one(is_local=is_local)
+        ):
+            self._end_oldest(owner, "caller")
+        while self._total > quotas.incomplete_bytes:
+            self._end_oldest(max(self._size, key=self._size.__getitem__), "total")
+
+    def _end_oldest(self, owner: Hashable, reason: str) -> None:
+        peer = next(iter(self._held[owner]))
+        self._log.warning("incomplete request ended reason=%s owner=%s bytes=%s", reason, owner, self._held[owner][peer])
+        self.completed(peer)
+        peer.give_way()
+
+    def completed(self, peer: Peer) -> None:
+        """The request is complete, or over."""
+        if peer not in self._owner:
+            return
+        owner = self._owner.pop(peer)
+        held = self._held[owner]
+        size = held.pop(peer)
+        self._total -= size
+        self._size[owner] -= size
+        if not held:
+            del self._held[owner], self._size[owner]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-    from gateway.server.head import Head
+    from gateway.server.head import Admission, Head
 
 HIGH_WATER_BYTES = 262_144
 """Of a body that the application has not taken yet; reading pauses here."""
@@ -123,16 +123,19 @@ class Exchange:
         "_scope",
         "_size",
         "_waiter",
-        "_wants_continue",
+        "admission",
         "begun",
         "head",
         "is_answered",
         "is_begun",
         "is_gone",
+        "is_refused",
         "is_started",
         "is_taken",
         "is_whole",
         "keep_alive",
+        "received",
+        "wants_continue",
     )
 
     def __init__(self, line: Line, head: Head, *, keep_alive: bool, wants_continue: bool = False, body: bytes | None = None) -> None:
@@ -140,13 +143,17 @@ class Exchange:
         self.head = head
         self.keep_alive = keep_alive
         self.is_whole = body is not None
-        self.is_begun = self.is_taken = self.is_started = self.is_answered = self.is_gone = False
-        """It was given to the application, or to the short cut; its body has come; its answer has begun; is complete; the peer is gone."""
+        self.is_begun = self.is_taken = self.is_started = self.is_answered = self.is_gone = self.is_refused = False
+        """It was given to the application; to the short cut; its answer has begun; is complete; the peer is gone; its body is dropped."""
+        self.admission: Admission | None = None
+        """The caller, if the head was judged before the body was complete."""
+        self.received = 0
+        """Bytes of its body that came in parts."""
         self.begun: Begun | None = None
         """The short cut's, while it answers; it ends with the peer."""
         self._line = line
         self._scope: Scope | None = None
-        self._wants_continue = wants_continue
+        self.wants_continue = wants_continue
         self._parts: list[bytes] = [] if body is None else [body]
         self._size = 0 if body is None else len(body)
         self._is_given = False
@@ -166,12 +173,18 @@ class Exchange:
 
     def feed(self, data: bytes) -> bool:
         """More of the body came; whether more may be read."""
-        if self.is_answered:
+        self.received += len(data)
+        if self.is_answered or self.is_refused:
             return True
         self._parts.append(data)
         self._size += len(data)
         self.wake()
         return self._size <= HIGH_WATER_BYTES
+
+    def refuse(self) -> None:
+        """Drop what came of the body, and what is still to come."""
+        self.is_begun = self.is_refused = True
+        self._parts, self._size = [], 0
 
     def settled(self) -> None:
         """What the short cut began has led to something."""
@@ -217,8 +230,8 @@ class Exchange:
                 body = parts[0] if len(parts) == 1 else b"".join(parts)
                 self._parts, self._size, self._is_given = [], 0, self.is_whole
                 return {"type": "http.request", "body": body, "more_body": not self.is_whole}
-            if self._wants_continue and not self.is_started:
-                self._wants_continue = False
+            if self.wants_continue and not self.is_started:
+                self.wants_continue = False
                 self._line.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._line.read_on()
             if self._waiter is None:
@@ -244,7 +257,7 @@ class Exchange:
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         lines = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, self._line.common_fields()]
         length = None
-        closes = False
+        closes = not self.is_whole  # the rest of its body would be read as the next request
         for name, value in headers:
             name = name.lower()
             if name == b"content-length":

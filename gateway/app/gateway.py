@@ -528,7 +528,7 @@ class Gateway:
         await serve_stdio(self._server)
 
     def _agui(self, settings: HttpSettings) -> list[Route]:
-        return [self._server.agui_route(self._local)] if settings.agui else []
+        return [self._server.agui_route(self._local, settings.max_request_bytes)] if settings.agui else []
 
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None]) -> None:
         """Serve over HTTP until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint URL once it listens.
@@ -539,13 +539,17 @@ class Gateway:
         Raises:
             ConfigError: The address is taken or may not be used.
         """
+        from gateway.app.connections import connection_limit, raise_open_files
         from gateway.app.serving import Endpoint, serve_http
+        from gateway.policy.quotas import caller_quotas
         from gateway.server.http import AsWorker, Away, build_http_app, check_bind
 
         server, place = self.loaded.config.server, self._place
         if place is None:
             check_bind(host, self.keys)
-        endpoint = Endpoint.bind(host, port, server.http) if place is None else Endpoint.at_place(host, place, server.http)
+        raise_open_files(server.http)
+        self._server.usages.bound_by(caller_quotas(server.limits, connection_limit(server.http), server.http.max_request_bytes))
+        endpoint = Endpoint.bind(host, port, server) if place is None else Endpoint.at_place(host, place, server)
         away = None
         if place is not None and self._spread is not None and not place.is_home:
             away = Away(place.home_path, place.board, self._spread.takes)
@@ -557,7 +561,7 @@ class Gateway:
 
         app = build_http_app(
             self._server,
-            endpoint.settings,
+            server.http,
             self.keys,
             host=host,
             port=endpoint.port,

@@ -16,25 +16,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
+from gateway.app.connections import HALF_SENT, IDLE, UNSENT, Connections, connection_limit, is_local_network, network_of
 from gateway.app.exchange import HIGH_WATER_BYTES, STATUS_LINES, Exchange, Take
 from gateway.app.heap import Heap
-from gateway.server.head import VARYING, Head
+from gateway.app.sending import LATE_SECONDS, Sending, is_late
+from gateway.app.targets import target_of
+from gateway.policy.quotas import connection_quotas
+from gateway.server.head import SURPLUS_SCOPE_KEY, VARYING, Admission, Head
 from gateway.tools.repeat import Repeats
 from gateway.tools.together import Together
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from collections.abc import Callable
+
+    from starlette.types import ASGIApp
     from uvicorn import Config
     from uvicorn.server import ServerState
 
-    from gateway.config.models import HttpSettings
+    from gateway.config.models import ServerSettings
+
+    Admit = Callable[[Head], ASGIApp | Admission]
+    """Judges a request by its head, before its body is read: the refusal to send, or for whom it is."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,24 +55,24 @@ MAX_WAITING = 64
 """Requests that wait on one connection for the answer to an earlier one; the connection of a peer that sends more is closed."""
 
 
-def _refusal(status: int, text: bytes) -> bytes:
-    fields = b"connection: close\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n\r\n" % len(text)
-    return STATUS_LINES[status] + fields + text
+LINGER_BYTES = 8_388_608
+"""Of a body that is not wanted any more, read and dropped so that its sender gets to read the answer; then the connection is cut."""
+
+LINGER_SECONDS = 2.0
+"""The same in time."""
+
+
+def _refusal(status: int, text: bytes, *fields: bytes) -> bytes:
+    lines = [b"connection: close", b"content-type: text/plain; charset=utf-8", b"content-length: %d" % len(text), *fields, b"\r\n"]
+    return STATUS_LINES[status] + b"\r\n".join(lines) + text
 
 
 _INVALID = _refusal(400, b"Invalid HTTP request received.")
 _TIMED_OUT = _refusal(408, b"The request did not arrive in time")
+_NO_ROOM = _refusal(503, b"Too many connections; try again", b"retry-after: 1")
 
 
-def waits_for_news(head: Head) -> bool:
-    """Whether a request is a stream without an end of its own: the listening GET of 2025, `subscriptions/listen` of 2026."""
-    fields = head.fields
-    return fields.get(b"mcp-method") == b"subscriptions/listen" or (
-        head.method == "GET" and b"text/event-stream" in fields.get(b"accept", b"")
-    )
-
-
-class Http1(asyncio.Protocol):
+class Http1(Sending):
     """One connection. uvicorn makes it, and calls `shutdown` when it stops; `patient_protocol` gives it its deadlines.
 
     It has slots because it has more attributes than Python (3.11) finds at once in an object without: that would cost every call.
@@ -78,63 +85,49 @@ class Http1(asyncio.Protocol):
         "_arriving",
         "_authority",
         "_awaits_body",
-        "_common",
         "_ends",
         "_headers",
-        "_held",
         "_idle",
         "_idle_seconds",
         "_idle_since",
         "_in_head",
+        "_is_counted",
         "_is_last",
+        "_is_lingering",
         "_is_paused",
-        "_limit",
+        "_is_surplus",
         "_parser",
         "_quiet",
         "_repeats",
         "_root",
         "_serving",
-        "_state",
         "_target",
         "_targeted",
         "_tasks",
-        "_unread",
         "_url",
         "_waiting",
-        "common_count",
-        "drained",
-        "loop",
-        "transport",
+        "address",
     )
 
     short_cut: Take | None = None
+    admit: Admit | None = None
+    connections: Connections
     head_seconds: float
     """From the connection or the first byte of a later request until its headers are whole; then 408."""
     body_seconds: float
     """From the headers until the body is whole; then 408 if nothing was answered yet."""
-    unread_seconds: float
-    """How long an answer may wait for its reader; then the connection is cut."""
-    together: Together
-    heap: Heap
-    """Of all connections."""
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: object = None) -> None:
         if not config.loaded:
             config.load()
-        self.loop = asyncio.get_running_loop()
-        self.transport: asyncio.Transport
-        self.drained: asyncio.Event | None = None
-        """Done when the peer has read on; `None` while it does."""
-        self.common_count = 0
+        super().__init__(server_state)
         self._app = cast("ASGIApp", config.loaded_app)  # pyright: ignore[reportUnknownMemberType]  # whatever it was given
         self._root = config.root_path
-        self._limit = config.limit_concurrency
         self._idle_seconds = config.timeout_keep_alive
-        self._state = server_state
         self._tasks: set[Any] = server_state.tasks
         """What uvicorn waits for when it stops: tasks, and calls of the short cut."""
         self._app_state = app_state
-        self._common: tuple[object, bytes] = None, b""
+        self.address: str | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
         self._target: dict[str, Any] = {}
@@ -142,8 +135,10 @@ class Http1(asyncio.Protocol):
         self._authority: bytes | None = None
         """The host that the target itself names."""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._in_head = self._is_last = self._is_paused = False
-        """A head is coming; nothing more is read; reading waits."""
+        self._in_head = self._is_last = self._is_paused = self._is_lingering = False
+        """A head is coming; nothing more is read; reading waits; what comes is dropped until the peer has read the last answer."""
+        self._is_counted = self._is_surplus = False
+        """Its incomplete requests are in `connections`; it is one too many, so only some requests are served."""
         self._quiet = 0
         """Bytes since the last of a body or the end of a head."""
         self._arriving: Exchange | None = None
@@ -154,11 +149,8 @@ class Http1(asyncio.Protocol):
         self._waiting: deque[Exchange] = deque()
         self._arrival: asyncio.TimerHandle | None = None
         self._awaits_body = False
-        self._unread: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
-        self._idle_since = 0.0
-        self._held = b""
-        """What is to be sent at the end of this turn."""
+        self._idle_since = self.loop.time()
 
     # -- for the event loop --------------------------------------------------------------------------------------
 
@@ -174,11 +166,19 @@ class Http1(asyncio.Protocol):
             "client": get_remote_addr(self.transport),
             "scheme": "https" if is_ssl(self.transport) else "http",
         }
+        client = self._ends["client"]
+        self.address = network_of(client[0]) if client else None
         self._arrival = self.loop.call_later(self.head_seconds, self._too_late)
+        is_served = self.connections.opened(self, self._idle_since)
+        self._is_surplus = not is_served
+        if is_served is None:
+            self.write(_NO_ROOM)
+            self._linger()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called once: whoever answers or waits learns it."""
         self._state.connections.discard(cast("Any", self))
+        self.connections.closed(self)
         for timer in (self._arrival, self._unread, self._idle):
             if timer is not None:
                 timer.cancel()
@@ -198,6 +198,9 @@ class Http1(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes came; after the last request of a connection they are dropped."""
         if self._is_last or self.transport.is_closing():
+            self._quiet += len(data)
+            if self._is_lingering and self._quiet > LINGER_BYTES:
+                self.transport.abort()
             return
         serving, repeats = self._serving, self._repeats
         is_start = self._arriving is None and not (self._quiet or self._in_head) and (serving is None or serving.is_answered)
@@ -212,6 +215,10 @@ class Http1(asyncio.Protocol):
                 self._feed(view[start : start + SLICE_BYTES])
                 if self._is_last:
                     break
+        if self._in_head or self._arriving is not None or self._waiting:
+            self._wait_for_rest()
+        elif self._is_counted:
+            self._completed()
         self._watch_arrival()
         taken = self._serving
         if is_start and taken is not serving and taken is not None and taken.is_taken and taken.keep_alive:
@@ -219,64 +226,17 @@ class Http1(asyncio.Protocol):
                 repeats = self._repeats = Repeats(VARYING.__contains__, HIGH_WATER_BYTES)
             repeats.keep(data, taken.head)
 
-    def pause_writing(self) -> None:
-        """The peer does not read."""
-        if self.drained is None:
-            self.drained = asyncio.Event()
-            self._unread = self.loop.call_later(self.unread_seconds, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """It does again."""
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
-        drained, self.drained = self.drained, None
-        if drained is not None:
-            drained.set()
-
     # -- for uvicorn ---------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
         """The gateway stops: take no further request, let a call finish, end a stream that waits for news."""
         exchange = self._serving
-        if exchange is None or exchange.is_answered or waits_for_news(exchange.head):
+        if exchange is None or exchange.is_answered or exchange.head.is_stream:
             self._close()
         else:
             exchange.keep_alive = False
 
     # -- for an exchange -----------------------------------------------------------------------------------------
-
-    def common_fields(self) -> bytes:
-        """The header lines of every answer; uvicorn renews them each second."""
-        fields = self._state.default_headers
-        if self._common[0] is not fields:
-            self._common = fields, b"".join([b"%s: %s\r\n" % pair for pair in fields])
-            self.common_count = len(fields)
-        return self._common[1]
-
-    def write(self, data: bytes) -> None:
-        """Send, after what is held."""
-        if self._held:
-            data, self._held = self._held + data, b""
-        self.transport.write(data)
-
-    def write_parts(self, parts: Iterable[bytes | memoryview]) -> None:
-        """Send a large answer, one part after the other, after what is held."""
-        self.flush()
-        self.transport.writelines(parts)
-        self.heap.used()
-
-    def write_soon(self, data: bytes) -> None:
-        """Send at the end of this turn of the loop, with what others have to send."""
-        if not self._held:
-            self.together.add(self)
-        self._held += data
-
-    def flush(self) -> None:
-        """As `Holding.flush`."""
-        held, self._held = self._held, b""
-        if held and not self.transport.is_closing():
-            self.transport.write(held)
 
     def _close(self) -> None:
         self.flush()
@@ -293,11 +253,15 @@ class Http1(asyncio.Protocol):
         self._state.total_requests += 1
         if self.transport.is_closing():
             return
-        if not exchange.keep_alive:
+        if not exchange.is_whole:
+            self._linger()
+        elif not exchange.keep_alive:
             self._close()
         elif self._waiting:
-            self._start(self._waiting.popleft())
+            self._begin(self._waiting.popleft())
             self.read_on()
+            if not self._waiting and self._arriving is None and self._is_counted:
+                self._completed()
             self._watch_arrival()
         else:
             self.read_on()
@@ -369,7 +333,7 @@ class Http1(asyncio.Protocol):
             if exchange is self._serving and not exchange.is_begun:
                 self._start(exchange)
             else:
-                exchange.wake()
+                exchange.wake()  # an application waits for it, or it waits for its turn
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -405,13 +369,15 @@ class Http1(asyncio.Protocol):
         """A head is whole: run the application, or have it wait for its turn."""
         parser, headers = self._parser, self._headers
         version = parser.get_http_version()
-        target = self._target if self._url == self._targeted else self._aimed()
+        if self._url != self._targeted:  # the targets of one connection are mostly the same
+            self._target, self._authority = target_of(self._url, self._root)
+            self._targeted = self._url
         if self._authority is not None:  # then what the field says does not count (RFC 9112, 3.2.2)
             headers = [(name, self._authority if name == b"host" else value) for name, value in headers]
         head = Head(
             {
                 **self._ends,
-                **target,
+                **self._target,
                 "http_version": version,
                 "method": parser.get_method().decode("ascii"),
                 "headers": headers,
@@ -428,10 +394,7 @@ class Http1(asyncio.Protocol):
         keep_alive = version == "1.1" and parser.should_keep_alive()
         exchange = self._arriving = Exchange(self, head, keep_alive=keep_alive, wants_continue=wants_continue)
         if self._serving is None or self._serving.is_answered:
-            self._serving = exchange
-            is_for_short_cut = self.short_cut is not None and not wants_continue and 0 < head.length <= HIGH_WATER_BYTES
-            if not is_for_short_cut:  # else nothing begins before it is whole
-                self._start(exchange)
+            self._serving = exchange  # it begins when it is whole, or with what came in the same read
         else:
             self._waiting.append(exchange)
             self._pause()
@@ -440,33 +403,30 @@ class Http1(asyncio.Protocol):
         """A request came whole whose head is known, while none was under way."""
         self._start(Exchange(self, head, keep_alive=True, body=body))
 
-    def _aimed(self) -> dict[str, Any]:
-        """What a scope says of the target; those of one connection are mostly the same."""
-        raw_path, _, query = self._url.partition(b"?")
-        self._authority = None
-        if not raw_path.startswith(b"/"):  # a proxy's form, or none
-            parts: Any = httptools.parse_url(self._url)  # its own types do not say what may be missing
-            if parts.host is not None:
-                shown = b"[%s]" % parts.host if b":" in parts.host else parts.host
-                self._authority = shown if parts.port is None else b"%s:%d" % (shown, parts.port)
-            raw_path = parts.path or (raw_path if parts.host is None else b"/")
-        path = raw_path.decode("ascii")
-        self._target = {
-            "path": self._root + (unquote(path) if "%" in path else path),
-            "raw_path": self._root.encode("ascii") + raw_path,
-            "query_string": query,
-        }
-        self._targeted = self._url
-        return self._target
+    def _begin(self, exchange: Exchange) -> None:
+        """Begin with a request whose turn has come. One whose body is still coming is judged by its head before more of it is kept."""
+        self._serving = exchange
+        if exchange.is_whole:
+            self._start(exchange)
+            return
+        admission = self.admit(exchange.head) if self.admit is not None else Admission(None, is_local=False, waits=True)
+        if not isinstance(admission, Admission):
+            exchange.refuse()
+            self._run(exchange, admission)
+            return
+        exchange.admission = admission
+        is_short = self.short_cut is not None and not exchange.wants_continue and 0 < exchange.head.length <= HIGH_WATER_BYTES
+        if not (is_short and admission.waits) or self._is_surplus:
+            self._start(exchange)
 
     def _start(self, exchange: Exchange) -> None:
         self._serving = exchange
         exchange.is_begun = True
-        tasks, limit = self._tasks, self._limit
-        if limit is not None and (len(self._state.connections) >= limit or len(tasks) >= limit):
-            self._run(exchange, _one_too_many)
-            return
-        if self.short_cut is not None and exchange.is_whole and self.drained is None:
+        tasks = self._tasks
+        if self._is_surplus:
+            exchange.keep_alive = False
+            exchange.scope[SURPLUS_SCOPE_KEY] = True
+        elif self.short_cut is not None and exchange.is_whole and self.drained is None:
             try:
                 begun = self.short_cut(exchange.head, exchange.body())
             except Exception as error:  # the server boundary: nothing was begun, and the client is to hear of it
@@ -517,10 +477,71 @@ class Http1(asyncio.Protocol):
             self._is_paused = True
             self.transport.pause_reading()
 
+    # -- requests that are incomplete, connections that are too many ---------------------------------------------
+
+    def _wait_for_rest(self) -> None:
+        """Count what came of requests that are incomplete or wait for their turn."""
+        exchange = self._arriving
+        if exchange is not None and exchange is self._serving and not exchange.is_begun and exchange.admission is None:
+            self._begin(exchange)
+        if self._is_last or (exchange is not None and exchange.is_refused):
+            return
+        size = self._quiet + (exchange.received if exchange is not None else 0) + sum([waiting.received for waiting in self._waiting])
+        admission = exchange.admission if exchange is not None else None
+        self._is_counted = True
+        if admission is not None and admission.owner is not None:
+            self.connections.incomplete(self, admission.owner, size, is_local=admission.is_local)
+        else:
+            self.connections.incomplete(self, self.address, size, is_local=is_local_network(self.address))
+
+    def _completed(self) -> None:
+        self._is_counted = False
+        self.connections.completed(self)
+
+    def waits(self) -> tuple[int, float] | None:
+        """As `connections.Peer.waits`."""
+        serving = self._serving
+        if self._is_lingering:
+            return UNSENT, self._idle_since
+        if self.transport.is_closing() or self._is_last or self._arriving is not None or self._waiting:
+            return None
+        if serving is not None and not serving.is_answered:
+            return None
+        kind = HALF_SENT if self._in_head or self._quiet else UNSENT if serving is None else IDLE
+        return kind, self._idle_since
+
+    def give_way(self) -> None:
+        """As `connections.Peer.give_way`."""
+        if self._is_lingering:
+            self.transport.abort()
+        elif not self.transport.is_closing():
+            serving, is_incomplete = self._serving, self._in_head or self._quiet or self._arriving is not None
+            if is_incomplete and (serving is None or serving.is_answered or (serving is self._arriving and not serving.is_started)):
+                self.write(_NO_ROOM)
+            self._close()
+
+    def _linger(self) -> None:
+        """End after an answer to a request that is still coming: closed at once, its sender would not get to read the answer."""
+        self.flush()
+        if self._is_counted:
+            self._completed()
+        self._is_last = self._is_lingering = True
+        self._quiet, self._idle_since = 0, self.loop.time()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        if self._is_paused:
+            self._is_paused = False
+            self.transport.resume_reading()
+        if self._arrival is not None:
+            self._arrival.cancel()
+        self._arrival = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
     # -- deadlines -----------------------------------------------------------------------------------------------
 
     def _watch_arrival(self) -> None:
         """Set the timer of a request that is not whole, or end it; none while others wait, since it is we who do not read."""
+        if self._is_lingering:
+            return
         if self._waiting or (not self._in_head and self._arriving is None):
             if self._arrival is not None and self._serving is not None:
                 self._arrival.cancel()
@@ -534,8 +555,11 @@ class Http1(asyncio.Protocol):
             self._arrival = self.loop.call_later(self.body_seconds if awaits_body else self.head_seconds, self._too_late)
 
     def _too_late(self) -> None:
-        self._arrival = None
+        timer, self._arrival = self._arrival, None
         if self.transport.is_closing():
+            return
+        if timer is not None and is_late(timer, self.loop):
+            self._arrival = self.loop.call_later(LATE_SECONDS, self._too_late)
             return
         serving = self._serving
         if serving is None or serving.is_answered or not serving.is_started:
@@ -544,34 +568,33 @@ class Http1(asyncio.Protocol):
 
     def _watch_idle(self) -> None:
         """Close a connection on which nothing came for a while; one timer serves all its requests."""
-        self._idle = None
+        timer, self._idle = self._idle, None
         if self._in_head or self._serving is None or not self._serving.is_answered:
             return
         left = self._idle_since + self._idle_seconds - self.loop.time()
+        if left <= 0 and timer is not None and is_late(timer, self.loop):
+            left = LATE_SECONDS
         if left > 0:
             self._idle = self.loop.call_later(left, self._watch_idle)
         else:
             self._close()
 
 
-def patient_protocol(settings: HttpSettings, take: Take | None = None) -> type[Http1]:
-    """The protocol with the deadlines of `settings` and a short cut, to be given to uvicorn's `Config` as `http`."""
+def patient_protocol(settings: ServerSettings, take: Take | None = None, judge: Admit | None = None) -> type[Http1]:
+    """The protocol with the deadlines and bounds of `settings` and a short cut, to be given to uvicorn's `Config` as `http`."""
+    http = settings.http
+    table = Connections(connection_quotas(settings.limits, connection_limit(http), http.max_request_bytes))
 
     class Patient(Http1):
         __slots__ = ()
 
         together = Together()
         heap = Heap()
+        connections = table
         short_cut = staticmethod(take) if take is not None else None
-        head_seconds = settings.head_seconds
-        body_seconds = settings.body_seconds
-        unread_seconds = settings.unread_seconds
+        admit = staticmethod(judge) if judge is not None else None
+        head_seconds = http.head_seconds
+        body_seconds = http.body_seconds
+        unread_seconds = http.unread_seconds
 
     return Patient
-
-
-async def _one_too_many(scope: Scope, receive: Receive, send: Send) -> None:
-    text = b"Service Unavailable"
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(text)), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": text})

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from gateway.app.workers import Place, shared
-from gateway.config.models import HttpSettings
+from gateway.config.models import ServerSettings
 from gateway.errors import ConfigError
 from gateway.server.build import GatewayServer
 
@@ -51,14 +51,14 @@ class Endpoint:
     """Listening sockets and the address at which clients reach them."""
 
     listeners: list[socket.socket]
-    settings: HttpSettings
+    settings: ServerSettings
     port: int
     """The one bound, which may not be the one asked for."""
     url: str
     """Of the MCP endpoint."""
 
     @classmethod
-    def bind(cls, host: str, port: int, settings: HttpSettings) -> Endpoint:
+    def bind(cls, host: str, port: int, settings: ServerSettings) -> Endpoint:
         """Listen; clients may connect from here on and wait until they are served. `serve_http` closes it.
 
         Raises:
@@ -68,7 +68,7 @@ class Endpoint:
         return cls([listener], settings, *_reached_at(host, listener, settings))
 
     @classmethod
-    def at_place(cls, host: str, place: Place, settings: HttpSettings) -> Endpoint:
+    def at_place(cls, host: str, place: Place, settings: ServerSettings) -> Endpoint:
         """Where a worker serves: the socket that all share, and at home the one for what the others hand on."""
         reached_at = _reached_at(host, place.listener, settings)
         listeners = [shared(place.listener)]
@@ -79,11 +79,11 @@ class Endpoint:
         return cls(listeners, settings, *reached_at)
 
 
-def _reached_at(host: str, listener: socket.socket, settings: HttpSettings) -> tuple[int, str]:
+def _reached_at(host: str, listener: socket.socket, settings: ServerSettings) -> tuple[int, str]:
     """Port and URL of the MCP endpoint."""
     bound = int(listener.getsockname()[1])
     shown = f"[{host}]" if ":" in host else host
-    return bound, f"http://{shown}:{bound}{settings.path}"
+    return bound, f"http://{shown}:{bound}{settings.http.path}"
 
 
 async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str], None], on_stop: Callable[[], None]) -> None:
@@ -95,21 +95,20 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
     """
     import uvicorn
 
-    from gateway.app.connections import connection_limit
     from gateway.app.http1 import patient_protocol
 
+    http = endpoint.settings.http
     server = _quiet_server(
         uvicorn.Config(
             app,
-            http=patient_protocol(endpoint.settings, app.take),
+            http=patient_protocol(endpoint.settings, app.take, app.admit),
             ws="none",
-            limit_concurrency=connection_limit(endpoint.settings),
             log_config=None,
             access_log=False,
             proxy_headers=False,  # `server.http` has them
             server_header=False,
             lifespan="on",
-            timeout_graceful_shutdown=endpoint.settings.drain_seconds,
+            timeout_graceful_shutdown=http.drain_seconds,
             timeout_keep_alive=75,
         )
     )
@@ -123,7 +122,7 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
         def stop(count: int) -> None:
             on_stop()
             if server.server_state.tasks and count == 1:
-                logger.warning("Stopping; what runs may take %s s more, a second signal ends it now", endpoint.settings.drain_seconds)
+                logger.warning("Stopping; what runs may take %s s more, a second signal ends it now", http.drain_seconds)
             server.should_exit = True
             server.force_exit = count > 1
 

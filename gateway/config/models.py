@@ -96,8 +96,8 @@ class HttpSettings(Model):
     """`Origin` values accepted beside loopback, e.g. `https://app.example.com`."""
     max_request_bytes: int = Field(default=4_194_304, ge=1024)
     """Larger request bodies are refused with 413."""
-    max_connections: int = Field(default=1000, ge=1)
-    """Connections at once; one more is answered 503. A low limit of open files lowers it."""
+    max_connections: int = Field(default=4096, ge=1)
+    """Connections at once, at most half the limit of open files. The one idle longest gives way to a new one; 503 if all are busy."""
     head_seconds: float = Field(default=10, gt=0)
     """How long the headers of a request may take to arrive; then 408."""
     body_seconds: float = Field(default=60, gt=0)
@@ -112,6 +112,30 @@ class HttpSettings(Model):
     """Serve each agent at `/agui/<agent>` too, for applications that speak AG-UI."""
 
 
+class LimitSettings(Model):
+    """How much of the gateway one address or one caller may hold over HTTP. Without API keys all callers are one, with the whole."""
+
+    connections_per_address: int | None = Field(default=None, ge=1)
+    """Connections of one IPv4 address or IPv6 /64. Left out: half of `maxConnections`, any number from this machine."""
+    incomplete_bytes: int | None = Field(default=None, ge=65_536)
+    """Bytes of requests that are still arriving; beyond it the oldest of the caller or address with most is ended. One has a quarter of it.
+    Left out: 64 MiB, or 16 times `maxRequestBytes` if that is more."""
+    request_bytes: int | None = Field(default=None, ge=65_536)
+    """Bytes of request bodies in progress, of all callers. Left out: 256 MiB, or 64 times `maxRequestBytes` if that is more."""
+    request_bytes_per_caller: int | None = Field(default=None, ge=65_536)
+    """The same of one caller. Left out: a quarter of `requestBytes`."""
+    calls_per_caller: int | None = Field(default=None, ge=1)
+    """Calls of one caller in progress. Left out: a quarter of `maxConnections`."""
+    streams: int | None = Field(default=None, ge=1)
+    """Open streams of all callers: listening GETs, `subscriptions/listen`, AG-UI runs. Left out: half of `maxConnections`."""
+    streams_per_caller: int | None = Field(default=None, ge=1)
+    """The same of one caller. Left out: an eighth of `maxConnections`."""
+    sessions: int = Field(default=10_000, ge=1)
+    """2025 sessions of all callers. The one idle longest gives way to a new one."""
+    sessions_per_caller: int | None = Field(default=None, ge=1)
+    """The same of one caller. Left out: a quarter of `sessions`."""
+
+
 class ServerSettings(Model):
     """How the gateway presents itself."""
 
@@ -121,6 +145,8 @@ class ServerSettings(Model):
     """Put before the generated overview that clients receive."""
     http: HttpSettings = Field(default_factory=HttpSettings)
     """The HTTP endpoint."""
+    limits: LimitSettings = Field(default_factory=LimitSettings)
+    """What callers may hold of it."""
     client_prefix: str = Field(default="", max_length=40)
     """Prefix that your client puts before tool names (e.g. `mcp__moongate__`); exposed names stay short enough for it."""
     page_size: int = Field(default=1000, ge=1, le=10_000)
@@ -143,6 +169,18 @@ class ServerSettings(Model):
     """Where `moongate lock` writes; left out: beside the configuration, `gateway.lock.json` for `gateway.json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Level of the log on stderr."""
+
+    @model_validator(mode="after")
+    def _whole_request_fits(self) -> ServerSettings:
+        limits, whole = self.limits, self.http.max_request_bytes
+        for name, value in (
+            ("incompleteBytes", limits.incomplete_bytes),
+            ("requestBytes", limits.request_bytes),
+            ("requestBytesPerCaller", limits.request_bytes_per_caller),
+        ):
+            if value is not None and value < whole:
+                raise ValueError(f"limits.{name} ({value}) is less than http.maxRequestBytes ({whole}): raise it, or lower maxRequestBytes")
+        return self
 
 
 class StorageSettings(Model):

@@ -20,6 +20,10 @@ def json_answer(content: JsonMapping, status: int = 200, headers: Mapping[str, s
     return _answer(body, status, {**(headers or {}), "content-type": "application/json"})
 
 
+LIMIT_REACHED = -32010
+"""JSON-RPC code of a refusal by a quota: the message names the setting. -32000 to -32019 are for implementations (MCP, Error Codes)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a request is not served: an HTTP status, a JSON-RPC code, and text that says what to do."""

@@ -12,14 +12,17 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.auth.principal import Principal
+    from gateway.server.usage import Usage
 
 
 class Asked:
     """A question under way: its answer, or the longer path for it."""
 
-    def __init__(self, app: ASGIApp, work: Coroutine[None, None, bytes | None], principal: Principal) -> None:
-        """`work` makes the message, or leaves it to `app`; `principal` asks. Begins."""
+    def __init__(self, app: ASGIApp, work: Coroutine[None, None, bytes | None], principal: Principal, usage: Usage) -> None:
+        """`work` makes the message, or leaves it to `app`; `principal` asks, and `usage` counts it as a call. Begins."""
+        usage.calls += 1
         self.task = asyncio.get_running_loop().create_task(work)
+        self.task.add_done_callback(lambda _: usage.release_call())
         self._app = app
         self._principal = principal
 

@@ -41,10 +41,10 @@ def has_foreign_charset(content_type: bytes) -> bool:
 class Utf8Bodies:
     """ASGI middleware: answers 400 to a POST whose body is not UTF-8 text and 413 to one that is too large; passes others on whole."""
 
-    def __init__(self, app: ASGIApp, path: str, max_bytes: int) -> None:
-        """`path` is the MCP endpoint's."""
+    def __init__(self, app: ASGIApp, max_bytes: int, *, is_rpc: bool) -> None:
+        """`is_rpc` at the MCP endpoint: refusals are JSON-RPC errors."""
         self._app = app
-        self._path = path
+        self._is_rpc = is_rpc
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +52,7 @@ class Utf8Bodies:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        is_rpc = scope["path"] == self._path
+        is_rpc = self._is_rpc
         parts: list[bytes] = []
         size, has_more = 0, True
         while has_more:

@@ -27,12 +27,14 @@ from gateway.errors import StorageError
 from gateway.json_types import JsonObject
 from gateway.protocol import SKILLS_EXTENSION, TASKS_EXTENSION
 from gateway.sdk import load
+from gateway.server.bodies import Utf8Bodies
 from gateway.server.calls import CallHandler
 from gateway.server.clients import Clients, LegacySession
 from gateway.server.lists import ListHandler
 from gateway.server.parked import ParkedCalls
 from gateway.server.plain import PlainAnswers, discovery, introduction
 from gateway.server.tasks import TaskHandler
+from gateway.server.usage import Usages
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.tools import TaskTools
@@ -90,6 +92,8 @@ class GatewayServer:
         self.extensions: dict[str, JsonObject] = {}
         """What is declared, by the id of the extension."""
         self._stack = AsyncExitStack()
+        self.usages = Usages()
+        """What callers over HTTP have in progress."""
         self.clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
         self.lists = ListHandler(catalog, page_size=page_size, own_id=own_id)
         self._skills = SkillFace(catalog)
@@ -136,7 +140,17 @@ class GatewayServer:
         from gateway.server.sdk_server import Parts, SdkServer
 
         parts = Parts(
-            self.catalog, self.clients, self.lists, self._skills, self._parked, handler, runner, self.calls, group, self._instructions
+            self.catalog,
+            self.clients,
+            self.usages,
+            self.lists,
+            self._skills,
+            self._parked,
+            handler,
+            runner,
+            self.calls,
+            group,
+            self._instructions,
         )
         made = SdkServer(
             parts,
@@ -207,9 +221,9 @@ class GatewayServer:
             except StorageError as error:
                 logger.warning("It is not known whose API keys are revoked: %s", error)
 
-    def agui_route(self, agents: Conversations) -> Route:
+    def agui_route(self, agents: Conversations, max_request_bytes: int) -> Route:
         """The route of AG-UI applications; it parks calls as this server does."""
-        from starlette.routing import Route
+        from starlette.routing import Route, request_response
 
         made: list[AguiRoute] = []
 
@@ -220,7 +234,7 @@ class GatewayServer:
                 made.append(agui.AguiRoute(self.catalog, agents, self._parked, ask_timeout_seconds=self._ask_timeout_seconds))
             return await made[0].serve(request)
 
-        return Route(AGUI_PATH + "{agent}", serve, methods=["POST"])
+        return Route(AGUI_PATH + "{agent}", Utf8Bodies(request_response(serve), max_request_bytes, is_rpc=False), methods=["POST"])
 
     async def _released(self, session: LegacySession) -> None:
         if self._sdk is not None:

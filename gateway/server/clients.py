@@ -69,11 +69,15 @@ class LegacySession:
     opened_by: str = ""
     """Id of its principal."""
     seen: float = 0.0
-    """When it was last served (monotonic)."""
+    """When its keeper last served it (monotonic)."""
+    used: float = 0.0
+    """When the direct path last served it, if the SDK keeps it."""
     idle_seconds: float | None = None
     """How long after that `lean` keeps it; `None` where the SDK keeps it."""
     is_here: bool = True
     """Whether its client is through with the handshake, or behaves so."""
+    calls: int = 0
+    """Calls in progress."""
     plain: CallContext | None = None
     """What contexts of its plain calls are made of; kept for as long as the level is the same."""
 
@@ -135,7 +139,14 @@ class Clients:
             return None
         if known.idle_seconds is not None:
             known.seen = now
+        else:
+            known.used = now
         return known
+
+    def use_of(self, wire_id: str) -> tuple[int, float]:
+        """How many calls of a session are in progress, and when the direct path last served it."""
+        known = self._by_wire_id.get(wire_id)
+        return (0, 0.0) if known is None else (known.calls, known.used)
 
     def part_with(self, wire_id: str) -> None:
         """The session is about to end: only the SDK says whether it is still there."""

@@ -33,7 +33,9 @@ from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes, Int
 from gateway.server.head import Head
 from gateway.server.plain import METHODS, plain_question
 from gateway.server.plain_results import is_plain_result
+from gateway.server.refused import Refused
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
+from gateway.server.usage import Usage
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import LateClock
@@ -81,6 +83,7 @@ class DirectPath:
         """With whether they are for here."""
         self._on_line: Introduced | None = None
         self._stamp: JsonObject | None = None
+        self._usages = server.usages
         self.patience = Patience()
         self.running: dict[tuple[str, int | str], Underway] = {}
         """Calls of 2025 sessions, by session and request."""
@@ -115,7 +118,7 @@ class DirectPath:
         finally:
             await begun.end()
 
-    def take(self, head: Head, body: bytes, principal: Principal) -> Begun | Asked | None:
+    def take(self, head: Head, body: bytes, principal: Principal) -> Begun | Asked | Refused | None:
         """Begin the call of a request that has come whole; `None` where it is not plain, and nothing was done.
 
         For a server that spares itself the application's task where this leads to an answer.
@@ -134,20 +137,28 @@ class DirectPath:
             return False
         return head.fields.get(b"mcp-protocol-version") in _MODERN or self._session(head, principal) or False
 
-    def _begin_any(self, message: JsonObject, head: Head, session: LegacySession | bool, principal: Principal) -> Begun | Asked | None:
-        """Begin a plain call, or to answer a plain question (`plain`)."""
+    def _begin_any(
+        self, message: JsonObject, head: Head, session: LegacySession | bool, principal: Principal
+    ) -> Begun | Asked | Refused | None:
+        """Begin a plain call, or to answer a plain question (`plain`); refuse a request if its caller has too many in progress."""
+        usage = self._usages.of(principal)
+        refusal = usage.refuse_call(head.length)
+        if refusal is not None and "method" in message and "id" in message:  # not a notification, not an answer to a question
+            return Refused(refusal, message["id"])
         if not isinstance(session, bool):
-            return self._begin_in_session(message, session, principal)
+            return self._begin_in_session(message, session, principal, usage, head.length)
         if head.fields.get(b"mcp-method") == b"tools/call":
-            return self._begin_for(message, head, principal)
+            return self._begin_for(message, head, principal, usage)
         question = plain_question(message) if self._takes is None else None
         if question is None or not self._envelopes.agree(message, head.fields):
             return None
         if not self._envelopes.profile_of(message["params"]["_meta"]):
             return None
-        return Asked(self._app, self._server.plain.answer(question, principal), principal)
+        return Asked(self._app, self._server.plain.answer(question, principal), principal, usage)
 
-    def _begin_in_session(self, message: JsonObject, session: LegacySession, principal: Principal) -> Begun | None:
+    def _begin_in_session(
+        self, message: JsonObject, session: LegacySession, principal: Principal, usage: Usage, size: int
+    ) -> Begun | None:
         """Begin a plain call of 2025."""
         params = _plain_params(message)
         if params is None:
@@ -161,10 +172,11 @@ class DirectPath:
             return None
         server, clock, late = self._server, LateClock(HAND_ON_SECONDS), LateCaller()
         ctx = server.clients.plain_legacy_context(principal, session, meta, late, clock)
-        running = self.running[key] = Underway(server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late), clock, late)
+        work = server.calls.run_legacy(tool, params.get("arguments") or {}, ctx, late)
+        running = self.running[key] = Underway(work, clock, late, usage, size, session)
         return Begun(self, running, key[1], principal, key)
 
-    def _begin_for(self, message: JsonObject, head: Head, principal: Principal) -> Begun | None:
+    def _begin_for(self, message: JsonObject, head: Head, principal: Principal, usage: Usage) -> Begun | None:
         """Begin a plain call of 2026 that came with this head."""
         params = _plain_params(message)
         if params is None:
@@ -175,7 +187,7 @@ class DirectPath:
         if introduced is None:
             return None
         head.introduced, head.named = introduced[0], name
-        return self._begin_modern(message, params, *introduced, principal)
+        return self._begin_modern(message, params, *introduced, principal, usage, head.length)
 
     def begin_line(self, message: JsonObject, principal: Principal) -> Begun | None:
         """As `take`, for a message of 2026 that came without headers. Its call is handed on by `CallHandler.handed`."""
@@ -189,16 +201,23 @@ class DirectPath:
         return self._begin_modern(message, params, *introduced, principal)
 
     def _begin_modern(
-        self, message: JsonObject, params: JsonObject, introduced: Introduced, crossing: JsonMapping, principal: Principal
+        self,
+        message: JsonObject,
+        params: JsonObject,
+        introduced: Introduced,
+        crossing: JsonMapping,
+        principal: Principal,
+        usage: Usage | None = None,
+        size: int = 0,
     ) -> Begun | None:
-        """Begin a call whose client is introduced; `crossing` of its `_meta` goes on."""
+        """Begin a call whose client is introduced; `crossing` of its `_meta` goes on. It counts for `usage`, if any."""
         server = self._server
         tool = self._tool(params["name"])
         if tool is None or (tool.definition.may_ask and introduced.profile.can_be_asked):
             return None
         clock = LateClock(HAND_ON_SECONDS)
         ctx = server.clients.plain_context(principal, introduced.profile, crossing, self._caller, clock)
-        running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clock)
+        running = Underway(server.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller), clock, None, usage, size)
         return Begun(self, running, message["id"], principal)
 
     async def _hand_on_cancelled(self, message: JsonObject, wire_id: str) -> None:

@@ -6,6 +6,7 @@ A connection gives the same one to its next request that says the same, so that 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.tools.repeat import LENGTH
@@ -22,6 +23,22 @@ MAX_DIGITS = 11
 
 VARYING = frozenset({LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"baggage", b"x-request-id"})
 """Fields on whose values nothing hangs that is remembered of a head, but for its `length` and whom it has `named`."""
+
+
+SURPLUS_SCOPE_KEY = "moongate.surplus"
+"""ASGI scope key of a request on a connection that is one too many: only health checks and administrators are served there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a head says of its caller, before the body has come."""
+
+    owner: str | None
+    """The id of the principal; `None` while only the address counts."""
+    is_local: bool
+    """Whether all callers are this one, the local user."""
+    waits: bool
+    """Whether nothing begins before the body is whole, if it is short."""
 
 
 class Head:
@@ -52,6 +69,14 @@ class Head:
         """What the last body that agreed with this head said of its client."""
         self.named: str | None = None
         """The tool that body named; `None` where the field may say another."""
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer is a stream without an end of its own: the listening GET of 2025, `subscriptions/listen` of 2026."""
+        fields = self.fields
+        if fields.get(b"mcp-method") == b"subscriptions/listen":
+            return True
+        return self.method == "GET" and b"text/event-stream" in fields.get(b"accept", b"")
 
     @property
     def version(self) -> str:

@@ -19,18 +19,21 @@ from gateway.config.models import HttpSettings
 from gateway.errors import ConfigError, StorageError
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
-from gateway.policy.scopes import OWN_SOURCE, judge_scope
+from gateway.policy.scopes import OWN_SOURCE, is_admin, judge_scope
 from gateway.protocol import PARSE_ERROR
-from gateway.server.answers import Refusal, json_answer, text_answer
+from gateway.server.answers import LIMIT_REACHED, Refusal, json_answer, text_answer
 from gateway.server.asked import Asked
 from gateway.server.bodies import has_foreign_charset, too_large
 from gateway.server.build import AGUI_PATH, GatewayServer
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.direct import Begun, DirectPath, Takes
-from gateway.server.head import Head
+from gateway.server.head import SURPLUS_SCOPE_KEY, Admission, Head
 from gateway.server.late_site import HEALTH_PATH, READY_PATH, LateSite
 from gateway.server.lean import LeanSessions
 from gateway.server.origins import Places, is_loopback, places_of
+from gateway.server.refused import Refused
+from gateway.server.session_table import SessionTable
+from gateway.server.usage import RETRY_SECONDS, CountedBody, Usage, Usages
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -80,6 +83,8 @@ def check_bind(host: str, keys: KeyStore) -> bool:
     return not is_loopback(host) or bool(keys.list())
 
 
+_NO_ROOM = Refusal(503, LIMIT_REACHED, "Too many connections are busy (`server.http.maxConnections`); try again.", RETRY_SECONDS)
+
 MAX_KNOWN_ORIGINS = 256
 """Pairs of accepted Host and Origin values remembered."""
 
@@ -110,6 +115,7 @@ class KeyGate:
         keys: KeyStore,
         places: Places,
         settings: HttpSettings,
+        usages: Usages,
         *,
         requires_key: bool,
         direct: DirectPath | None = None,
@@ -125,6 +131,7 @@ class KeyGate:
         self._direct = direct
         self._keys = keys
         self._requires_key = requires_key
+        self._usages = usages
         self._max_request_bytes = settings.max_request_bytes
         self._places = places
         self._known: set[tuple[bytes | None, bytes | None]] = set()
@@ -134,13 +141,62 @@ class KeyGate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        judged = self.judge(Head(scope))
-        if isinstance(judged, Principal):
-            scope[PRINCIPAL_SCOPE_KEY] = judged
-        elif judged is not None:
+        head = Head(scope)
+        judged = self.judge(head)
+        if judged is None:
+            await self._app(scope, receive, send)
+        elif not isinstance(judged, Principal):
             await judged(scope, receive, send)
+        elif SURPLUS_SCOPE_KEY in scope and not is_admin(judged):
+            await _NO_ROOM.to_answer(is_rpc=head.path == self._path)(scope, receive, send)
+        else:
+            scope[PRINCIPAL_SCOPE_KEY] = judged
+            await self._serve(head, self._usages.of(judged), scope, receive, send)
+
+    async def _serve(self, head: Head, usage: Usage, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application, and count the request as long as it runs."""
+        refusal = self._over_quota(head, usage)
+        if refusal is not None:
+            await refusal.to_answer(is_rpc=head.path == self._path)(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        hold = usage.hold_stream if self._is_stream(head) else usage.hold_request
+        body = CountedBody(receive, usage, self._size_of(head), is_known=head.length >= 0)
+        hold(1)
+        try:
+            await self._app(scope, body, send)
+        finally:
+            hold(-1)
+            body.release()
+
+    def _over_quota(self, head: Head, usage: Usage) -> Refusal | None:
+        """The refusal of a request whose caller holds too much, as far as its head tells."""
+        refusal = usage.refuse_stream() if self._is_stream(head) else usage.refuse_request()
+        method = head.fields.get(b"mcp-method")
+        if refusal is None and method is not None and not head.is_stream and not method.startswith(b"notifications/"):
+            refusal = usage.refuse_call()
+        return refusal or usage.refuse_bytes(self._size_of(head))
+
+    def _size_of(self, head: Head) -> int:
+        """How long the body is, or may be."""
+        if head.length < 0 and b"transfer-encoding" in head.fields:
+            return self._max_request_bytes
+        return max(head.length, 0)
+
+    def _is_stream(self, head: Head) -> bool:
+        """Whether the answer is a stream without a set end."""
+        return head.is_stream or (head.path == self._path and head.method == "GET") or head.path.startswith(AGUI_PATH)
+
+    def admit(self, head: Head) -> Admission | ASGIApp:
+        """Judge a request whose body is still coming: for whom it is, or the refusal to send instead of reading it."""
+        judged = self.judge(head)
+        if judged is None:
+            return Admission(None, is_local=False, waits=False)
+        if not isinstance(judged, Principal):
+            return judged
+        refusal = self._over_quota(head, self._usages.of(judged))
+        if refusal is not None:
+            return refusal.to_answer(is_rpc=head.path == self._path)
+        return Admission(judged.id, is_local=judged is LOCAL, waits=head.path == self._path)
 
     def judge(self, head: Head) -> Principal | ASGIApp | None:
         """The caller of a request, by its head alone, or the refusal to send; `None` for a page that is open to everybody."""
@@ -175,7 +231,7 @@ class KeyGate:
             return too_large(self._max_request_bytes).to_answer(is_rpc=is_rpc)
         return principal
 
-    def take(self, head: Head, body: bytes) -> Begun | Asked | None:
+    def take(self, head: Head, body: bytes) -> Begun | Asked | Refused | None:
         """As `DirectPath.take`, for what this gate lets through; all else is left to the application, which says why."""
         direct = self._direct
         if direct is None or not (head.has_place or self._finds_place(head)):
@@ -247,7 +303,8 @@ def build_http_app(
     """
     requires_key, away = (check_bind(host, keys), None) if worker is None else (worker.requires_key, worker.away)
     places = places_of(host, port, settings.allowed_hosts, settings.allowed_origins)
-    site = LateSite(server, settings, places, ready=ready, routes=routes)
+    table = SessionTable()
+    site = LateSite(server, settings, places, table, ready=ready, routes=routes)
     app: ASGIApp = site
     if away is not None:
         from gateway.server.homeward import Homeward
@@ -256,7 +313,7 @@ def build_http_app(
     direct = None
     if settings.direct_path == "auto":
         if away is None:  # sessions are kept at home
-            app = LeanSessions(site, server, path=settings.path, max_request_bytes=settings.max_request_bytes)
+            app = LeanSessions(site, server, table, path=settings.path, max_request_bytes=settings.max_request_bytes)
         takes = away.takes if away is not None else None
         app = direct = DirectPath(app, server, path=settings.path, max_request_bytes=settings.max_request_bytes, takes=takes)
-    return KeyGate(app, keys, places, settings, requires_key=requires_key, direct=direct)
+    return KeyGate(app, keys, places, settings, server.usages, requires_key=requires_key, direct=direct)

@@ -16,6 +16,7 @@ from gateway.sdk import load
 from gateway.server.answers import json_answer
 from gateway.server.build import GatewayServer
 from gateway.server.origins import Places
+from gateway.server.session_table import SessionTable
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -40,6 +41,7 @@ class LateSite:
         server: GatewayServer,
         settings: HttpSettings,
         places: Places,
+        table: SessionTable,
         *,
         ready: Callable[[], bool],
         routes: Callable[[], Sequence[BaseRoute]],
@@ -50,8 +52,7 @@ class LateSite:
         self._places = places
         self._ready = ready
         self._routes = routes
-        self.lean_count: Callable[[], int] | None = None
-        """How many sessions there are without the SDK."""
+        self._table = table
         self._site: Site | None = None
         self._loading = anyio.Lock()
         self._tasks: TaskGroup | None = None
@@ -91,11 +92,6 @@ class LateSite:
         site.introduce(scope)
         return site.manager
 
-    @property
-    def session_count(self) -> int:
-        """How many sessions the SDK keeps."""
-        return 0 if self._site is None else self._site.manager.count
-
     async def _open(self) -> Site:
         async with self._loading:
             if self._site is None:
@@ -103,10 +99,11 @@ class LateSite:
                     raise RuntimeError("the application is not started")
                 sdk = await self._server.load_sdk()
                 await load("gateway.server.site")
+                from gateway.server.replay import Keeping
                 from gateway.server.site import Site
 
-                site = Site(sdk, self._settings, self._places, routes=self._routes())
-                site.manager.lean_count = self.lean_count
+                keep = Keeping(self._table, self._server.usages, self._server.clients)
+                site = Site(sdk, self._settings, self._places, keep, routes=self._routes())
                 await self._tasks.start(self._serve_sessions, site)
                 self._site = site
             return self._site

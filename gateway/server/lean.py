@@ -32,8 +32,9 @@ from gateway.server.direct import Headers, Replay
 from gateway.server.envelopes import decoded
 from gateway.server.handshake import plain_hello
 from gateway.server.late_site import LateSite
-from gateway.server.lean_session import MAX_SESSIONS, LeanSession, Stream
+from gateway.server.lean_session import LeanSession, Stream
 from gateway.server.plain import session_question
+from gateway.server.session_table import Reason, SessionTable
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import ChangeKind
 from gateway.tools.context import LogLevel
@@ -71,8 +72,8 @@ _INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 class LeanSessions:
     """ASGI middleware; its lifespan keeps streams alive and forgets idle sessions."""
 
-    def __init__(self, app: LateSite, server: GatewayServer, *, path: str, max_request_bytes: int) -> None:
-        """`path` is the endpoint's."""
+    def __init__(self, app: LateSite, server: GatewayServer, table: SessionTable, *, path: str, max_request_bytes: int) -> None:
+        """`path` is the endpoint's; `table` has the SDK's sessions too."""
         self._app = app
         self._server = server
         self._clients = server.clients
@@ -82,7 +83,7 @@ class LeanSessions:
         self._tasks: TaskGroup | None = None
         self._changed: set[ChangeKind] = set()
         """What changed while there was nobody to tell it."""
-        app.lean_count = lambda: len(self._sessions)
+        self._table = table
         server.catalog.subscribe(self._list_changed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,14 +134,20 @@ class LeanSessions:
         body = await replay.read(length)
         message = None if body is None else decoded(body)
         hello = None if message is None else plain_hello(message)
-        if body is None or hello is None or len(self._sessions) + self._app.session_count >= MAX_SESSIONS:
+        if body is None or hello is None:
             await self._app(scope, replay, send)
             return
         principal: Principal = scope[PRINCIPAL_SCOPE_KEY]
+        usage = self._server.usages.of(principal)
+        refusal = self._table.admit(usage)
+        if refusal is not None:
+            await refusal.to_answer(is_rpc=True, number=hello.number)(scope, receive, send)
+            return
         result = self._server.introduction(hello.version, principal)
-        session = LeanSession(uuid4().hex, body)
+        session = LeanSession(uuid4().hex, body, self._give_way)
         session.legacy = self._clients.open_lean(session.wire_id, hello, session, principal, idle_seconds=IDLE_SECONDS)
         self._sessions[session.wire_id] = session
+        self._table.opened(usage, session)
         await _answer(session, send, {"jsonrpc": "2.0", "id": hello.number, "result": result})
 
     # -- requests of a session -----------------------------------------------------------------------------------
@@ -158,7 +165,7 @@ class LeanSessions:
         if method == "GET":
             return await self._listen(session, scope, headers, receive, send)
         if method == "DELETE":
-            await self._end(session)
+            await self._end(session, "deleted")
             await _answer(session, send, None)
             return True
         if not self._is_plain_post(scope, headers):
@@ -176,7 +183,13 @@ class LeanSessions:
             listed = await self._server.plain.answer_in_session(question, scope[PRINCIPAL_SCOPE_KEY], owner)
             return listed is not None and session.moving is None and await _send(session, send, listed)
         result = self._result(session, message)
-        return result is not None and await _answer(session, send, {"jsonrpc": "2.0", "id": message["id"], "result": result})
+        if result is not None:
+            return await _answer(session, send, {"jsonrpc": "2.0", "id": message["id"], "result": result})
+        refusal = self._server.usages.of(scope[PRINCIPAL_SCOPE_KEY]).refuse_call() if "method" in message else None
+        if refusal is None:
+            return False
+        await refusal.to_answer(is_rpc=True, number=message["id"])(scope, receive, send)
+        return True
 
     def _hear(self, session: LeanSession, message: JsonMapping) -> bool:
         """Take a notification, if it is a plain one."""
@@ -268,9 +281,16 @@ class LeanSessions:
             if session.stream is not None:
                 session.stream.scope.cancel()
 
-    async def _end(self, session: LeanSession) -> None:
+    def _give_way(self, session: LeanSession) -> None:
+        """As `session_table.Kept.give_way`: from here on the session is not found."""
+        self._sessions.pop(session.wire_id, None)
+        if self._tasks is not None:
+            self._tasks.start_soon(self._end, session, "evicted")
+
+    async def _end(self, session: LeanSession, reason: Reason) -> None:
         """Forget it; its stream ends."""
         self._sessions.pop(session.wire_id, None)
+        self._table.closed(session, reason)
         await self._clients.end_lean(session.wire_id)
         if session.stream is not None:
             session.stream.scope.cancel()
@@ -303,8 +323,7 @@ class LeanSessions:
                 for session in list(self._sessions.values()):
                     stream = session.stream
                     if self._is_over(session) and session.moving is None:
-                        logger.info("A session was idle for too long")
-                        await self._end(session)
+                        await self._end(session, "idle")
                     elif stream is not None and not stream.pending and now - stream.sent >= SILENCE_SECONDS:
                         tasks.start_soon(stream.write, comment)
 

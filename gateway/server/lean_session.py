@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,6 @@ from gateway.server.clients import Channel, LegacySession
 
 if TYPE_CHECKING:
     from starlette.types import Message, Send
-
-MAX_SESSIONS = 10_000
-"""2025 sessions open at once, with and without the SDK; one more is answered 503."""
 
 MAX_PENDING = 16
 """Events that wait on one stream for a client that does not read; it may ask for further ones when it comes back."""
@@ -102,11 +100,13 @@ class Stream:
 class LeanSession(Channel):
     """One session. What it is told while no GET is open is kept for one that says what it saw last."""
 
-    __slots__ = ("_heir", "body", "is_initialized", "legacy", "moving", "stream", "told", "wire_id")
+    __slots__ = ("_end", "_heir", "body", "is_initialized", "legacy", "moving", "stream", "told", "wire_id")
 
     legacy: LegacySession
 
-    def __init__(self, wire_id: str, body: bytes) -> None:
+    def __init__(self, wire_id: str, body: bytes, end: Callable[[LeanSession], None]) -> None:
+        """`end` is called when it gives way to another session."""
+        self._end = end
         self.wire_id = wire_id
         self.body = body
         """Its `initialize`."""
@@ -132,6 +132,15 @@ class LeanSession(Channel):
         event = self.told.keep(method, params)
         if stream is not None:
             await stream.write(event)
+
+    def waits(self) -> tuple[int, float] | None:
+        """As `session_table.Kept.waits`."""
+        is_busy = self.stream is not None or self.moving is not None or self.legacy.calls
+        return None if is_busy else (0, self.legacy.seen)
+
+    def give_way(self) -> None:
+        """As `session_table.Kept.give_way`."""
+        self._end(self)
 
     def inherit(self, heir: Channel) -> None:
         """Its channel once it has moved."""

@@ -7,23 +7,31 @@ oldest stream first, which a client sees as a stream that cannot be resumed. The
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, AuthorizationContext, authorization_context
+from mcp.server.lowlevel import Server
 from mcp.server.streamable_http import GET_STREAM_KEY, EventCallback, EventMessage, EventStore, StreamableHTTPServerTransport
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.streamable_http_manager import DEFAULT_SESSION_IDLE_TIMEOUT, StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 
+from gateway.auth.principal import LOCAL
 from gateway.json_types import JsonObject
-from gateway.server.lean_session import MAX_SESSIONS, Told, notification
+from gateway.server.answers import Refusal
+from gateway.server.clients import Clients
+from gateway.server.lean_session import Told, notification
+from gateway.server.session_table import Reason, SessionTable
+from gateway.server.usage import Usage, Usages
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Scope
+    from starlette.types import Message, Receive, Scope, Send
 
 MAX_STREAMS = 100
 """Streams remembered of one session."""
@@ -103,11 +111,73 @@ class ReplayStore(EventStore):
         del self._names[self._tokens.pop(stream_id)]
 
 
+class SessionRefused(Exception):
+    """A quota does not let a session open."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What the SDK's sessions are counted with."""
+
+    table: SessionTable
+    usages: Usages
+    clients: Clients
+
+
+class _KeptSession:
+    """A session of the SDK in the table of all sessions."""
+
+    def __init__(self, transport: StreamableHTTPServerTransport, clients: Clients, end: Callable[[_KeptSession], None]) -> None:
+        self.wire_id = transport.mcp_session_id or ""
+        self.transport = transport
+        self.is_established = False
+        """The SDK accepted its opening request."""
+        self._clients = clients
+        self._end = end
+
+    @property
+    def reason(self) -> Reason:
+        """Why it ends now."""
+        scope = self.transport.idle_scope
+        if self.transport.is_terminated:
+            return "deleted"
+        if scope is not None and scope.cancel_called:
+            return "idle"
+        return "failed" if self.is_established else "refused"
+
+    def waits(self) -> tuple[int, float] | None:
+        """As `session_table.Kept.waits`; the SDK sets the deadline of a session when its last request ends."""
+        scope = self.transport.idle_scope
+        calls, used = self._clients.use_of(self.wire_id)
+        if scope is None or scope.deadline == math.inf or calls:
+            return None
+        return 0, max(used, scope.deadline - DEFAULT_SESSION_IDLE_TIMEOUT)
+
+    def give_way(self) -> None:
+        """As `session_table.Kept.give_way`."""
+        self._end(self)
+
+
 class SessionManager(StreamableHTTPSessionManager):
     """The SDK's, which asks for the event store of each session it opens, and takes over sessions that were opened without it."""
 
-    lean_count: Callable[[], int] | None = None
-    """How many sessions there are that count as open here too."""
+    def __init__(
+        self, app: Server[Any], keep: Keeping, *, security_settings: TransportSecuritySettings, max_request_bytes: int
+    ) -> None:
+        """The number of sessions is bounded by `keep`."""
+        super().__init__(
+            app,
+            security_settings=security_settings,
+            retry_interval=RETRY_MILLISECONDS,
+            max_request_body_size=max_request_bytes,
+            max_sessions=None,
+        )
+        self._keep = keep
+        self._kept: dict[str, _KeptSession] = {}
 
     @property
     def event_store(self) -> EventStore:
@@ -118,14 +188,44 @@ class SessionManager(StreamableHTTPSessionManager):
     def event_store(self, value: EventStore | None) -> None:
         """The SDK's constructor sets none."""
 
-    @property
-    def count(self) -> int:
-        """How many sessions are open here."""
-        return len(self._server_instances)
-
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
-        lean = self.lean_count() if self.lean_count is not None else 0
-        return super()._admit_session(requestor) if self.count + lean < MAX_SESSIONS else None
+        usage = self._usage_of(requestor)
+        refusal = self._keep.table.admit(usage)
+        if refusal is not None:
+            raise SessionRefused(refusal)
+        transport = super()._admit_session(requestor)
+        if transport is not None:
+            self._count(usage, transport)
+        return transport
+
+    def _usage_of(self, requestor: AuthorizationContext | None) -> Usage:
+        return self._keep.usages.known(LOCAL.id if requestor is None else requestor["client_id"])
+
+    def _count(self, usage: Usage, transport: StreamableHTTPServerTransport) -> None:
+        kept = _KeptSession(transport, self._keep.clients, self._give_way)
+        self._kept[kept.wire_id] = kept
+        self._keep.table.opened(usage, kept)
+
+    def _give_way(self, session: _KeptSession) -> None:
+        self._server_instances.pop(session.wire_id, None)  # answered 404 from here on
+        self._session_owners.pop(session.wire_id, None)
+        if self._task_group is not None:
+            self._task_group.start_soon(self._discard_session, session.wire_id, session.transport)
+
+    async def _serve_opening_request(
+        self, http_transport: StreamableHTTPServerTransport, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        await super()._serve_opening_request(http_transport, scope, receive, send)
+        kept = self._kept.get(http_transport.mcp_session_id or "")
+        if kept is not None:
+            kept.is_established = True
+
+    async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
+        kept = self._kept.get(session_id)
+        if kept is not None and kept.transport is transport:
+            del self._kept[session_id]
+            self._keep.table.closed(kept, "stopped" if self._task_group is None else kept.reason)
+        await super()._discard_session(session_id, transport)
 
     async def take_over(self, wire_id: str, told: Told | None, opening: Scope, body: bytes) -> bool:
         """Open a session under an id that a client has already; `opening` and `body` are its `initialize`, the answer to which it knows,
@@ -148,6 +248,7 @@ class SessionManager(StreamableHTTPSessionManager):
         if requestor is not None:
             self._session_owners[wire_id] = requestor
         self._server_instances[wire_id] = transport
+        self._count(self._usage_of(requestor), transport)
         await self._serve_opening_request(transport, opening, _said(body), _unheard)
         return wire_id in self._server_instances
 

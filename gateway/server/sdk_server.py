@@ -42,9 +42,9 @@ from gateway.catalog.skills import SkillFace
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.metadata import is_of_gateway
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS
-from gateway.server.calls import CallHandler
+from gateway.server.calls import RUNNING_SCOPE_KEY, CallHandler
 from gateway.server.changes import Changes
-from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, principal_of
+from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, principal_of, scope_of_request
 from gateway.server.errors import to_rpc_error
 from gateway.server.lists import LISTINGS, Asking, ListHandler
 from gateway.server.parked import ParkedCalls
@@ -53,11 +53,15 @@ from gateway.server.skills import bind_skills
 from gateway.server.task_methods import TaskMethods
 from gateway.server.task_news import TaskNews
 from gateway.server.tasks import TaskHandler
+from gateway.server.usage import Usages
 from gateway.server.wire_caller import WireCaller
 from gateway.tasks.runner import TaskRunner
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.telemetry.operations import SERVER_DURATION, measured
 from gateway.tools.base import ChangeKind
+
+_UNCOUNTED = frozenset({"initialize", "ping", "subscriptions/listen"})
+"""Requests that are answered at once, and streams, which have a quota of their own (`http`)."""
 
 
 async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
@@ -125,6 +129,7 @@ class Parts:
 
     catalog: Catalog
     clients: Clients
+    usages: Usages
     lists: ListHandler
     skills: SkillFace
     parked: ParkedCalls
@@ -159,6 +164,7 @@ class SdkServer:
         self.mcp.extensions = extensions
         self._register(parts)
         self.mcp.middleware.append(keep_internals)
+        self.mcp.middleware.append(self._count_call)
         self.mcp.middleware.append(self._describe_scoped)
         self.mcp.middleware.append(
             RequestStateBoundary(
@@ -186,6 +192,26 @@ class SdkServer:
     async def released(self, session: LegacySession) -> None:
         """The connection of a session ended."""
         await self._reads.release(session)
+
+    async def _count_call(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        """Middleware: count a request over HTTP as a call of its caller, or refuse it. Calls of the direct path are counted there."""
+        scope = scope_of_request(ctx)
+        if scope is None or ctx.request_id is None or ctx.method in _UNCOUNTED or RUNNING_SCOPE_KEY in scope:
+            return await call_next(ctx)
+        usage = self._parts.usages.of(principal_of(ctx))
+        refusal = usage.refuse_call()
+        if refusal is not None:
+            raise MCPError(refusal.code, refusal.message)
+        session = None if is_modern(ctx) else self._parts.clients.session_of(ctx)
+        usage.calls += 1
+        if session is not None:
+            session.calls += 1
+        try:
+            return await call_next(ctx)
+        finally:
+            usage.release_call()
+            if session is not None:
+                session.calls -= 1
 
     def _register(self, parts: Parts) -> None:
         """Bind the handlers. They return wire dicts, which the constructor's typed slots do not admit."""

@@ -13,6 +13,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -21,7 +22,7 @@ from gateway.config.models import HttpSettings
 from gateway.server.bodies import Utf8Bodies
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.origins import PROXY_HOST, Places
-from gateway.server.replay import RETRY_MILLISECONDS, SessionManager
+from gateway.server.replay import Keeping, SessionManager, SessionRefused
 from gateway.server.sdk_server import SdkServer
 
 if TYPE_CHECKING:
@@ -31,21 +32,24 @@ MAX_KNOWN_USERS = 1024
 """Callers whose form for the SDK is remembered."""
 
 
+async def _refuse(request: Request, error: SessionRefused) -> ASGIApp:
+    return error.refusal.to_answer(is_rpc=True)
+
+
 class Site:
     """The ASGI application of requests; `manager.run` must be going."""
 
-    def __init__(self, sdk: SdkServer, settings: HttpSettings, places: Places, *, routes: Sequence[BaseRoute]) -> None:
+    def __init__(self, sdk: SdkServer, settings: HttpSettings, places: Places, keep: Keeping, *, routes: Sequence[BaseRoute]) -> None:
         """`routes` are those of other rooms."""
         security = TransportSecuritySettings(
             enable_dns_rebinding_protection=True, allowed_hosts=list(places.hosts), allowed_origins=list(places.origins)
         )
-        self.manager = SessionManager(
-            sdk.mcp, security_settings=security, retry_interval=RETRY_MILLISECONDS, max_request_body_size=settings.max_request_bytes
-        )
+        self.manager = SessionManager(sdk.mcp, keep, security_settings=security, max_request_bytes=settings.max_request_bytes)
         self._users: dict[str, AuthenticatedUser] = {}
-        site = Starlette(routes=[Route(settings.path, StreamableHTTPASGIApp(self.manager)), *routes])
-        proxied = ProxyHeadersMiddleware(cast("Any", site), PROXY_HOST)  # only redirects depend on how the client connected
-        self._app = Utf8Bodies(cast("ASGIApp", proxied), settings.path, settings.max_request_bytes)
+        endpoint = Utf8Bodies(StreamableHTTPASGIApp(self.manager), settings.max_request_bytes, is_rpc=True)
+        handlers: dict[Any, Any] = {SessionRefused: _refuse}
+        site = Starlette(routes=[Route(settings.path, endpoint), *routes], exception_handlers=handlers)
+        self._app = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site), PROXY_HOST))  # only redirects ask how the client came
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, with its caller in the SDK's form."""

@@ -16,6 +16,8 @@ from typing import Any, Protocol, cast
 
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.caller import wants_level
+from gateway.server.clients import LegacySession
+from gateway.server.usage import SMALL_BYTES, Usage
 from gateway.tools.base import ToolOutcome
 from gateway.tools.context import Caller, LateClock, LogLevel, undeclared
 from gateway.tools.waits import PlainWait
@@ -155,9 +157,12 @@ class Underway:
         "_has_begun",
         "_is_in_step",
         "_late",
+        "_session",
+        "_size",
         "_taken",
         "_task",
         "_then",
+        "_usage",
         "_waits",
         "_wants_task",
         "_watched",
@@ -169,8 +174,26 @@ class Underway:
         "result",
     )
 
-    def __init__(self, work: Coroutine[Any, None, ToolOutcome], clock: LateClock, late: LateCaller | None = None) -> None:
-        """Begins, and may be over at once; `clock` is the call's, `late` is its way back where it has one."""
+    def __init__(
+        self,
+        work: Coroutine[Any, None, ToolOutcome],
+        clock: LateClock,
+        late: LateCaller | None = None,
+        usage: Usage | None = None,
+        size: int = 0,
+        session: LegacySession | None = None,
+    ) -> None:
+        """Begins, and may have ended when this returns; `clock` is the call's, `late` its way back if it has one.
+
+        The call, with its request of `size` bytes, counts for `usage`, and as a call of `session`, until it ends.
+        """
+        self._usage, self._size, self._session = usage, size, session
+        if session is not None:
+            session.calls += 1
+        if usage is not None:
+            usage.calls += 1
+            if size > SMALL_BYTES:
+                usage.hold_bytes(size)
         self._work = work
         self._clock = clock
         self._late = late
@@ -355,6 +378,13 @@ class Underway:
     def _end(self, result: ToolOutcome | None, error: BaseException | None) -> None:
         self.result, self.error = result, error
         self.is_over, self._is_in_step = True, False
+        usage = self._usage
+        if usage is not None:
+            usage.calls -= 1
+            if self._size > SMALL_BYTES:
+                usage.hold_bytes(-self._size)
+        if self._session is not None:
+            self._session.calls -= 1
         if self._late is not None:
             self._late.hand_on = None  # or the two keep each other, and the result, until garbage is collected
         self._settle()

@@ -14,13 +14,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.app.exchange import Take
 from gateway.app.http1 import patient_protocol
-from gateway.config.models import HttpSettings
+from gateway.config.models import ServerSettings
 
 
 @asynccontextmanager
-async def served(app: ASGIApp, take: Take | None = None, settings: HttpSettings | None = None) -> AsyncGenerator[int]:
+async def served(app: ASGIApp, take: Take | None = None, settings: ServerSettings | None = None) -> AsyncGenerator[int]:
     """The port of `app`, without its lifespan."""
-    protocol = patient_protocol(settings or HttpSettings(), take)
+    protocol = patient_protocol(settings or ServerSettings(), take)
     given: dict[str, Any] = {"lifespan": "off", "log_config": None, "proxy_headers": False, "ws": "none", "timeout_graceful_shutdown": 1}
     server = uvicorn.Server(uvicorn.Config(app, http=protocol, **given))
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -31,7 +31,7 @@ CAPS: tuple[Cap, ...] = (
         "server.http.maxConnections",
         "connections at once",
         "tests/attacks/test_connections.py",
-        "test_one_connection_too_many_is_told_so_and_the_next_is_served_again",
+        "test_connections_leave_descriptors_for_the_rest",
     ),
     Cap(
         "server.http.headSeconds",
@@ -88,10 +88,46 @@ CAPS: tuple[Cap, ...] = (
         "test_a_client_that_reads_nothing_does_not_delay_what_others_are_told",
     ),
     Cap(
-        "gateway.server.lean_session:MAX_SESSIONS",
+        "server.limits.connectionsPerAddress",
+        "connections of one address",
+        "tests/attacks/test_floods.py",
+        "test_address_has_bounded_share_of_connections",
+    ),
+    Cap(
+        "server.limits.incompleteBytes",
+        "requests that are still arriving",
+        "tests/attacks/test_floods.py",
+        "test_incomplete_requests_hold_bounded_memory",
+    ),
+    Cap(
+        "server.limits.requestBytesPerCaller",
+        "bodies of one caller's requests in progress",
+        "tests/attacks/test_quotas.py",
+        "test_key_has_bounded_bytes_of_requests",
+    ),
+    Cap(
+        "server.limits.callsPerCaller",
+        "calls of one caller in progress",
+        "tests/attacks/test_quotas.py",
+        "test_key_has_bounded_calls",
+    ),
+    Cap(
+        "server.limits.streamsPerCaller",
+        "open streams of one caller",
+        "tests/attacks/test_quotas.py",
+        "test_key_has_bounded_streams",
+    ),
+    Cap(
+        "server.limits.sessionsPerCaller",
+        "2025 sessions of one caller",
+        "tests/attacks/test_quotas.py",
+        "test_key_has_bounded_sessions",
+    ),
+    Cap(
+        "server.limits.sessions",
         "2025 sessions open at once",
         "tests/server/test_lean.py",
-        "test_no_more_sessions_are_opened_than_there_may_be_of_both_kinds",
+        "test_session_idle_longest_gives_way_to_a_new_one_of_either_kind",
     ),
     Cap(
         "gateway.server.replay:MAX_EVENTS_PER_STREAM",

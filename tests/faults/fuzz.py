@@ -30,7 +30,7 @@ atheris: Any = import_module("atheris") if IS_MAIN else None
 with atheris.instrument_imports(include=["gateway"]) if IS_MAIN else nullcontext():
     from gateway.app.http1 import patient_protocol
     from gateway.config import jsonc
-    from gateway.config.models import HttpSettings
+    from gateway.config.models import ServerSettings
     from gateway.errors import GatewayError, UpstreamLost
     from gateway.json_types import JsonObject
     from gateway.policy.hidden_text import strip_text
@@ -178,7 +178,7 @@ KNOWN = b"POST /mcp HTTP/1.1\r\nHost: x\r\nMCP-Name: a\r\nTraceparent: 00-1-2\r\
 async def _said(before: bytes, data: bytes) -> bytes:
     """What a connection says to bytes after others, until both its ends are closed."""
     settings: Any = SimpleNamespace(loaded=True, loaded_app=long_way, root_path="", limit_concurrency=None, timeout_keep_alive=5)
-    connection, far = patient_protocol(HttpSettings(), Told)(settings, ServerState(), {}), Far()
+    connection, far = patient_protocol(ServerSettings(), Told)(settings, ServerState(), {}), Far()
     connection.connection_made(cast("Any", far))
     for part in (before, data):
         far.written.clear()

@@ -63,7 +63,7 @@ FAULTS: dict[int, Row] = {
     ),
     25: Row("clients send or read byte by byte", "they are ended in time; honest clients do not notice"),
     26: Row("10,000 malformed messages", "each is refused by itself, none crashes, none is a server's failure"),
-    27: Row("descriptors run out", "new connections are refused with 503, and served again later"),
+    27: Row("descriptors run out", "idle connections give way; if all are busy, new ones are refused with 503"),
     28: Row(
         "a model's endpoint times out, refuses, breaks its stream, sends bad arguments",
         "repeats within a budget; the run fails with the reason",
@@ -141,5 +141,9 @@ ATTACKS: dict[int, Row] = {
     41: Row(
         "a configuration file that somebody changes while the gateway runs",
         "no new or changed command, module or script runs before a person accepts it, restarts included",
+    ),
+    42: Row(
+        "one key, or a peer without a key, that takes all calls, streams, sessions, connections or memory",
+        "refused at its own share and before a body is read; other keys, `/health`, `/ready` and administrators are served meanwhile",
     ),
 }

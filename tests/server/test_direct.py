@@ -148,7 +148,7 @@ class House:
         self.behind = Counting(self.longer)
         direct = DirectPath(self.behind, self.server, path=settings.path, max_request_bytes=settings.max_request_bytes)
         places = places_of(**where, more_hosts=[], more_origins=[])
-        self.direct = KeyGate(direct, keys, places, settings, requires_key=False, direct=direct)
+        self.direct = KeyGate(direct, keys, places, settings, self.server.usages, requires_key=False, direct=direct)
 
     def take(self, head: Head, body: bytes) -> Any:
         """The short cut, counted where it leads to something."""

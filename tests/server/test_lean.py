@@ -15,8 +15,9 @@ import pytest
 
 from gateway.auth.keys import KeyStore
 from gateway.catalog import CatalogEntry
-from gateway.config.models import HttpSettings
+from gateway.config.models import HttpSettings, LimitSettings
 from gateway.config.policies import SourcePolicy
+from gateway.policy.quotas import caller_quotas
 from gateway.server.build import GatewayServer
 from gateway.server.http import build_http_app
 from gateway.server.lean_session import Stream
@@ -405,19 +406,24 @@ async def test_an_idle_session_is_forgotten_and_one_that_listens_is_kept_awake(t
             assert await other.is_lean()
 
 
-async def test_no_more_sessions_are_opened_than_there_may_be_of_both_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with standing(tmp_path, "auto") as door, AsyncExitStack():
-        monkeypatch.setattr("gateway.server.lean.MAX_SESSIONS", 3)
-        monkeypatch.setattr("gateway.server.replay.MAX_SESSIONS", 3)
-        first = await opened(door)
-        await first.send("prompts/get", {"name": "none"})
-        assert not await first.is_lean()
-        await opened(door)
-        await opened(door)
-        full = await door.post(hello())
-        assert (full.status_code, messages(full)[0]["error"]["message"]) == (503, "Too many open sessions")
-        assert (await door.http.delete(door.url, headers=first.headers)).status_code == 200
-        assert (await door.post(hello())).status_code == 200
+async def test_session_idle_longest_gives_way_to_a_new_one_of_either_kind(tmp_path: Path) -> None:
+    async with standing(tmp_path, "auto") as door, AsyncExitStack() as stack:
+        door.server.usages.bound_by(caller_quotas(LimitSettings(sessions=4), 100, 50_000))
+        sdks, lean, used, kept = [await opened(door) for _ in range(4)]
+        await sdks.send("prompts/get", {"name": "none"})
+        await stack.enter_async_context(listening(kept))
+        await used.send("ping")
+        assert not await sdks.is_lean()
+        for oldest in (lean, used, sdks):
+            newest = await opened(door)
+            await newest.send("prompts/get", {"name": "none"})
+            assert (await oldest.send("ping")).status_code == 404
+        assert await kept.is_lean() and (await newest.send("ping")).status_code == 200
+        streams = [await opened(door) for _ in range(3)]
+        for session in streams:
+            await stack.enter_async_context(listening(session))
+        refused = await door.post(hello())
+        assert refused.status_code == 429 and "server.limits.sessionsPerCaller" in refused.text
 
 
 async def test_a_stream_ends_after_what_is_being_sent_on_it() -> None:

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from gateway.app.http1 import Http1, patient_protocol
-from gateway.config.models import HttpSettings
+from gateway.config.models import ServerSettings
 from gateway.server.head import VARYING, Head
 from gateway.tools.repeat import MAX_HEAD_BYTES, MAX_HEADS, Repeats
 from tests.fakes.told import Told, long_way
@@ -129,7 +129,7 @@ class Peer:
         """One that `forgets` gives each request to the parser."""
         self.sent = b""
         self.is_closed = False
-        protocol = patient_protocol(HttpSettings(), take)
+        protocol = patient_protocol(ServerSettings(), take)
         config = uvicorn.Config(cast("Any", long_way), http=protocol, lifespan="off", log_config=None)
         config.loaded, config.loaded_app = True, cast("Any", long_way)
         self._line: Http1 = protocol(config, ServerState(), {})
@@ -157,6 +157,9 @@ class Peer:
         self.is_closed = True
 
     abort = close
+
+    def can_write_eof(self) -> bool:
+        return False
 
     def is_closing(self) -> bool:
         return self.is_closed

@@ -1,0 +1,177 @@
+"""`Usages`: what each caller has in progress over HTTP, counted in one place per process; `policy.quotas` decides about it.
+
+With `--workers`, each worker counts what passes through it. Sessions are in the first worker only. Over stdio nothing is counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from gateway.auth.principal import LOCAL, Principal
+from gateway.policy.decision import Reject
+from gateway.policy.quotas import CallerQuotas, Quota, QuotaReached, judge_quota
+from gateway.policy.scopes import is_admin
+from gateway.server.answers import LIMIT_REACHED, Refusal
+from gateway.telemetry.sparse_log import SparseLog
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1
+"""`Retry-After` of a refusal."""
+
+SMALL_BYTES = 4_096
+"""A body up to this is not counted with a plain call: the bound on calls bounds them too."""
+
+MAX_KNOWN = 1_024
+"""Callers remembered; beyond this those that hold nothing are forgotten."""
+
+
+class Totals:
+    """What all callers hold together."""
+
+    __slots__ = ("bytes", "sessions", "streams")
+
+    def __init__(self) -> None:
+        self.bytes = self.streams = self.sessions = 0
+
+
+class Usage:
+    """What one caller holds."""
+
+    __slots__ = ("_all", "_log", "_name", "_quotas", "bytes", "calls", "is_admin", "max_calls", "requests", "sessions", "streams")
+
+    def __init__(self, name: str, quotas: CallerQuotas, totals: Totals, log: SparseLog, *, is_admin: bool) -> None:
+        """`name` is the id of the principal, for the log."""
+        self._name = name
+        self._quotas = quotas
+        self._all = totals
+        self._log = log
+        self.is_admin = is_admin
+        self.max_calls = quotas.calls.per_caller
+        self.calls = self.requests = self.streams = self.sessions = self.bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the caller holds nothing."""
+        return not (self.calls or self.requests or self.streams or self.sessions or self.bytes)
+
+    def refuse_call(self, size: int = 0) -> Refusal | None:
+        """The refusal of one more call with a body of `size` bytes, if a quota is used up."""
+        if self.calls < self.max_calls and (size <= SMALL_BYTES or self.refuse_bytes(size) is None):
+            return None
+        return self._judge(self._quotas.calls, self.calls, 0) or self.refuse_bytes(size)
+
+    def refuse_request(self) -> Refusal | None:
+        """The refusal of one more HTTP request."""
+        return self._judge(self._quotas.requests, self.requests, 0)
+
+    def refuse_stream(self) -> Refusal | None:
+        """The refusal of one more stream."""
+        return self._judge(self._quotas.streams, self.streams, self._all.streams)
+
+    def refuse_bytes(self, size: int) -> Refusal | None:
+        """The refusal of a body of `size` bytes."""
+        return self._judge(self._quotas.request_bytes, self.bytes, self._all.bytes, size)
+
+    def judge_session(self) -> QuotaReached | None:
+        """Why there may not be one more session."""
+        verdict = judge_quota(self._quotas.sessions, own=self.sessions, total=self._all.sessions, is_admin=self.is_admin)
+        return verdict if isinstance(verdict, QuotaReached) else None
+
+    def refuse(self, reached: QuotaReached) -> Refusal:
+        """The answer to a request that would go beyond a quota: 429 for the caller's own share, 503 for the whole."""
+        self._log.warning("request refused caller=%s setting=%s", self._name, reached.rule)
+        return Refusal(429 if reached.is_own_share else 503, LIMIT_REACHED, reached.reason, RETRY_SECONDS)
+
+    def _judge(self, quota: Quota, own: int, total: int, wanted: int = 1) -> Refusal | None:
+        verdict = judge_quota(quota, own=own, total=total, wanted=wanted, is_admin=self.is_admin)
+        return self.refuse(verdict) if isinstance(verdict, Reject) else None
+
+    def release_call(self) -> None:
+        """Count a call no longer."""
+        self.calls -= 1
+
+    def hold_bytes(self, size: int) -> None:
+        """Count `size` bytes more, or less."""
+        self.bytes += size
+        self._all.bytes += size
+
+    def hold_request(self, count: int) -> None:
+        """Count `count` HTTP requests more, or less."""
+        self.requests += count
+
+    def hold_stream(self, count: int) -> None:
+        """Count `count` streams more, or less."""
+        self.streams += count
+        self._all.streams += count
+
+    def hold_session(self, count: int) -> None:
+        """Count `count` sessions more, or less."""
+        self.sessions += count
+        self._all.sessions += count
+
+
+class Usages:
+    """The usage of every caller. Unbounded until `bound_by`."""
+
+    def __init__(self) -> None:
+        self._totals = Totals()
+        self._log = SparseLog(logger)
+        self._by_id: dict[str, Usage] = {}
+        self.bound_by(CallerQuotas())
+
+    def bound_by(self, quotas: CallerQuotas) -> None:
+        """Set the bounds; before the first request."""
+        self._quotas, self._unshared = quotas, quotas.unshared()
+        self._by_id.clear()
+
+    def of(self, principal: Principal) -> Usage:
+        """What a caller holds."""
+        usage = self._by_id.get(principal.id)
+        return usage if usage is not None else self._new(principal)
+
+    def known(self, principal_id: str) -> Usage:
+        """What the caller of this id holds."""
+        return self._by_id.get(principal_id) or self._new(LOCAL if principal_id == LOCAL.id else Principal(principal_id))
+
+    def _new(self, principal: Principal) -> Usage:
+        if len(self._by_id) >= MAX_KNOWN:
+            self._by_id = {id_: usage for id_, usage in self._by_id.items() if not usage.is_empty}
+        quotas = self._unshared if principal is LOCAL else self._quotas
+        usage = self._by_id[principal.id] = Usage(principal.id, quotas, self._totals, self._log, is_admin=is_admin(principal))
+        return usage
+
+
+class CountedBody:
+    """The ASGI `receive` of a request, and what it holds of its caller's bytes.
+
+    A body that does not tell its length counts as the longest that is taken until it has come.
+    """
+
+    def __init__(self, receive: Receive, usage: Usage, size: int, *, is_known: bool) -> None:
+        """`size` is that of the body, or the most that it may have."""
+        self._receive = receive
+        self._usage = usage
+        self._is_known = is_known
+        self._size = size
+        self._came = 0
+        usage.hold_bytes(size)
+
+    async def __call__(self) -> Message:
+        """As `receive`."""
+        message = await self._receive()
+        if not self._is_known and message["type"] == "http.request":
+            self._came += len(message.get("body", b""))
+            if not message.get("more_body"):
+                self._is_known = True
+                self._usage.hold_bytes(self._came - self._size)
+                self._size = self._came
+        return message
+
+    def release(self) -> None:
+        """Count its bytes no longer."""
+        self._usage.hold_bytes(-self._size)
