@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 from uuid import uuid4
@@ -34,7 +34,7 @@ from gateway.server.handshake import plain_hello
 from gateway.server.late_site import LateSite
 from gateway.server.lean_session import LeanSession, Stream
 from gateway.server.plain import session_question
-from gateway.server.session_table import Reason, SessionTable
+from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import ChangeKind
 from gateway.tools.context import LogLevel
@@ -58,7 +58,10 @@ IDLE_SECONDS = 1_800.0
 """A session without a request or an open stream for longer is forgotten, as the SDK's."""
 
 MOVE_SECONDS = 10.0
-"""A session that the SDK, once it is loaded, did not take within this time is lost; its client is told 404 and begins anew."""
+"""Timeout of moving a session to the SDK, which takes milliseconds; then its client gets 404 and opens a new session."""
+
+MOVE_LOOKS = 200
+"""Timers that make up `MOVE_SECONDS`. Each takes a turn of the event loop, so the timeout does not pass while this process is starved."""
 
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
 _BOTH = frozenset({b"application/json", b"text/event-stream"})
@@ -261,20 +264,21 @@ class LeanSessions:
             await session.moving.wait()
             return
         session.moving = anyio.Event()
+        is_moved = False
         try:
-            with anyio.CancelScope(shield=True) as limit:
+            with anyio.CancelScope(shield=True):
                 manager = await self._app.sessions(scope)
-                limit.deadline = anyio.current_time() + MOVE_SECONDS
                 if session.stream is not None:
                     session.stream.moved = anyio.Event()
                 self._clients.move_lean(session.wire_id, session.inherit)
-                if await _repeat(manager, session, scope) and (stream := session.stream) is not None and stream.moved is not None:
-                    stream.scope.cancel()
-                    await stream.moved.wait()
-                    while session.stream is stream and stream.status == 200 and not manager.is_listening(session.wire_id):
-                        await anyio.lowlevel.checkpoint()
+                is_moved = await _in_time(_repeat(manager, session, scope))
+                if is_moved:  # if the client does not read its stream, the stream follows later
+                    await _in_time(_move_stream(manager, session))
         finally:
             self._sessions.pop(session.wire_id, None)
+            if not is_moved:
+                logger.warning("session lost reason=not-moved session=%s; its client gets 404", session.wire_id[:SHOWN_CHARACTERS])
+                self._table.closed(session, "failed")
             session.moving.set()
             with anyio.CancelScope(shield=True):
                 await self._clients.end_lean(session.wire_id)
@@ -335,12 +339,38 @@ async def _repeat(manager: SessionManager, session: LeanSession, scope: Scope) -
     headers = [*place, (b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
     opening = {**kept, "method": "POST", "headers": headers}
     if not await manager.take_over(session.wire_id, session.told, opening, session.body):
-        logger.warning("a session was not taken over; its client has to begin anew")
         return False
     if session.is_initialized:
         later = {**opening, "headers": [*headers, (b"mcp-session-id", session.wire_id.encode())]}
         await manager.tell(session.wire_id, later, _INITIALIZED)
     return True
+
+
+async def _move_stream(manager: SessionManager, session: LeanSession) -> bool:
+    """Have the listening GET go on with the SDK."""
+    stream = session.stream
+    if stream is not None and stream.moved is not None:
+        stream.scope.cancel()
+        await stream.moved.wait()
+        while session.stream is stream and stream.status == 200 and not manager.is_listening(session.wire_id):
+            await anyio.lowlevel.checkpoint()
+    return True
+
+
+async def _in_time(work: Awaitable[bool]) -> bool:
+    """Return what `work` returns; cancel it after `MOVE_SECONDS`, and return false."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_expire, tasks.cancel_scope)
+        result = await work
+        tasks.cancel_scope.cancel()
+        return result
+    return False
+
+
+async def _expire(scope: anyio.CancelScope) -> None:
+    for _ in range(MOVE_LOOKS):
+        await anyio.sleep(MOVE_SECONDS / MOVE_LOOKS)
+    scope.cancel()
 
 
 def _kinds(headers: Mapping[bytes, bytes]) -> set[bytes]:

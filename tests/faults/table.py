@@ -79,6 +79,10 @@ FAULTS: dict[int, Row] = {
         "a server floods a call with progress or log messages",
         "its client gets a bounded number, the last progress before the result; other calls go on meanwhile",
     ),
+    33: Row(
+        "the gateway gets no processor time while sessions move and requests arrive",
+        "no session or call is lost for it; a session that ends is logged with the reason",
+    ),
 }
 
 ATTACKS: dict[int, Row] = {

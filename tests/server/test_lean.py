@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import httpx2
 import pytest
 
 from gateway.auth.keys import KeyStore
+from gateway.auth.principal import LOCAL
 from gateway.catalog import CatalogEntry
 from gateway.config.models import HttpSettings, LimitSettings
 from gateway.config.policies import SourcePolicy
@@ -424,6 +426,43 @@ async def test_session_idle_longest_gives_way_to_a_new_one_of_either_kind(tmp_pa
             await stack.enter_async_context(listening(session))
         refused = await door.post(hello())
         assert refused.status_code == 429 and "server.limits.sessionsPerCaller" in refused.text
+
+
+async def starve(seconds: float) -> None:
+    """Make every turn of the event loop take so long."""
+    while True:
+        time.sleep(seconds)  # noqa: ASYNC251  # the loop must not turn
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.fault(33)
+async def test_starved_gateway_keeps_moving_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timeout of a move passes many times over, but only because no code of this process gets to run."""
+    async with standing(tmp_path, "auto") as door, listening(session := await opened(door)) as stream:
+        await (await opened(door)).send("prompts/get", {"name": "none"})  # loads the SDK
+        assert await session.is_lean()
+        monkeypatch.setattr("gateway.server.lean.MOVE_SECONDS", 0.02)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(starve, 0.02)
+            answer = await session.send("prompts/get", {"name": "none"})
+            tasks.cancel_scope.cancel()
+        assert answer.status_code == 200
+        assert not await session.is_lean()
+        await door.catalog.change(door.other)
+        assert "list_changed" in await stream.until("list_changed")
+
+
+@pytest.mark.fault(33)
+async def test_session_that_is_lost_is_logged_and_frees_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with standing(tmp_path, "auto") as door:
+        session = await opened(door)
+        monkeypatch.setattr("gateway.server.lean.MOVE_SECONDS", 0.2)
+        monkeypatch.setattr("gateway.server.replay.SessionManager.take_over", lambda *given: anyio.sleep_forever())
+        assert (await session.send("prompts/get", {"name": "none"})).status_code == 404
+        assert f"session lost reason=not-moved session={session.headers['mcp-session-id'][:8]}" in caplog.text
+        assert door.server.usages.of(LOCAL).sessions == 0
 
 
 async def test_a_stream_ends_after_what_is_being_sent_on_it() -> None:

@@ -1,0 +1,45 @@
+"""A gateway that gets no processor time for a while loses no session and no request for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.test_quotas import UP, legacy, ping, raw_post, session_of
+from tests.fakes.crowd import besieged, call, connections, status_of
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.fault(33), pytest.mark.faults]
+
+STOPPED_SECONDS = 12.0
+"""More than any of the timeouts that are at stake."""
+
+
+def test_stopped_gateway_keeps_sessions_and_requests(tmp_path: Path) -> None:
+    config = {"mcpServers": UP, "server": {"http": {"headSeconds": 2, "bodySeconds": 2}}}
+    with besieged(tmp_path, config) as at, connections(at, 100) as moving, connections(at, 20) as heads, connections(at, 20) as bodies:
+        sessions = [session_of(at, "honest") for _ in moving]
+        body, fields = call()
+        request = at.head("honest", len(body), **fields) + body.encode()
+        for raw, session in zip(moving, sessions, strict=True):
+            raw_post(at, raw, legacy("prompts/get", name="none"), session)
+        for raw in heads:
+            raw.sendall(request[:40])
+        for raw in bodies:
+            raw.sendall(request[:-20])
+        time.sleep(0.2)
+        os.kill(at.process.pid, signal.SIGSTOP)
+        try:
+            for raw in heads:
+                raw.sendall(request[40:])
+            for raw in bodies:
+                raw.sendall(request[-20:])
+            time.sleep(STOPPED_SECONDS)
+        finally:
+            os.kill(at.process.pid, signal.SIGCONT)
+        for name, group in (("sessions", moving), ("heads", heads), ("bodies", bodies)):
+            assert {status_of(raw) for raw in group} == {200}, name
+        assert {ping(at, session) for session in sessions} == {200}
