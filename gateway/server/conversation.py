@@ -24,11 +24,10 @@ from gateway.protocol import (
     CLIENT_CAPABILITIES_META_KEY,
     LATEST_MODERN_VERSION,
     MODERN_PROTOCOL_VERSIONS,
-    PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
 )
 from gateway.sdk import load
-from gateway.server.bodies import NOT_UTF8, is_utf8_text
+from gateway.server.bodies import problem_of
 from gateway.server.build import GatewayServer
 from gateway.server.direct import Begun, DirectPath
 from gateway.server.envelopes import Envelopes, decoded
@@ -74,10 +73,11 @@ class Conversation:
         self._over = anyio.Event()
 
     async def take(self, line: bytes) -> None:
-        """Answer a line, or hand it to the SDK. A line that is not UTF-8 is answered with a parse error."""
+        """Answer a line, or hand it to the SDK. A line that `problem_of` refuses is answered with an error."""
         message = decoded(line)
-        if message is None and not is_utf8_text(line):
-            await self._write(_PARSE_ERROR)
+        if message is None and (problem := problem_of(line)) is not None:
+            code, text = problem
+            await self._write(to_json({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": text}}) + b"\n")
             return
         if message is not None and self._mixes and not is_traced() and await self._takes(message, line):
             return
@@ -210,7 +210,6 @@ class Conversation:
         await self._write(line)
 
 
-_PARSE_ERROR = to_json({"jsonrpc": "2.0", "id": None, "error": {"code": PARSE_ERROR, "message": NOT_UTF8}}) + b"\n"
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:

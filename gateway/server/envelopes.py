@@ -21,6 +21,7 @@ from gateway.protocol import (
     NAME_BEARING_METHODS,
     PROTOCOL_VERSION_META_KEY,
 )
+from gateway.server.bodies import has_too_many_parts
 from gateway.server.clients import modern_profile
 from gateway.tools.context import ClientProfile
 
@@ -38,7 +39,9 @@ _INFO = {"name", "version", "title", "description"}
 
 
 def decoded(body: bytes) -> JsonObject | None:
-    """A message, as far as it is an object."""
+    """Return the message if it is an object and has not too many parts."""
+    if has_too_many_parts(body):
+        return None
     try:
         message: JsonObject | None = from_json(body)  # at best
     except ValueError:

@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 
 from gateway.sdk import load
-from gateway.server.bodies import is_utf8_text
+from gateway.server.bodies import problem_of
 from gateway.server.build import GatewayServer
 from gateway.server.conversation import Conversation
 
@@ -57,14 +57,14 @@ async def _serve_file(server: GatewayServer) -> None:
 
 
 class _Utf8Lines:
-    """The lines of a file, as the SDK reads them. A line that is not UTF-8 is given as one that is not JSON, which the SDK skips."""
+    """The lines of a file, as the SDK reads them. A line that `problem_of` refuses becomes an empty one, which the SDK skips."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = anyio.wrap_file(os.fdopen(descriptor, "rb", closefd=False))
 
     async def __aiter__(self) -> AsyncGenerator[str, None]:
         async for line in self._file:
-            yield line.decode() if is_utf8_text(line) else ""
+            yield line.decode() if problem_of(line) is None else ""
 
 
 class _Out:

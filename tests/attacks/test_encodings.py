@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from gateway.server.bodies import MAX_PARTS, has_too_many_parts
 from tests.attacks.test_envelopes import ACCEPT, META
 from tests.fakes.running import ROOT, gateway_command, gateway_http, upstream_stdio, write_config
 
@@ -103,3 +104,68 @@ def test_line_in_other_encoding_is_not_run(tmp_path: Path, is_file: bool) -> Non
     assert [answer["id"] for answer in answers if "result" in answer] == [1]
     refused = [answer["error"]["code"] for answer in answers if "error" in answer]
     assert set(refused) <= {-32700} and bool(refused) is not is_file
+
+
+KEYS = {f"{number:x}": 0 for number in range(300_000)}
+MANY: dict[str, dict[str, Any]] = {
+    "members": KEYS,
+    "objects": {"text": [{}] * 500_000},
+    "lists": {"text": [[]] * 500_000},
+}
+FEW: dict[str, dict[str, Any]] = {
+    "text": {"text": '":{[\\\\"' * 100_000},
+    "numbers": {"text": "hello", "more": [0] * 500_000},
+}
+
+
+@pytest.mark.attack(21)
+@pytest.mark.parametrize("kind", MANY)
+def test_message_with_too_many_members_is_refused(endpoint: str, kind: str) -> None:
+    many = MANY[kind]
+    opened = httpx2.post(endpoint, headers=ACCEPT, content=legacy("initialize", HELLO))
+    session = {**ACCEPT, "mcp-session-id": opened.headers["mcp-session-id"]}
+    call, headers = modern()
+    message = json.loads(call)
+    tries = [(legacy("tools/call", {"name": "up__echo", "arguments": many}), session), (legacy("ping", many), session)]
+    tries += [(legacy("initialize", {**HELLO, "capabilities": {"experimental": many}}), ACCEPT)]
+    tries += [(json.dumps({**message, "params": {**message["params"], **more}}), headers) for more in ({"arguments": many}, many)]
+    tries += [(json.dumps({**message, "params": {**message["params"], "_meta": {**META, **many}}}), headers)]
+    for text, fields in tries:
+        answer = httpx2.post(endpoint, headers=fields, content=text.replace(" ", ""))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32602), answer.text
+        assert "50000 members" in answer.json()["error"]["message"]
+    run = httpx2.post(endpoint.replace("/mcp", "/agui/hello"), headers=ACCEPT, content=json.dumps(many).replace(" ", ""))
+    assert run.status_code == 400 and "50000 members" in run.json()["message"]
+
+
+@pytest.mark.attack(21)
+@pytest.mark.parametrize("kind", FEW)
+def test_large_text_and_long_list_of_numbers_are_no_members(endpoint: str, kind: str) -> None:
+    call, headers = modern()
+    message = json.loads(call)
+    message["params"]["arguments"] = FEW[kind]
+    answer = httpx2.post(endpoint, headers=headers, content=json.dumps(message).replace(" ", ""), timeout=30)
+    assert answer.status_code == 200 and '"error"' not in answer.text[:200]
+
+
+def test_members_are_counted_outside_strings_alone() -> None:
+    for text in ('"', "\\", '\\"', '"\\', ":", "{", '\\\\"":'):
+        assert not has_too_many_parts(json.dumps([text * MAX_PARTS]).encode())
+        assert has_too_many_parts(json.dumps([text, *[{text: text}] * (MAX_PARTS // 2)]).encode())
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_line_with_too_many_members_is_not_run(tmp_path: Path, is_file: bool) -> None:
+    command, arguments = gateway_command(write_config(tmp_path, {}))
+    hello = legacy("initialize", HELLO)
+    given = b"\n".join([legacy("initialize", {**HELLO, **KEYS}).replace('"id": 1', '"id": 2').encode(), hello.encode(), b""])
+    source = tmp_path / "lines"
+    source.write_bytes(given)
+    with (
+        source.open("rb") as lines,
+        subprocess.Popen([command, *arguments], cwd=ROOT, stdin=lines if is_file else subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        told, _ = process.communicate(None if is_file else given, timeout=30)
+    answers: list[Any] = [json.loads(line) for line in told.splitlines()]
+    assert [answer["id"] for answer in answers if "result" in answer] == [1]
+    assert [answer["error"]["code"] for answer in answers if "error" in answer] == ([] if is_file else [-32602])

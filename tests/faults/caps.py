@@ -28,6 +28,12 @@ CAPS: tuple[Cap, ...] = (
         "test_a_body_over_the_limit_and_a_body_that_is_no_json_are_refused",
     ),
     Cap(
+        "gateway.server.bodies:MAX_PARTS",
+        "members, objects and lists in it",
+        "tests/attacks/test_encodings.py",
+        "test_message_with_too_many_members_is_refused",
+    ),
+    Cap(
         "server.http.maxConnections",
         "connections at once",
         "tests/attacks/test_connections.py",
