@@ -11,6 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from gateway.app.connections import Connections
+from gateway.policy.quotas import ConnectionQuotas
 from tests.fakes.crowd import ACCEPT, Besieged, Watch, besieged, call, connections, is_open, status_of, until
 from tests.fakes.running import upstream_stdio
 
@@ -194,3 +196,28 @@ def test_incomplete_requests_hold_bounded_memory(tmp_path: Path, kind: str) -> N
             assert at.resident() - before < 24 << 20
             assert is_open(flood[-1]) and not is_open(flood[0])
         honest.is_served()
+
+
+class WorkerPeer:
+    """A connection of another worker: it has no address."""
+
+    address: str | None = None
+    is_cut = False
+
+    def waits(self) -> None:
+        return None
+
+    def give_way(self) -> None:
+        self.is_cut = True
+
+
+@pytest.mark.timeout(10)
+def test_completed_request_of_other_worker_is_counted_no_longer() -> None:
+    table = Connections(ConnectionQuotas(10, 1, None, incomplete_bytes=1_000, max_request_bytes=1_000))
+    first, second = WorkerPeer(), WorkerPeer()
+    table.incomplete(first, None, 900, is_local=True)
+    table.completed(first)
+    table.incomplete(second, None, 900, is_local=True)
+    assert not second.is_cut
+    table.incomplete(first, None, 200, is_local=True)
+    assert second.is_cut and not first.is_cut

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,10 @@ STOPPED_SECONDS = 12.0
 
 
 def test_stopped_gateway_keeps_sessions_and_requests(tmp_path: Path) -> None:
-    config = {"mcpServers": UP, "server": {"http": {"headSeconds": 2, "bodySeconds": 2}}}
-    with besieged(tmp_path, config) as at, connections(at, 100) as moving, connections(at, 20) as heads, connections(at, 20) as bodies:
-        sessions = [session_of(at, "honest") for _ in moving]
+    config = {"mcpServers": UP, "server": {"http": {"headSeconds": 5, "bodySeconds": 5}}}
+    with besieged(tmp_path, config) as at, ExitStack() as stack:
+        sessions = [session_of(at, "honest") for _ in range(100)]
+        moving, heads, bodies = (stack.enter_context(connections(at, count)) for count in (100, 20, 20))
         body, fields = call()
         request = at.head("honest", len(body), **fields) + body.encode()
         for raw, session in zip(moving, sessions, strict=True):
