@@ -21,7 +21,7 @@ from gateway.skills.source import SkillSource
 from tests.fakes.running import gateway_http
 from tests.interaction.wire import over_http
 from tests.skills.on_disk import call, write_skill
-from tests.skills.shut_in import KINDS, SMALL, Kind, RestrictedSandbox, run, sandbox_of
+from tests.skills.shut_in import KINDS, SMALL, Kind, RestrictedSandbox, need_sandbox, run, sandbox_of
 from tests.skills.test_scripts import granted
 
 pytestmark = [
@@ -220,6 +220,7 @@ main()
 
 @pytest.fixture
 async def far_loopback() -> Sandbox:
+    await need_sandbox(network=True)
     start = START_WITH_A_FAR_LOOPBACK.format(folder=str(Path(connects.__file__).parents[1]))
     return RestrictedSandbox(Limits(seconds=60, memory_bytes=4 << 30), "acct", start=start)
 
@@ -343,6 +344,7 @@ print("asked")
 
 
 async def test_script_with_a_network_cannot_reach_its_keyless_gateway(tmp_path: Path) -> None:
+    await need_sandbox(network=True)
     write_skill(tmp_path / "skills" / "ask", files={"ask.py": ASK})
     (grant,) = granted(tmp_path / "skills", "ask", "ask.py")
     allow = [grant.model_copy(update={"network": True}).model_dump(by_alias=True)]
@@ -358,6 +360,7 @@ async def test_script_with_a_network_cannot_reach_its_keyless_gateway(tmp_path: 
 
 
 async def test_network_is_refused_where_connections_cannot_be_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await need_sandbox()
     write_skill(tmp_path / "net", files={"net.py": "print('ran')"})
     (grant,) = granted(tmp_path, "net", "net.py")
     settings = ScriptSettings(enabled=True, allow=[grant.model_copy(update={"network": True})])

@@ -24,7 +24,7 @@ from tests.cli.processes import environment
 from tests.fakes.running import ROOT, child, free_port, wait_until_ready, write_config
 from tests.interaction.wire import over_http
 from tests.skills.on_disk import write_skill
-from tests.skills.shut_in import restricted
+from tests.skills.shut_in import Kind, need_sandbox, restricted, sandbox_of
 from tests.skills.test_sandbox import gone, running_with
 from tests.skills.test_scripts import granted
 
@@ -73,8 +73,6 @@ def gateway_of_nobody(folder: Path, config: dict[str, Any]) -> Generator[str]:
     path = write_config(folder, {**config, "storage": {"dir": str(state)}})
     for place in (folder, *folder.rglob("*")):
         place.chmod(0o755)
-    for place in list(folder.parents)[:3]:
-        place.chmod(place.stat().st_mode | 0o055)
     modules = os.pathsep.join([str(ROOT), *site.getsitepackages()])
     env = {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin", "PYTHONPATH": modules, "PYTHONDONTWRITEBYTECODE": "1"}
     argv = [python, "-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path)]
@@ -82,16 +80,21 @@ def gateway_of_nobody(folder: Path, config: dict[str, Any]) -> Generator[str]:
     with log.open("wb") as stderr:
         process = subprocess.Popen(argv, env=env, cwd="/", stderr=stderr, user=NOBODY, group=NOBODY, extra_groups=[])
     with process:
-        wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
-        yield f"http://127.0.0.1:{port}/mcp"
-        process.terminate()
+        try:
+            wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize("network", [False, True], ids=["alone", "network"])
-async def test_scripts_run_under_a_gateway_of_nobody(tmp_path: Path, network: bool) -> None:
+async def test_scripts_run_under_a_gateway_of_nobody(network: bool) -> None:
+    await need_sandbox(network=network)
     script = "import os, subprocess\nprint(os.getuid(), subprocess.run(['/bin/echo', 'child'], capture_output=True, text=True).stdout)"
-    with gateway_of_nobody(tmp_path, config_of(tmp_path, script, network=network)) as url:
-        ran = await run_script(url)
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
+        folder = Path(name)
+        with gateway_of_nobody(folder, config_of(folder, script, network=network)) as url:
+            ran = await run_script(url)
     assert (ran["stdout"].split(), ran["stderr"]) == ([str(NOBODY), "child"], "")
 
 
@@ -123,19 +126,25 @@ REFUSALS = {
 }
 
 
+KINDS: dict[str, Kind] = {"namespaces": "no namespaces", "mounts": "no mounts", "descriptors": "own root"}
+
+
 @pytest.mark.parametrize("refused", REFUSALS)
-def test_doctor_names_what_a_container_keeps_from_scripts(refused: str, tmp_path: Path) -> None:
+async def test_doctor_names_what_a_container_keeps_from_scripts(refused: str, tmp_path: Path) -> None:
+    if refused in KINDS:
+        await sandbox_of(KINDS[refused])
     names, subject, status, text, fix = REFUSALS[refused]
     path = write_config(tmp_path, config_of(tmp_path, "print('ran')", network=True))
     numbers = [number for name in names if (number := number_of(name)) is not None]
     argv = restricted(numbers, [sys.executable, "-m", "gateway", "doctor", "--json", "--config", str(path)])
     env = {**environment(tmp_path), "PATH": str(tmp_path)}  # without bubblewrap
-    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = await anyio.run_process(argv, env=env, cwd=ROOT, check=False)
     checks = [check for check in json.loads(done.stdout)["checks"] if check["subject"] == subject and check["status"] != "ok"]
-    assert [(check["status"], text in check["text"], fix in check["fix"]) for check in checks] == [(status, True, True)], done.stdout
+    assert [(check["status"], text in check["text"], fix in check["fix"]) for check in checks] == [(status, True, True)], checks
 
 
 async def test_killed_gateway_leaves_no_script(tmp_path: Path) -> None:
+    await need_sandbox()
     mark = f"left-{tmp_path.name}-{os.getpid()}"
     sleep = "import time; time.sleep(90)"
     script = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {sleep!r}, {mark!r}])\n{sleep}"

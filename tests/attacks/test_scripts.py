@@ -22,7 +22,7 @@ from gateway.errors import SkillError
 from gateway.skills.sandbox import NOBODY
 from gateway.skills.sandbox.kernel import MACHINES, NUMBERS
 from gateway.skills.sandbox.run import SAFE_PATH, Limits
-from tests.skills.shut_in import HIDES_NAMES, KINDS, SMALL, Kind, RestrictedSandbox, run, sandbox_of
+from tests.skills.shut_in import HIDES_NAMES, KINDS, Kind, run, sandbox_of
 from tests.skills.test_sandbox import gone
 
 pytestmark = [
@@ -229,8 +229,7 @@ async def test_copy_of_the_skill_does_not_count_as_written(kind: Kind) -> None:
 
 
 async def test_run_that_cannot_be_hidden_away_like_the_trial_run_is_refused() -> None:
-    sandbox = RestrictedSandbox(SMALL)
-    assert (await sandbox.probe(), sandbox.gap) == ("", "")
+    sandbox = await sandbox_of("own root")
     sandbox.refuse("mount")
     with pytest.raises(SkillError, match="mounts are not allowed"):
         await run(sandbox, "print('ran')")

@@ -75,7 +75,24 @@ class RestrictedSandbox(Sandbox):
         return restricted(self._refused, command) if self._refused else command
 
 
-async def sandbox_of(kind: Kind, limits: Limits = SMALL) -> Sandbox:
+_problems: dict[bool, str] = {}
+
+
+async def sandbox_problem(*, network: bool = False) -> str:
+    """Why this machine runs no script, or none with a network; empty if it does."""
+    if network not in _problems:
+        sandbox = Sandbox()
+        _problems[network] = await sandbox.probe() or (await sandbox.probe_network() if network else "")
+    return _problems[network]
+
+
+async def need_sandbox(*, network: bool = False) -> None:
+    """Skip by name on a machine that runs no script, or none with a network."""
+    if problem := await sandbox_problem(network=network):
+        pytest.skip(problem)
+
+
+async def sandbox_of(kind: Kind, limits: Limits = SMALL) -> RestrictedSandbox:
     """A sandbox of this kind; skips by name on a machine that has no such kind."""
     if kind in ("no mounts", "no namespaces") and landlock.version() < landlock.ENOUGH_FOR_SIGNALS:
         pytest.skip("this kernel's Landlock is too old")

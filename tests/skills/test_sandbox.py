@@ -16,7 +16,7 @@ from gateway.errors import SkillError
 from gateway.skills.sandbox import filters, landlock
 from gateway.skills.sandbox.kernel import MACHINES, NEWEST, NUMBERS
 from gateway.skills.sandbox.run import Job, Limits, Sandbox, prefixes_of, wrapper_command
-from tests.skills.shut_in import KINDS, PYTHON, Kind, run, sandbox_of
+from tests.skills.shut_in import KINDS, PYTHON, Kind, need_sandbox, run, sandbox_of
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox is for Linux")
 
@@ -191,6 +191,7 @@ def test_bubblewrap_is_told_to_share_nothing_but_what_is_read_and_one_folder() -
 
 
 async def test_where_neither_way_works_the_last_reason_is_told_and_nothing_runs(tmp_path: Path) -> None:
+    await need_sandbox()
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     fake.chmod(0o755)
