@@ -238,6 +238,7 @@ class Gateway:
         self._tell_held()
         self._list_deadline = anyio.current_time() + config.server.startup_timeout_seconds
         await self._servers.start(turnover.joining)
+        tasks.start_soon(self._servers.follow_acceptance)
         tasks.start_soon(self._note_settled)
         await self._stack.enter_async_context(self._server)
 

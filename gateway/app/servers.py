@@ -16,9 +16,11 @@ from gateway.app.held import Held, Hosts
 from gateway.config.load import LoadedConfig
 from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.policies import SourcePolicy
+from gateway.config.watch import FileWatch
 from gateway.json_types import JsonObject
 from gateway.storage.state import StateFolder
 from gateway.upstream.children import ChildProcesses
+from gateway.upstream.first_use import FirstUse, accepted_mark
 from gateway.upstream.inputs import AskServices
 from gateway.upstream.pins import Pins
 from gateway.upstream.remembered import Memory
@@ -62,6 +64,7 @@ class Servers:
         self._client = client
         self._hosts = hosts
         self._table: Mapping[str, Server] = {}
+        self._accepted: FileWatch | None = None
 
     @property
     def table(self) -> Mapping[str, Server]:
@@ -77,10 +80,13 @@ class Servers:
         """Make what `loaded` names and is not here alike; nothing is started or stopped."""
         table: dict[str, Server] = {}
         joining: list[Server] = []
+        # Looked at before the records are read, so that nothing accepted in between is missed.
+        if self._accepted is None:
+            self._accepted = await anyio.to_thread.run_sync(FileWatch, accepted_mark(self._state.path))
         for name, written in loaded.config.mcp_servers.items():
             if written.disabled:
                 continue
-            entry, policy = _located(written, loaded), loaded.config.policy(name)
+            entry, policy = located(written, loaded), loaded.config.policy(name)
             known = self._table.get(name)
             if known is not None and (known.entry, known.policy) == (entry, policy):
                 table[name] = known
@@ -105,10 +111,18 @@ class Servers:
             children=self._children,
         )
         source.pin(pins.of(name))
-        await anyio.to_thread.run_sync(source.recall, Memory(self._state.path, name, entry))
+        first_use = FirstUse(self._state.path, name, entry)
+        await anyio.to_thread.run_sync(source.recall, Memory(self._state.path, name, entry), first_use)
         if former is not None:
             source.succeed(former)
         return source
+
+    async def follow_acceptance(self) -> None:
+        """Take up, until cancelled, what a person accepts of changed tools; `plan` comes first."""
+        while self._accepted is not None:
+            await self._accepted.changed()
+            for source in self.sources:
+                await source.read_pins_again()
 
     def take(self, turnover: Turnover) -> None:
         """From now on these are the servers."""
@@ -125,7 +139,7 @@ class Servers:
             self._hosts.release(server.held)
 
 
-def _located(entry: ServerEntry, loaded: LoadedConfig) -> ServerEntry:
+def located(entry: ServerEntry, loaded: LoadedConfig) -> ServerEntry:
     """A stdio entry with its working directory made absolute."""
     if isinstance(entry, StdioServer):
         return entry.model_copy(update={"cwd": str(loaded.base_dir / entry.cwd) if entry.cwd else str(loaded.base_dir)})

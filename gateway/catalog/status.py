@@ -33,7 +33,8 @@ ADVICE: Mapping[str, str] = {
 """State → what to do; states without an entry need nothing done."""
 
 QUARANTINE_ADVICE = (
-    "Quarantined tools differ from the lock file: `moongate lock --diff` shows how, `moongate lock --accept {name}` accepts them."
+    "Quarantined tools differ from what was accepted or first listed: "
+    "`moongate lock --diff` shows how, `moongate lock --accept {name}` accepts them."
 )
 """What to do about tools that are held back."""
 

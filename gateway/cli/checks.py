@@ -90,7 +90,12 @@ def _pins(loaded: LoadedConfig) -> list[Check]:
     config = loaded.config
     left_out = [name for name in config.mcp_servers if name not in pins.servers and config.policy(name).pins != "off"]
     checks = [
-        Check("warn", f"lock file {path.name}", f"server {name!r} is not in it, so whatever it lists is served", f"`moongate lock {name}`.")
+        Check(
+            "warn",
+            f"lock file {path.name}",
+            f"server {name!r} is not in it, so only changes of tools that were listed before are held back",
+            f"`moongate lock {name}`.",
+        )
         for name in left_out
     ]
     return checks or [Check("ok", f"lock file {path.name}", f"pins {len(pins.servers)} server{'' if len(pins.servers) == 1 else 's'}", "")]

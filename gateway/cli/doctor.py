@@ -52,6 +52,7 @@ async def _live_checks(loaded: LoadedConfig) -> list[Check]:
     try:
         async with open_own(loaded) as own:
             checks = [_source_check(status) for status in own.gateway.sources() if status.state != "disabled"]
+            checks += [check for status in own.gateway.sources() for check in _quarantine_checks(status)]
             checks += await _name_checks(own, loaded)
             checks += await _idle_rules(own)
             checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.problems()]
@@ -77,6 +78,13 @@ def _source_check(status: SourceStatus) -> Check:
     if status.state == "auth needed":
         return Check("fail", subject, f"auth needed: {status.error}", _fix(status) if "401" in (status.error or "") else "")
     return Check("fail", subject, status.error or "down", _fix(status))
+
+
+def _quarantine_checks(status: SourceStatus) -> list[Check]:
+    from gateway.cli.checks import Check
+
+    held = status.quarantined.items()
+    return [Check("warn", f"tool {name} of server {status.name}", f"quarantined: {why}", "") for name, why in held]
 
 
 def _fix(status: SourceStatus) -> str:

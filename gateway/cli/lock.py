@@ -10,6 +10,7 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.config.load import LoadedConfig
     from gateway.policy.pins import PinChange
+    from gateway.upstream.first_use import FirstUse
     from gateway.upstream.pins import Pins
 
 Forms = Mapping[str, JsonObject]
@@ -62,8 +64,9 @@ def lock(
 ) -> None:
     """Pin what remote servers list now (all of them, or those named) in the lock file; accept what a running gateway holds back.
 
-    A running gateway hides a tool that differs from its pin, or is not pinned, until it is accepted. It does not start a command, or
-    import a module, that is new or changed in the configuration until that is accepted.
+    A running gateway hides a tool that differs from its pin until it is accepted. The pins of a server are its entry in the lock file,
+    or else the definitions that were first listed. It does not start a command, or import a module, that is new or changed in the
+    configuration until that is accepted.
     """
     if sum((check, diff, bool(accepted))) > 1 or (accepted and servers):
         raise click.UsageError("--check, --diff and --accept exclude each other; --accept takes its servers itself.")
@@ -79,19 +82,40 @@ def lock(
         raise ConfigError("There is no configuration file, so there is nothing to pin; `moongate add` makes one.", path="server.lockFile")
     comparing = check or diff or bool(accepted)
     pins = _pins_to_change(path, full=not servers and not comparing) if not (check or diff) else read_pins(path)
+    first = {} if check else _first_listings(loaded, pins)
     wanted = sorted({name.partition("/")[0] for name in accepted}) if accepted else list(servers)
     if not wanted:
-        wanted = [name for name in loaded.config.mcp_servers if name in pins.servers] if comparing else list(loaded.config.mcp_servers)
+        known = {*pins.servers, *(name for name, record in first.items() if diff and record.read() is not None)}
+        wanted = [name for name in loaded.config.mcp_servers if name in known] if comparing else list(loaded.config.mcp_servers)
     for text in _floating(loaded, wanted):
         say(text)
     listed = run_async(lambda: _listed(loaded, wanted)) if wanted else {}
     if check or diff:
-        unpinned = [name for name in loaded.config.mcp_servers if name not in pins.servers]
-        for name in unpinned:
-            say(f"note: server {name!r} is not in {path.name}, so it is not pinned; `moongate lock {name}` pins it")
-        _compare(pins, listed, must_match=check, as_json=as_json)
+        for name in loaded.config.mcp_servers:
+            if name not in pins.servers and loaded.config.policy(name).pins != "off":
+                text = f"server {name!r} is not in {path.name}, so each tool is held to its first listing"
+                say(f"note: {text}; `moongate lock {name}` pins the server")
+        found = [d for name, forms in listed.items() for d in _found(name, forms, pins, first)]
+        _compare(found, must_match=check, as_json=as_json)
         return
+    if accepted:
+        found = _accept_first(first, listed, accepted)
+        listed = {name: forms for name, forms in listed.items() if name not in first}
+        if not listed:
+            _report_accepted(sorted(first.keys() & set(wanted)), found, as_json=as_json)
+            return
     _write(path, pins, listed, accepted, full=not servers and not accepted, as_json=as_json)
+
+
+def _first_listings(loaded: LoadedConfig, pins: Pins) -> dict[str, FirstUse]:
+    """The records of servers that are not in the lock file, and so held to their first listing."""
+    from gateway.app.servers import located
+    from gateway.storage.state import state_dir
+    from gateway.upstream.first_use import FirstUse
+
+    folder = state_dir(loaded.config.storage.dir)
+    servers = loaded.config.mcp_servers.items()
+    return {name: FirstUse(folder, name, located(entry, loaded)) for name, entry in servers if name not in pins.servers}
 
 
 def _floating(loaded: LoadedConfig, wanted: Sequence[str]) -> list[str]:
@@ -157,21 +181,27 @@ def _only(loaded: LoadedConfig, names: Sequence[str]) -> LoadedConfig:
     return replace(loaded, config=config.model_copy(update=update), disabled=[])
 
 
-def _differences(server: str, before: Forms, after: Forms) -> list[Difference]:
+def _found(server: str, listed: Forms, pins: Pins, first: Mapping[str, FirstUse]) -> list[Difference]:
+    """How a server differs from its entry in the lock file, or else from its first listing."""
+    if server in first:
+        return _differences(server, first[server].read() or {}, listed, first_use=True)
+    return _differences(server, pins.servers.get(server, {}), listed)
+
+
+def _differences(server: str, before: Forms, after: Forms, *, first_use: bool = False) -> list[Difference]:
     """By tool name; reads the rule that the gateway applies."""
     from gateway.policy.pins import judge_pins, pin_digest
 
     digests = {name: pin_digest(form) for name, form in after.items()}
     pinned = {name: pin_digest(form) for name, form in before.items()}
-    found = judge_pins(digests, pinned, "quarantine")
+    found = judge_pins(digests, pinned, "quarantine", first_use=first_use)
     return [Difference(server, name, found[name].change, before.get(name), after.get(name)) for name in sorted(found)]
 
 
-def _compare(pins: Pins, listed: Mapping[str, Forms], *, must_match: bool, as_json: bool) -> None:
+def _compare(found: Sequence[Difference], *, must_match: bool, as_json: bool) -> None:
     from gateway.cli.failures import CommandFailed
     from gateway.cli.output import print_json
 
-    found = [d for server, forms in listed.items() for d in _differences(server, pins.servers.get(server, {}), forms)]
     if as_json:
         print_json({"differences": [difference.to_json() for difference in found]})
     for difference in () if as_json else found:
@@ -198,6 +228,37 @@ def _lines(form: JsonMapping | None) -> list[str]:
     return json.dumps(form, indent=2, ensure_ascii=True).splitlines() if form is not None else []
 
 
+def _accept_first(first: Mapping[str, FirstUse], listed: Mapping[str, Forms], accepted: Sequence[str]) -> list[Difference]:
+    """Accept tools of servers that are not in the lock file, as they are listed now; returns what differed."""
+    found: list[Difference] = []
+    for name, forms in listed.items():
+        if name in first:
+            found += _differences(name, first[name].read() or {}, forms, first_use=True)
+            first[name].accept(partial(_accepted, name, forms, _tools_of(name, accepted)))
+    return found
+
+
+def _accepted(server: str, listed: Forms, tools: Sequence[str], before: dict[str, JsonObject]) -> Forms:
+    return _accept_tools(server, before, listed, tools) if tools else listed
+
+
+def _tools_of(server: str, accepted: Sequence[str]) -> list[str]:
+    """The tools of a server that are accepted; empty if all are."""
+    tools = [written.partition("/")[2] for written in accepted if written.partition("/")[0] == server]
+    return tools if all(tools) else []
+
+
+def _report_accepted(servers: Sequence[str], found: Sequence[Difference], *, as_json: bool) -> None:
+    from gateway.cli.output import print_json
+
+    if as_json:
+        print_json({"accepted": list(servers), "changes": [difference.to_json() for difference in found]})
+        return
+    for difference in found:
+        _print_difference(difference)
+    click.echo(f"accepted what {', '.join(servers)} lists now; a running gateway takes it up by itself")
+
+
 def _write(
     path: Path, pins: Pins, listed: Mapping[str, Forms], accepted: Sequence[str], *, full: bool, as_json: bool
 ) -> None:
@@ -208,8 +269,8 @@ def _write(
 
     servers: dict[str, Forms] = {} if full else dict(pins.servers)
     for name, forms in listed.items():
-        tools = [written.partition("/")[2] for written in accepted if written.partition("/")[0] == name]
-        servers[name] = forms if not all(tools) or not tools else _accept_tools(name, dict(servers.get(name, {})), forms, tools)
+        tools = _tools_of(name, accepted)
+        servers[name] = _accepted(name, forms, tools, dict(servers.get(name, {})))
     found = [d for name in listed for d in _differences(name, pins.servers.get(name, {}), servers[name])]
     write_pins(path, NewPins(servers))
     if as_json:

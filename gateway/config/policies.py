@@ -225,7 +225,7 @@ class SourcePolicy(Model):
     hidden_text: Literal["strip", "refuse", "allow"] = "strip"
     """Control, bidi and invisible characters in what a server says: taken out, refused, or let through."""
     pins: Literal["quarantine", "warn", "off"] = "quarantine"
-    """A tool that differs from the lock file, or is not in it: hidden until accepted, served with a warning, or not looked at."""
+    """A tool that differs from its first listing, or from the lock file: hidden until accepted, served with a warning, or not looked at."""
     sampling: SamplingPolicy = Field(default_factory=SamplingPolicy)
     """Requests for a model's answer."""
     elicitation: ElicitationPolicy = Field(default_factory=ElicitationPolicy)

@@ -1,7 +1,7 @@
 """Pins: whether a remote tool is still the one that was accepted, and what becomes of one that is not.
 
 Plain data in, plain data out. A tool's pinned form is everything of it that a model or our own argument rules act on.
-Reads no lock file; `upstream.pins` does, and `upstream.source` asks here whenever it has read a listing.
+Reads no file; `upstream.pins` does, and `upstream.pinning` asks here whenever a listing was read.
 """
 
 from __future__ import annotations
@@ -41,14 +41,20 @@ def pin_digest(form: JsonMapping) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def judge_pins(listed: Mapping[str, str], pinned: Mapping[str, str] | None, mode: PinMode) -> dict[str, PinFinding]:
+def judge_pins(
+    listed: Mapping[str, str], pinned: Mapping[str, str] | None, mode: PinMode, *, first_use: bool = False
+) -> dict[str, PinFinding]:
     """What differs between the tools a server lists and its pins, by native name; both map names to digests.
 
-    `pinned` is `None` for a server that is not in the lock file: it is not pinned, so nothing differs.
+    `pinned` is `None` for a server that has no pins, so nothing differs. With `first_use` the pins are the first listing of each tool,
+    and only a changed tool differs: another tool that appears is pinned then, and one that is gone may come back.
     """
     if pinned is None or mode == "off":
         return {}
     served = mode == "warn"
+    if first_use:
+        changed = [name for name, digest in listed.items() if pinned.get(name, digest) != digest]
+        return {name: PinFinding("changed", served) for name in changed}
     found = {
         name: PinFinding("changed" if name in pinned else "added", served) for name, digest in listed.items() if pinned.get(name) != digest
     }

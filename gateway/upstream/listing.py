@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
 from gateway.errors import UpstreamRefused
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.policy.metadata import GATEWAY_KEY, listed_meta, peer_meta
+from gateway.policy.metadata import GATEWAY_KEY, VIA_KEY, listed_meta, peer_meta
 from gateway.protocol import METHOD_NOT_FOUND
-from gateway.tools.base import Kind, TaskSupport, ToolDefinition
-from gateway.upstream.hop import received_entries
+from gateway.tools.base import ChangeKind, Kind, TaskSupport, ToolDefinition
+from gateway.upstream.hop import received_entries, without_loops
 from gateway.upstream.param_headers import marked_headers
-from gateway.upstream.session import Envelope
+from gateway.upstream.session import Envelope, Session
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,14 @@ _METHODS = {
     "prompts": ("prompts/list", "prompts", "name"),
 }
 
+KINDS_OF: Mapping[ChangeKind, tuple[str, ...]] = {
+    "tools": ("tools",),
+    "resources": ("resources", "templates"),
+    "prompts": ("prompts",),
+}
+"""The listings that a notification of a change is about."""
+
+_CAPABILITY_OF = {"tools": "tools", "resources": "resources", "templates": "resources", "prompts": "prompts"}
 _KNOWN_TOOL_KEYS = frozenset({"name", "title", "description", "inputSchema", "outputSchema", "annotations"})
 
 
@@ -68,6 +77,14 @@ class Requester(Protocol):
     async def request(self, method: str, params: JsonMapping, envelope: Envelope) -> JsonObject:
         """One request."""
         ...
+
+
+async def list_kind(session: Session, what: str, own_id: str) -> Listing:
+    """Read one listing of a server for the gateway with the hop id `own_id`, without the entries that came through that gateway."""
+    if _CAPABILITY_OF[what] not in session.negotiated.capabilities:
+        return Listing([])
+    listing = await list_all(session, what, Envelope(meta={VIA_KEY: [own_id]}))
+    return replace(listing, entries=without_loops(listing.entries, own_id))
 
 
 async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> Listing:

@@ -1,44 +1,123 @@
-"""`Pinning`: what one server's tools are held to, and what is said about those that differ.
+"""`Pinning`: the definitions that one server's tools are held to, and the tools that differ.
 
-Keeps the pins of the lock file and what `policy.pins` found in the last listing. A call is admitted against what was read over
-the very session that it is sent on (`Session.listed`), because another session may lead to another server. Sends nothing.
+A server in the lock file is held to that file: a call is admitted against the tools that were read over the very session that it is
+sent on (`Session.listed`), because another session may lead to another server. Every other server is held to the first listing of each
+tool, and only the listing that clients see is judged: another session cannot change what a model reads. Sends nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from gateway.errors import PolicyDenied
-from gateway.json_types import JsonMapping
+import anyio.to_thread
+
+from gateway.errors import PolicyDenied, StorageError
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.pins import PinFinding, PinMode, judge_pins, pin_digest, pinned_form
+from gateway.upstream.first_use import FirstUse, Forms
 
 logger = logging.getLogger(__name__)
 
+NAMES_SHOWN = 5
+"""Names of tools in one line of the log."""
+
 
 class Pinning:
-    """The pins of one server. Until `take` it is not pinned."""
+    """The pins of one server. Until `take` or `begin` it has none."""
 
     def __init__(self, server: str, mode: PinMode) -> None:
         self._server = server
         self._mode: PinMode = mode
-        self._pinned: Mapping[str, str] | None = None
+        self._locked: Mapping[str, str] | None = None
+        self._record: FirstUse | None = None
+        self._first: dict[str, str] = {}
+        self._unwritten: dict[str, JsonObject] = {}
         self._findings: dict[str, PinFinding] = {}
 
     @property
     def guards(self) -> bool:
         """Whether a call may be refused: definitions must be known then before anything is called."""
-        return self._pinned is not None and self._mode == "quarantine"
+        return self._locked is not None and self._mode == "quarantine"
 
-    def take(self, pinned: Mapping[str, str] | None) -> bool:
-        """Take the server's pinned digests by tool, `None` where it is not pinned; returns whether they are others than before."""
-        if pinned == self._pinned:
+    @property
+    def _pinned(self) -> Mapping[str, str] | None:
+        if self._locked is not None:
+            return self._locked
+        return self._first if self._record is not None else None
+
+    def take(self, locked: Mapping[str, str] | None) -> bool:
+        """Take the digests of the lock file by tool, `None` if the server is not in it; returns whether they differ from before."""
+        if locked == self._locked:
             return False
-        self._pinned = pinned
+        self._locked = locked
         return True
 
+    # -- first use ---------------------------------------------------------------------------------------------
+
+    def begin(self, record: FirstUse, *, was_listed: bool) -> None:
+        """Hold the server to its first listings; `was_listed` says that an earlier run listed it. Blocks.
+
+        Raises:
+            StorageError: The record cannot be used.
+        """
+        if self._mode == "off":
+            return
+        recorded = record.read()
+        if recorded is None and was_listed and self._locked is None:
+            logger.info("no first listing on record, the next one is recorded server=%s", self._server)
+        self._record = record
+        self._first = _digests(recorded or {})
+
+    def note(self, wires: Sequence[JsonMapping]) -> None:
+        """Pin the tools of a listing that were not listed before; `write` records them."""
+        if self._record is None or self._locked is not None:
+            return
+        is_first = not self._first
+        new: dict[str, JsonObject] = {}
+        for wire in wires:
+            name = str(wire["name"])
+            if name not in self._first and name not in new:
+                new[name] = pinned_form(wire)
+        if not new:
+            return
+        self._first |= _digests(new)
+        self._unwritten |= new
+        if not is_first:
+            logger.info("new tools recorded server=%s tools=%d names=%s", self._server, len(new), _shown(new))
+
+    async def write(self) -> bool:
+        """Write down what `note` pinned; returns whether another process had pinned other definitions, which count then."""
+        if self._record is None or not self._unwritten:
+            return False
+        new, self._unwritten = self._unwritten, {}
+        try:
+            recorded = await anyio.to_thread.run_sync(self._record.add, new)
+        except StorageError as error:
+            self._unwritten = {**new, **self._unwritten}
+            logger.warning("first listing not recorded, a restart would not know of it server=%s reason=%s", self._server, error)
+            return False
+        return self._follow(recorded)
+
+    async def read_again(self) -> bool:
+        """Read the record after a person accepted something; returns whether it differs from before."""
+        if self._record is None:
+            return False
+        try:
+            recorded = await anyio.to_thread.run_sync(self._record.read)
+        except StorageError as error:
+            logger.error("accepted definitions not read server=%s reason=%s", self._server, error)
+            return False
+        return self._follow(recorded or {})
+
+    def _follow(self, recorded: Forms) -> bool:
+        before, self._first = self._first, _digests({**self._unwritten, **recorded})
+        return any(self._first.get(name) != digest for name, digest in before.items())
+
+    # -- judging -----------------------------------------------------------------------------------------------
+
     def digests(self, wires: Sequence[JsonMapping]) -> dict[str, str]:
-        """The digests of a listing by tool, empty for a server that is not pinned; of a name listed twice the first counts."""
+        """The digests of a listing by tool, empty for a server without pins; of a name listed twice the first counts."""
         found: dict[str, str] = {}
         if self._pinned is not None:
             for wire in wires:
@@ -47,16 +126,19 @@ class Pinning:
                     found[name] = pin_digest(pinned_form(wire))
         return found
 
+    def _judge(self, listed: Mapping[str, str], pinned: Mapping[str, str] | None) -> dict[str, PinFinding]:
+        return judge_pins(listed, pinned, self._mode, first_use=self._locked is None)
+
     def judge(self, wires: Sequence[JsonMapping]) -> set[str]:
         """Judge a listing; returns the tools that may not be served, and logs what is new about it."""
         listed = self.digests(wires)
         # Before the first listing nothing is known to be missing.
-        found = judge_pins(listed, self._pinned if listed else None, self._mode)
+        found = self._judge(listed, self._pinned if listed else None)
         for name, finding in found.items():
             if finding != self._findings.get(name) and finding.change != "removed":
                 what = "served" if finding.is_served else "quarantined"
                 accept = f"`moongate lock --diff {self._server}` shows it, `moongate lock --accept {self._server}/{name}` accepts it"
-                logger.warning("%s: tool %r is %s against the lock file, %s: %s", self._server, name, finding.change, what, accept)
+                logger.warning("%s: tool %r is %s, %s: %s", self._server, name, self._difference(finding), what, accept)
         self._findings = found
         return {name for name, finding in found.items() if not finding.is_served}
 
@@ -66,7 +148,7 @@ class Pinning:
         Raises:
             PolicyDenied: It is not listed, or not accepted.
         """
-        finding = judge_pins({name: listed[name]} if name in listed else {}, self._pinned, self._mode).get(name)
+        finding = self._judge({name: listed[name]} if name in listed else {}, self._locked).get(name)
         if name in listed and finding is None:
             return
         reason = self._held(name, finding) if finding is not None and name in listed else "the server does not list it"
@@ -77,7 +159,10 @@ class Pinning:
         return {n: self._held(n, f) for n, f in self._findings.items() if f.change != "removed" and not f.is_served}
 
     def _held(self, name: str, finding: PinFinding) -> str:
-        return f"{finding.change} against the lock file; `moongate lock --accept {self._server}/{name}` accepts it"
+        return f"{self._difference(finding)}; `moongate lock --accept {self._server}/{name}` accepts it"
+
+    def _difference(self, finding: PinFinding) -> str:
+        return f"{finding.change} against the lock file" if self._locked is not None else "changed since it was first listed"
 
     def remarks(self) -> list[str]:
         """What the lock file holds that the server lists no more."""
@@ -87,3 +172,12 @@ class Pinning:
             for name, finding in self._findings.items()
             if finding.change == "removed"
         ]
+
+
+def _digests(forms: Forms) -> dict[str, str]:
+    return {name: pin_digest(form) for name, form in forms.items()}
+
+
+def _shown(names: Iterable[str]) -> str:
+    first = [name[:80] for name in names]
+    return ", ".join(first[:NAMES_SHOWN]) + (", …" if len(first) > NAMES_SHOWN else "")

@@ -20,7 +20,7 @@ from gateway.config.problems import problems_of
 from gateway.errors import ConfigError, StorageError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.pins import pin_digest, pinned_form
-from gateway.storage.files import read_json, write_atomic
+from gateway.storage.files import MAX_JSON_BYTES, read_json, write_atomic
 
 
 class LockedTool(Model):
@@ -98,18 +98,21 @@ def read_pins(path: Path | None) -> Pins:
     return Pins({server: {name: tool.definition for name, tool in locked.tools.items()} for server, locked in found.servers.items()})
 
 
-def write_pins(path: Path, pins: Pins) -> None:
-    """Replace the lock file: the same pins always give the same bytes.
+def write_pins(path: Path, pins: Pins, *, mode: int | None = None) -> None:
+    """Replace the lock file: the same pins always give the same bytes. Without `mode` the file keeps its own.
 
     Raises:
-        StorageError: It cannot be written.
+        StorageError: It cannot be written, or is larger than what is read again.
     """
     servers = {
         server: {"tools": {name: {"digest": pin_digest(form), "definition": form} for name, form in sorted(forms.items())}}
         for server, forms in sorted(pins.servers.items())
     }
     text = json.dumps({"version": 1, "servers": servers}, indent=2, ensure_ascii=True)
-    write_atomic(path, f"{text}\n".encode(), mode=None)
+    data = f"{text}\n".encode()
+    if len(data) > MAX_JSON_BYTES:
+        raise StorageError(f"{str(path)!r} would have {len(data)} bytes, more than the {MAX_JSON_BYTES} that are read again.")
+    write_atomic(path, data, mode=mode)
 
 
 def forms_of(listed: Sequence[JsonMapping]) -> dict[str, JsonObject]:

@@ -30,6 +30,9 @@ MAX_SHOWN_ISSUER = 200
 MAX_URLS = 8
 """URLs of one error that are shown."""
 
+RESOURCE_MISSING = frozenset({-32002, -32602})
+"""Codes by which servers say that a resource does not exist (legacy, modern)."""
+
 
 def agreed(ctx: CallContext) -> bool:
     """Whether this is the retry of a request whose caller opened the page that was shown."""

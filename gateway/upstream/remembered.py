@@ -37,15 +37,20 @@ class Remembered:
     instructions: str | None
 
 
+def state_file_name(server: str, entry: ServerEntry) -> str:
+    """The name of a file about what the server of an entry lists: another program, address or argument makes another file."""
+    # Environment and headers hold secrets and rarely decide what is listed.
+    known = entry.model_dump(mode="json", include={"type", "command", "args", "cwd", "url"})
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+    return f"{server}-{digest}.json"
+
+
 class Memory:
     """The file of one server. Nothing is touched until it is used."""
 
     def __init__(self, state_folder: Path, server: str, entry: ServerEntry) -> None:
         """`entry` as loaded: another program, address or argument makes another file."""
-        # Environment and headers hold secrets and rarely decide what is listed.
-        known = entry.model_dump(mode="json", include={"type", "command", "args", "cwd", "url"})
-        digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
-        self._file = state_folder / FOLDER / f"{server}-{digest}.json"
+        self._file = state_folder / FOLDER / state_file_name(server, entry)
         self._last: Remembered | None = None
 
     def recall(self) -> Remembered | None:

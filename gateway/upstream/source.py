@@ -30,7 +30,6 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.policy.metadata import VIA_KEY
 from gateway.tools.base import ChangeKind, Finished, InputRequired, Kind, OnChange, SkillMethod, SourceStatus, Tool
 from gateway.tools.context import CallContext, ClientProfile, LogLevel
 from gateway.tools.drive import keyed
@@ -40,13 +39,14 @@ from gateway.upstream.connection import Connection
 from gateway.upstream.conversing import converse
 from gateway.upstream.credentials import OwnedCredentials
 from gateway.upstream.delivery import Delivery
-from gateway.upstream.hop import received_entries, without_loops
+from gateway.upstream.first_use import FirstUse
+from gateway.upstream.hop import received_entries
 from gateway.upstream.inputs import Answered, AskServices, InputGuard, Relayed, to_input_required
-from gateway.upstream.listing import Listing, list_all, to_listed
+from gateway.upstream.listing import KINDS_OF, list_kind, to_listed
 from gateway.upstream.pinning import Pinning
-from gateway.upstream.refusals import agreed, as_it_is, begin_again, explain, sign_in_first
+from gateway.upstream.refusals import RESOURCE_MISSING, agreed, as_it_is, begin_again, explain, sign_in_first
 from gateway.upstream.remembered import Memory, Remembered
-from gateway.upstream.session import Envelope, Negotiated, Session
+from gateway.upstream.session import Negotiated, Session
 from gateway.upstream.tasks import TaskFollower, task_options
 from gateway.upstream.texts import readable_ask, readable_asks, readable_text, readable_value
 from gateway.upstream.tool import RemoteTool
@@ -67,15 +67,6 @@ REREAD_SPACING_SECONDS = 1.0
 CANCEL_SECONDS = 1.0
 """Head start of a call's cancellation over the refusal of its unanswered question, after which a server might go on."""
 
-RESOURCE_MISSING = frozenset({-32002, -32602})
-"""Codes by which servers say that a resource does not exist (legacy, modern)."""
-
-_CAPABILITY_OF: Mapping[str, str] = {"tools": "tools", "resources": "resources", "templates": "resources", "prompts": "prompts"}
-_KINDS_OF: Mapping[ChangeKind, tuple[str, ...]] = {
-    "tools": ("tools",),
-    "resources": ("resources", "templates"),
-    "prompts": ("prompts",),
-}
 
 
 class UpstreamSource:
@@ -221,18 +212,15 @@ class UpstreamSource:
 
     async def _read_lists(self, session: Session, kinds: Sequence[ChangeKind], *, announced: bool) -> None:
         """Read lists and say which changed; one the server `announced` as changed is passed on as that in any case."""
-        envelope = Envelope(meta={VIA_KEY: [self._own_id]})
-        capabilities = session.negotiated.capabilities
         for change in kinds:
             differs = False
             as_of = session.tool_changes
-            for kind in _KINDS_OF[change]:
-                listing = await list_all(session, kind, envelope) if _CAPABILITY_OF[kind] in capabilities else Listing([])
-                fresh = without_loops(listing.entries, self._own_id)
+            for kind in KINDS_OF[change]:
+                listing = await list_kind(session, kind, self._own_id)
                 # Two gateways that list each other would otherwise announce to each other for ever.
                 announced = announced and not listing.from_gateway
-                if fresh != self._lists[kind]:
-                    self._lists[kind] = fresh
+                if listing.entries != self._lists[kind]:
+                    self._lists[kind] = listing.entries
                     differs = True
             if change == "tools":
                 known, self._agreed = self._agreed, session.negotiated
@@ -241,6 +229,8 @@ class UpstreamSource:
                     self._rebuild_tools(modern=session.is_modern)
                 if self._pins.guards:
                     session.note_tools(self._pins.digests(self._lists["tools"]), as_of=as_of)
+                if self._pins.note(self._lists["tools"]):
+                    self._kept.set()
             if differs or announced:
                 self._on_change(change)
         if self._memory is not None:
@@ -276,15 +266,27 @@ class UpstreamSource:
     # -- pins and what is kept of lists ------------------------------------------------------------------------
 
     def pin(self, pinned: Mapping[str, str] | None) -> None:
-        """Take the server's pinned digests by tool, at the start or anew; `None` where it is not pinned."""
-        if self._pins.take(pinned):
+        """Take the digests of the lock file by tool; `None` if the server is not in it. Called at the start and after each change."""
+        self._judge_again(is_needed=self._pins.take(pinned))
+
+    async def read_pins_again(self) -> None:
+        """Take what a person accepted of this server's tools in another process."""
+        self._judge_again(is_needed=await self._pins.read_again())
+
+    def _judge_again(self, *, is_needed: bool) -> None:
+        if is_needed:
             self._rebuild_tools(modern=self._built_modern)
             self._on_change("tools")
 
-    def recall(self, memory: Memory) -> None:
-        """List what `memory` kept until the server itself is read, and keep there what it lists; before entering. Blocks."""
+    def recall(self, memory: Memory, first_use: FirstUse) -> None:
+        """List what `memory` kept until the server itself is read, and hold its tools to `first_use`; before entering. Blocks.
+
+        Raises:
+            StorageError: The record of first listings cannot be used.
+        """
         self._memory = memory
         self._recalled = memory.recall()
+        self._pins.begin(first_use, was_listed=self._recalled is not None)
         if self._recalled is not None:
             self._lists = {kind: list(received_entries(entries)) for kind, entries in self._recalled.lists.items()}
             self._rebuild_tools(modern=self._recalled.is_modern)
@@ -312,6 +314,7 @@ class UpstreamSource:
         while True:
             await self._kept.wait()
             self._kept = anyio.Event()
+            self._judge_again(is_needed=await self._pins.write())
             if self._memory is not None and self._to_keep is not None:
                 await anyio.to_thread.run_sync(self._memory.keep, self._to_keep)
 
@@ -357,7 +360,7 @@ class UpstreamSource:
             try:
                 if session is not self._shared:
                     as_of = session.tool_changes
-                    listing = await list_all(session, "tools", Envelope(meta={VIA_KEY: [self._own_id]}))
+                    listing = await list_kind(session, "tools", self._own_id)
                     session.note_tools(self._pins.digests(listing.entries), as_of=as_of)
                 elif self._rereads:
                     await self._rereads[-1].wait()

@@ -101,7 +101,7 @@ ATTACKS: dict[int, Row] = {
         "bounded memory, time, disk and output",
     ),
     11: Row("instructions and invisible text in definitions", "hidden text is taken out or the tool refused"),
-    12: Row("a definition that changes after it was approved", "the call does not reach it"),
+    12: Row("a definition that changes after it was approved, or first listed", "it is held back, and the call does not reach it"),
     13: Row("look-alike names and texts about another server's tools", "told apart and named"),
     14: Row("arguments nobody declared", "never leave the gateway"),
     15: Row("instructions in results", "hidden text is taken out; after untrusted content a sink needs a person"),
