@@ -481,6 +481,11 @@ class Gateway:
         """The tools of every server that is ready, as it lists them: before policy, quarantined ones too."""
         return {u.id: u.definitions() for u in self._servers.sources if u.status().state == "ready"}
 
+    async def judge_definitions(self) -> None:
+        """Have read for orders to a model what every server lists now; a running gateway does it in the background."""
+        for upstream in self._servers.sources:
+            await upstream.suspicions.judge()
+
     async def findings(self) -> dict[str, tuple[Finding, ...]]:
         """Return what lint says about the rules of every source that is ready, and about policies of unknown sources."""
         return await own_findings(self.loaded, self._local.table) | server_findings(self.loaded, self.definitions())

@@ -130,4 +130,6 @@ def _line(entry: JsonObject) -> str:
             line = f"{line.rstrip('.')}. {text}"
     if "quarantined" in entry:
         line = f"{line.rstrip('.')}. Quarantined: {', '.join(entry['quarantined'])}"
+    if "suspicious" in entry:
+        line = f"{line.rstrip('.')}. Reads like orders to a model: {', '.join(entry['suspicious'])}"
     return line

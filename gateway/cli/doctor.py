@@ -52,7 +52,7 @@ async def _live_checks(loaded: LoadedConfig) -> list[Check]:
     try:
         async with open_own(loaded) as own:
             checks = [_source_check(status) for status in own.gateway.sources() if status.state != "disabled"]
-            checks += [check for status in own.gateway.sources() for check in _quarantine_checks(status)]
+            checks += [check for status in own.gateway.sources() for check in _definition_remarks(status)]
             checks += await _name_checks(own, loaded)
             checks += await _idle_rules(own)
             checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.problems()]
@@ -80,11 +80,14 @@ def _source_check(status: SourceStatus) -> Check:
     return Check("fail", subject, status.error or "down", _fix(status))
 
 
-def _quarantine_checks(status: SourceStatus) -> list[Check]:
+def _definition_remarks(status: SourceStatus) -> list[Check]:
+    """Definitions of a server that are held back, or that a person should read."""
     from gateway.cli.checks import Check
 
-    held = status.quarantined.items()
-    return [Check("warn", f"tool {name} of server {status.name}", f"quarantined: {why}", "") for name, why in held]
+    found = [Check("warn", f"tool {name} of server {status.name}", f"quarantined: {why}", "") for name, why in status.quarantined.items()]
+    text = "reads like orders to a model: "
+    read = f"Read it with `moongate inspect`; policies.{status.name}.tools can hide it."
+    return found + [Check("warn", f"{what} of server {status.name}", f"{text}{why}", read) for what, why in status.suspicious.items()]
 
 
 def _fix(status: SourceStatus) -> str:

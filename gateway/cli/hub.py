@@ -173,6 +173,7 @@ async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
     async with running(loaded) as gateway:
         with working("starting the configured sources"):
             await gateway.ready(SOURCES_TIMEOUT_SECONDS)
+            await gateway.judge_definitions()
         yield OwnHub(gateway, str(loaded.path or "no configuration"))
 
 

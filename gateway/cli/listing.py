@@ -149,7 +149,7 @@ def without_servers(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def _print_sources(sources: Sequence[JsonMapping]) -> None:
-    from gateway.cli.output import print_table, quarantine_text, source_state
+    from gateway.cli.output import print_table, remark_text, source_state
 
     rows = [
         [
@@ -160,7 +160,7 @@ def _print_sources(sources: Sequence[JsonMapping]) -> None:
             source_state(source),
             str(source["tools"]),
             f"{source['milliseconds']:.0f}" if source["milliseconds"] is not None else "-",
-            str(source["error"] or quarantine_text(source)),
+            str(source["error"] or remark_text(source)),
         ]
         for source in sources
     ]

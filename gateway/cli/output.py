@@ -103,17 +103,21 @@ def source_line(source: JsonMapping) -> str:
         parts.append(f"{took:.0f} ms" if isinstance(took, (int, float)) else "")
     if source.get("error"):
         parts.append(str(source["error"]))
-    elif source.get("quarantined"):
-        parts.append(quarantine_text(source))
+    elif text := remark_text(source):
+        parts.append(text)
     return "  ".join(parts).rstrip()
 
 
-def quarantine_text(source: JsonMapping) -> str:
-    """How many tools of a source wait for acceptance, which, and what accepts them; empty where none do."""
-    names = list(source.get("quarantined") or ())
-    shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+def remark_text(source: JsonMapping) -> str:
+    """The tools of a source that wait for acceptance, and the definitions that read like orders to a model."""
     accept = f"`moongate lock --diff {source['name']}`, then `moongate lock --accept {source['name']}`"
-    return f"{len(names)} quarantined ({shown}): {accept}" if names else ""
+    kinds = (("quarantined", "quarantined", accept), ("suspicious", "like orders to a model", "`moongate doctor` says why"))
+    found = [(list(source.get(key) or ()), what, then) for key, what, then in kinds]
+    return "; ".join(f"{len(names)} {what} ({_some(names)}): {then}" for names, what, then in found if names)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def _clock(moment: str) -> str:

@@ -34,7 +34,7 @@ class RunEntry:
     key: str
     """What `moongate lock --accept` takes: a server's name, `secrets.docs`, `expose.functions.chores`, `agent/clerk`."""
     place: str
-    """Where it is written: a JSON path of the configuration, or a file."""
+    """The place of the entry: a JSON path of the configuration, or a file."""
     digest: str
     """SHA-256 over everything that decides what is executed, as hex digits."""
     shown: str

@@ -267,6 +267,8 @@ class SourceStatus:
     """Why it is down or disabled, and what to do."""
     quarantined: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
     """Native tool name → why it is withheld until a person accepts it, and by which command."""
+    suspicious: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
+    """What it lists that reads like orders to a model, such as `tool search` → why; served all the same."""
     since: str | None = None
     """Since when it has been failing, ISO 8601."""
 

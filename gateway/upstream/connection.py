@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Literal, cast
 
 import anyio
@@ -148,6 +149,11 @@ class Connection:
                 if self._is_failing and not patient:
                     break
         raise self._failure()
+
+    @property
+    def down_since_iso(self) -> str | None:
+        """Since when it has been failing, ISO 8601."""
+        return datetime.fromtimestamp(self.down_since, UTC).isoformat(timespec="seconds") if self.down_since is not None else None
 
     @property
     def ready(self) -> Session | None:

@@ -1,7 +1,7 @@
 """`FirstUse`: the definitions that a server's tools had when they were first listed, or when a person accepted them last.
 
 One file per server and digest of its entry in the state folder, in the format of the lock file. Several processes may change it, under
-a lock: the first one to record a tool decides. What a difference means is `policy.pins`' affair. Everything here blocks.
+a lock: the first one to record a tool decides. `policy.pins` judges differences. Everything here blocks.
 """
 
 from __future__ import annotations

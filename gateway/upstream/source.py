@@ -10,7 +10,6 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from typing import cast
 
 import anyio
@@ -47,6 +46,7 @@ from gateway.upstream.pinning import Pinning
 from gateway.upstream.refusals import RESOURCE_MISSING, agreed, as_it_is, begin_again, explain, sign_in_first
 from gateway.upstream.remembered import Memory, Remembered
 from gateway.upstream.session import Negotiated, Session
+from gateway.upstream.suspicions import Suspicions
 from gateway.upstream.tasks import TaskFollower, task_options
 from gateway.upstream.texts import readable_ask, readable_asks, readable_text, readable_value
 from gateway.upstream.tool import RemoteTool
@@ -96,6 +96,7 @@ class UpstreamSource:
         self._lists: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
         self._tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
         self._pins = Pinning(server, policy.pins)
+        self.suspicions = Suspicions(server, lambda: self._lists)
         self._built_modern = False
         self._agreed: Negotiated | None = None
         self._rereads: list[anyio.Event] = []
@@ -172,7 +173,8 @@ class UpstreamSource:
             milliseconds=connection.milliseconds,
             error=connection.last_error or None,
             quarantined=self._pins.quarantined(),
-            since=_iso(connection.down_since),
+            suspicious=self.suspicions.found,
+            since=connection.down_since_iso,
         )
 
     @property
@@ -229,14 +231,13 @@ class UpstreamSource:
                     self._rebuild_tools(modern=session.is_modern)
                 if self._pins.guards:
                     session.note_tools(self._pins.digests(self._lists["tools"]), as_of=as_of)
-                if self._pins.note(self._lists["tools"]):
-                    self._kept.set()
+                self._pins.note(self._lists["tools"])
             if differs or announced:
                 self._on_change(change)
         if self._memory is not None:
             agreed = session.negotiated
             self._to_keep = Remembered(dict(self._lists), session.is_modern, agreed.protocol_version, agreed.instructions)
-            self._kept.set()
+        self._kept.set()
 
     def _rebuild_tools(self, *, modern: bool) -> None:
         """Make a tool for each accepted listing entry, keeping those whose definition did not change."""
@@ -315,6 +316,7 @@ class UpstreamSource:
             await self._kept.wait()
             self._kept = anyio.Event()
             self._judge_again(is_needed=await self._pins.write())
+            await self.suspicions.judge()
             if self._memory is not None and self._to_keep is not None:
                 await anyio.to_thread.run_sync(self._memory.keep, self._to_keep)
 
@@ -594,7 +596,3 @@ class UpstreamSource:
 
 def _gone(server: str) -> SessionGone:
     return SessionGone(f"Server {server!r} went away while its tools were read.", server=server)
-
-
-def _iso(seconds: float | None) -> str | None:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else None

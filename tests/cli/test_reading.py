@@ -38,7 +38,7 @@ def test_list_shows_every_source_and_what_is_wrong_with_it(folder: Path) -> None
         "unset": "disabled",
         "skill": "ready",
     }
-    told = {"name", "kind", "transport", "protocolVersion", "state", "since", "tools", "quarantined", "milliseconds", "error"}
+    told = {"name", "kind", "transport", "protocolVersion", "state", "since", "tools", "quarantined", "suspicious", "milliseconds", "error"}
     assert set(sources["up"]) == told
     assert "cannot find my database" in sources["dead"]["error"]
     assert "mcpServers.unset.headers.X" in sources["unset"]["error"]
