@@ -275,6 +275,12 @@ def test_scope_with_a_mistake_is_named(scope: str, said: str) -> None:
     assert said in (scope_problem(scope) or "")
 
 
+def test_scope_with_a_mistake_is_shown_in_part() -> None:
+    for scope in ("é" * 100 + ":docs", '"' + "é" * 100):
+        told = scope_problem(scope) or ""
+        assert scope[:60] in told and scope[:61] not in told
+
+
 # -- turns ---------------------------------------------------------------------------------------------------------
 
 

@@ -192,6 +192,15 @@ async def test_refused_call_records_the_names_that_it_would_have_lost() -> None:
     assert 0 <= fields["milliseconds"] < 60_000
 
 
+async def test_names_that_a_refused_call_would_have_lost_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    tool = FakeTool(failing(AssertionError()))
+    with caplog.at_level(logging.INFO, "gateway.tools.guard"):
+        await guarded(tool, gate_of(tool.definition, arguments={"read": {"path": {"const": "a"}}})).call(
+            {"path": "b", "more": 1}, CallContext()
+        )
+    assert caplog.messages == ["docs__read: 1 argument dropped that it may not get: 'more'"]
+
+
 class Described(FakeTool):
     """A tool whose description depends on the caller."""
 

@@ -1,0 +1,430 @@
+"""The parts of background calls, in one process: open questions, stored calls, attended calls, and the three tools for tasks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway.auth.principal import Principal
+from gateway.config.models import TaskSettings
+from gateway.errors import AskUnavailable, NotFound, TaskError, ToolFailed, UpstreamRefused
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.metadata import ASK_KEY, TASK_META_KEY
+from gateway.storage.entries import TaskRow
+from gateway.storage.names import DATABASE_FILE
+from gateway.tasks.asks import OpenAsks, shown_ask
+from gateway.tasks.runner import TaskKind, TaskRunner
+from gateway.tasks.stored import from_stored, to_stored
+from gateway.tasks.task import Task
+from gateway.tasks.tools import TaskTools, still_running
+from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
+from gateway.tools.context import CallContext, ClientProfile
+from tests.tasks.dying import steady
+
+FORM: JsonObject = {"mode": "form", "message": "Go?", "requestedSchema": {}}
+ASKABLE = ClientProfile(capabilities={"elicitation": {"form": {}}})
+YES: JsonObject = {"action": "accept", "content": {}}
+
+
+def question(key: Any = None, **params: Any) -> JsonObject:
+    meta: JsonObject = {} if key is None else {"_meta": {ASK_KEY: key}}
+    return {"method": "elicitation/create", "params": {**FORM, **params, **meta}}
+
+
+# -- open questions ------------------------------------------------------------------------------------------------
+
+
+class Desk:
+    """Questions of one call, each asked in a task of its own."""
+
+    def __init__(self) -> None:
+        self.new = 0
+        self.asks = OpenAsks(ASKABLE, self.note)
+        self.got: list[JsonObject] = []
+
+    def note(self) -> None:
+        self.new += 1
+
+    async def ask(self, request: JsonObject) -> None:
+        self.got.append(await self.asks.ask(request))
+
+
+@pytest.mark.parametrize("key", ["name", "a.b_c-1", "x" * 64])
+async def test_question_is_open_under_the_key_of_its_server_until_it_is_answered(key: str) -> None:
+    desk = Desk()
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(desk.ask, question(key, elicitationId="e"))
+            await anyio.wait_all_tasks_blocked()
+            assert (desk.asks.open, desk.new) == ({key: question()}, 1)
+            desk.asks.answer({"other": YES, key: "odd"})
+            await anyio.wait_all_tasks_blocked()
+            assert (list(desk.asks.open), desk.got) == ([key], [])
+            desk.asks.answer({key: YES})
+            assert desk.asks.open == {}
+    assert desk.got == [YES]
+
+
+async def test_keys_that_are_taken_illegal_or_missing_are_replaced_and_none_is_used_twice() -> None:
+    desk = Desk()
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            for key in ("a", "a", None, "no key", "x" * 65, 5, "ask-3"):
+                tasks.start_soon(desk.ask, question(key))
+                await anyio.wait_all_tasks_blocked()
+            assert list(desk.asks.open) == ["a", "a-2", "ask-3", "ask-4", "ask-5", "ask-6", "ask-3-7"]
+            desk.asks.answer(dict.fromkeys(desk.asks.open, YES))
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(desk.ask, question("a"))
+            await anyio.wait_all_tasks_blocked()
+            assert list(desk.asks.open) == ["a-8"]
+            tasks.cancel_scope.cancel()
+    assert (desk.asks.open, len(desk.got)) == ({}, 7)
+
+
+async def test_answers_that_came_with_the_request_are_given_once() -> None:
+    desk = Desk()
+    desk.asks.expect(CallContext(input_responses={"a": YES}))
+    with anyio.fail_after(20):
+        assert await desk.asks.ask(question("a")) == YES
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(desk.ask, question("a"))
+            await anyio.wait_all_tasks_blocked()
+            assert list(desk.asks.open) == ["a"]
+            tasks.cancel_scope.cancel()
+    desk.asks.expect(CallContext())
+    with pytest.raises(AskUnavailable):
+        await desk.asks.ask({"method": "sampling/createMessage", "params": {}})
+    assert desk.asks.open == {}
+
+
+def test_question_is_shown_without_its_key_and_other_metadata_stays() -> None:
+    given: dict[str, Any] = {"method": "x", "params": {"message": "?", "elicitationId": "e", "_meta": {ASK_KEY: "k", "a": 1}}}
+    assert shown_ask(given) == ("k", {"method": "x", "params": {"message": "?", "_meta": {"a": 1}}})
+    assert given["params"]["elicitationId"] == "e"
+    assert shown_ask({"method": "roots/list"}) == ("", {"method": "roots/list"})
+    assert shown_ask({"method": "roots/list", "params": {"_meta": {ASK_KEY: 5}}}) == ("", {"method": "roots/list", "params": {}})
+
+
+# -- stored calls --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scopes", [None, (), ("docs", "tools:x/*")])
+@pytest.mark.parametrize(
+    "leg", [{}, {"request_state": "s"}, {"input_responses": {"a": YES}}, {"request_state": "s", "input_responses": {"a": YES}}]
+)
+def test_stored_call_comes_back_with_its_caller_client_and_state(scopes: Any, leg: dict[str, Any]) -> None:
+    client = ClientProfile("legacy", "2025-11-25", "c", "1", {"roots": {}}, "s1")
+    ctx = CallContext(principal=Principal("key:ada", "ada", scopes), client=client, meta={"com.example/a": 1}, **leg)
+    stored = to_stored({"x": 1}, ctx, resumes=True)
+    assert stored["arguments"] == {"x": 1} and "resumes" not in stored and ("scopes" in stored) is (scopes is not None)
+    assert to_stored({}, ctx, resumes=False)["resumes"] is False
+    found = from_stored(TaskRow("t", "key:ada", "tool", stored, 60))
+    assert (found.principal, found.client, dict(found.meta)) == (ctx.principal, client, {"com.example/a": 1})
+    assert (found.request_state, dict(found.input_responses or {})) == (ctx.request_state, dict(ctx.input_responses or {}))
+    assert (found.input_responses is None) is (not leg)
+
+
+# -- attended calls ------------------------------------------------------------------------------------------------
+
+
+async def never(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
+    raise AssertionError
+
+
+def databases(folder: Path) -> list[Path]:
+    return list(folder.glob(f"**/{DATABASE_FILE}"))
+
+
+@pytest.mark.parametrize("seconds", [None, 60.0])
+async def test_outcome_of_a_call_that_ends_while_its_client_waits_is_its_own(tmp_path: Path, seconds: float | None) -> None:
+    asking = InputRequired({"a": question()}, "state")
+    for outcome in (Complete.text("done"), asking):
+
+        async def work(ctx: CallContext, outcome: ToolOutcome = outcome) -> ToolOutcome:
+            assert ctx.durable is not None and not ctx.takes_tasks
+            return outcome
+
+        async with steady(tmp_path, never, settings=TaskSettings(inline_seconds=seconds)) as runner:
+            with anyio.fail_after(20):
+                assert await runner.attend("tool", {}, CallContext(client=ASKABLE), work) is outcome
+
+    async def fail(ctx: CallContext) -> ToolOutcome:
+        raise UpstreamRefused("no", server="up", code=-5)
+
+    async with steady(tmp_path, never, settings=TaskSettings(inline_seconds=seconds)) as runner:
+        with anyio.fail_after(20), pytest.raises(UpstreamRefused):
+            await runner.attend("tool", {}, CallContext(client=ASKABLE), fail)
+    assert databases(tmp_path) == []
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_call_that_takes_longer_than_its_client_waits_goes_on_as_a_task(tmp_path: Path, asks: bool) -> None:
+    gate = anyio.Event()
+
+    async def work(ctx: CallContext) -> ToolOutcome:
+        await gate.wait()
+        if asks and ctx.input_responses is None:
+            return InputRequired({"a": question()}, "state")
+        return Complete.text("late")
+
+    async with steady(tmp_path, never, settings=TaskSettings(inline_seconds=0.02)) as runner:
+        with anyio.fail_after(20):
+            task = await runner.attend("tool", {}, CallContext(client=ASKABLE), work)
+            assert isinstance(task, Task) and task.status == "working"
+            gate.set()
+            if asks:
+                while not task.asks:
+                    await anyio.sleep(0.01)
+                await runner.answer(task, dict.fromkeys(task.asks, YES))
+            while not task.is_over:
+                task = await runner.moved(task)
+            found = await runner.find(task.id, "local")
+    assert (found.status, found.result) == ("completed", Complete.text("late").result)
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "error"),
+    [
+        (UpstreamRefused("no", server="up", code=-5), "failed", {"code": -5, "message": "no"}),
+        (ToolFailed("no"), "failed", {"code": -32603, "message": "no"}),
+        (ZeroDivisionError("secret"), "failed", {"code": -32603, "message": "Internal error"}),
+        (TaskStarted({"taskId": "1"}), "failed", {"code": -32603, "message": "The call became a task of another server."}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_end_of_a_task_is_told_without_what_the_gateway_keeps_to_itself(
+    tmp_path: Path, end: Any, status: str, error: JsonObject
+) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    async with steady(tmp_path, call) as runner:
+        with anyio.fail_after(20):
+            task = await runner.start("tool", {}, CallContext())
+            while not task.is_over:
+                task = await runner.moved(task)
+            found = await runner.find(task.id, "local")
+    assert (found.status, found.error, found.result) == (status, error, None)
+
+
+# -- the runner ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("asked", "own", "kept"), [(None, 60.0, 60.0), (5.0, 60.0, 5.0), (1e9, 60.0, 86_400.0), (1e9, 1e6, 1e6)])
+async def test_finished_task_is_kept_as_long_as_asked_for_within_the_longest_time(
+    tmp_path: Path, asked: Any, own: float, kept: float
+) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        return Complete.text("")
+
+    async with steady(tmp_path, call, settings=TaskSettings(ttl_seconds=own)) as runner:
+        task = await runner.start("tool", {}, CallContext(), ttl_seconds=asked)
+    assert task.ttl_seconds == kept
+
+
+async def test_tasks_of_a_caller_are_listed_found_and_ended_for_that_caller_alone(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        await anyio.sleep(math.inf if tool == "slow" else 0)
+        return Complete.text("")
+
+    ada, bob = (CallContext(principal=Principal(name)) for name in ("ada", "bob"))
+    async with steady(tmp_path, call) as runner:
+        with anyio.fail_after(20):
+            tasks = [await runner.start("slow", {}, ada), await runner.start("slow", {}, bob), await runner.start("fast", {}, ada)]
+            while not (await runner.find(tasks[2].id, "ada")).is_over:
+                await anyio.sleep(0.01)
+            assert [task.tool for task in await runner.all_of("ada")] == ["slow", "fast"]
+            assert runner.callers() == {"ada", "bob"}
+            with pytest.raises(NotFound):
+                await runner.find(tasks[0].id, "bob")
+            await runner.end(["ada", "cy"])
+            assert [(await runner.find(task.id, task.principal)).status for task in tasks] == ["cancelled", "working", "completed"]
+            assert runner.callers() == {"bob"}
+
+
+async def test_same_request_sent_again_under_its_key_is_the_same_task_and_another_one_is_refused(tmp_path: Path) -> None:
+    started: list[str] = []
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        started.append(tool)
+        return Complete.text("")
+
+    async def work(ctx: CallContext) -> ToolOutcome:
+        started.append("attended")
+        return Complete.text("")
+
+    def keyed(key: Any) -> CallContext:
+        return CallContext(meta={"dev.moongate/idempotencyKey": key})
+
+    async with steady(tmp_path, call) as runner:
+        with anyio.fail_after(20):
+            first = await runner.start("tool", {"a": 1}, keyed("k"))
+            assert (await runner.start("tool", {"a": 1}, keyed("k"))).id == first.id
+            again = await runner.attend("tool", {"a": 1}, keyed("k"), work)
+            assert isinstance(again, Task) and again.id == first.id
+            for tool, arguments in (("tool", {"a": 2}), ("other", {"a": 1})):
+                with pytest.raises(TaskError, match="idempotency key"):
+                    await runner.start(tool, arguments, keyed("k"))
+            others = [(await runner.start("tool", {"a": 1}, keyed(key))).id for key in ("", 5, "l")]
+            assert len({first.id, *others}) == 4
+            assert isinstance(await runner.attend("tool", {"a": 1}, keyed("m"), work), Complete)
+            while len(started) < 5:
+                await anyio.sleep(0.01)
+    assert sorted(started) == ["attended", "tool", "tool", "tool", "tool"]
+
+
+async def test_limits_of_a_kind_of_task_hold_beside_the_callers(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    kind = TaskKind(limits=[{"scope": "source:docs", "running": 1}])
+    async with steady(tmp_path, call, settings=TaskSettings(max_running_per_caller=2)) as runner:
+        tasks = [await runner.start("tool", {}, CallContext(), kind=kind) for _ in range(2)]
+        tasks += [await runner.start("tool", {}, CallContext()) for _ in range(2)]
+        assert [bool(task.row.admitted_at) for task in tasks] == [True, False, True, False]
+        assert [task.message for task in tasks] == ["", "Waiting for its turn", "", "Waiting for its turn"]
+
+
+# -- the tools -----------------------------------------------------------------------------------------------------
+
+
+async def use(runner: TaskRunner, name: str, task_id: str, ctx: CallContext | None = None) -> Complete:
+    tools = TaskTools()
+    tools.run_with(runner)
+    outcome = await next(tool for tool in tools.tools if tool.definition.name == name).call({"task_id": task_id}, ctx or CallContext())
+    assert isinstance(outcome, Complete)
+    return outcome
+
+
+async def test_tools_show_wait_for_and_stop_tasks_of_their_caller(tmp_path: Path) -> None:
+    gate = anyio.Event()
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        await ctx.progress(1, None, "at work")
+        await (anyio.sleep_forever() if tool == "slow" else gate.wait())
+        return Complete.text("done", structured={"n": 1})
+
+    async with steady(tmp_path, call, settings=TaskSettings(inline_seconds=0.1)) as runner:
+        with anyio.fail_after(30):
+            fast, slow = await runner.start("fast", {}, CallContext()), await runner.start("slow", {}, CallContext(), ttl_seconds=5)
+            while not (fast.message and slow.message):
+                await anyio.sleep(0.01)
+            shown = (await use(runner, "task_status", slow.id)).structured
+            assert shown == {
+                "taskId": slow.id, "tool": "slow", "status": "working", "statusMessage": "at work",
+                "createdAt": slow.created.isoformat(), "lastUpdatedAt": slow.updated.isoformat(), "ttlMs": 5_000,
+            }  # fmt: skip
+            late = await use(runner, "task_result", slow.id)
+            assert late.as_text().startswith("Still running: 'slow'") and late.as_text().endswith("Last heard: at work")
+            assert (late.structured, late.result["_meta"]) == (shown, {TASK_META_KEY: shown})
+            gate.set()
+            while "Still running" in (done := await use(runner, "task_result", fast.id)).as_text():
+                pass
+            assert done.result == Complete.text("done", structured={"n": 1}).result
+            stopped: Any = (await use(runner, "task_cancel", slow.id)).structured
+            assert stopped["status"] == "cancelled"
+            ended = await use(runner, "task_result", slow.id)
+            assert (ended.is_error, ended.as_text()) == (True, "The task was cancelled.")
+            for name in ("task_status", "task_result", "task_cancel"):
+                with pytest.raises(ToolFailed, match="There is no such task"):
+                    await use(runner, name, slow.id, CallContext(principal=Principal("ada")))
+    with pytest.raises(ToolFailed, match="No tasks are kept here"):
+        await TaskTools().tools[0].call({"task_id": "x"}, CallContext())
+
+
+class Answers:
+    """A client that answers what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[JsonObject] = []
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        pass
+
+    async def log(self, level: Any, data: Any, logger: str | None) -> None:
+        pass
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        self.asked.append(request)
+        return {"action": "accept", "content": {"name": "Ada"}}
+
+
+async def test_result_tool_puts_the_questions_of_a_task_to_the_person_of_its_call(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        answer = await ctx.ask(question())
+        return Complete.text(answer["content"]["name"])
+
+    person = Answers()
+    async with steady(tmp_path, call, settings=TaskSettings(inline_seconds=5)) as runner:
+        with anyio.fail_after(30):
+            task = await runner.start("tool", {}, CallContext(client=ASKABLE))
+            while not task.asks:
+                await anyio.sleep(0.01)
+            handle = still_running(task)
+            shown: Any = handle.structured
+            assert (shown["questions"], shown["status"]) == (["Go?"], "input_required")
+            assert "It waits for an answer" in handle.as_text()
+            bare = still_running(task, has_output_schema=True)
+            assert (bare.is_error, bare.structured) == (True, None) and bare.result["_meta"][TASK_META_KEY]["taskId"] == task.id
+            done = await use(runner, "task_result", task.id, CallContext(client=ASKABLE, caller=person))
+    assert (done.as_text(), len(person.asked)) == ("Ada", 1)
+
+
+async def test_result_tool_waits_on_if_its_caller_cannot_be_asked(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        await ctx.ask(question())
+        raise AssertionError
+
+    async with steady(tmp_path, call, settings=TaskSettings(inline_seconds=0.1)) as runner:
+        with anyio.fail_after(30):
+            task = await runner.start("tool", {}, CallContext(client=ASKABLE))
+            while not task.asks:
+                await anyio.sleep(0.01)
+            waiting = await use(runner, "task_result", task.id)
+            assert waiting.as_text().startswith("Still running") and "It waits for an answer" in waiting.as_text()
+
+
+async def test_call_that_cannot_become_a_task_goes_on_for_its_client(tmp_path: Path) -> None:
+    """Its caller has as many unfinished tasks as allowed. The steps of the call stay in memory."""
+    gate, steps = anyio.Event(), list[str]()
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def work(ctx: CallContext) -> ToolOutcome:
+        async def step(key: str) -> JsonValue:
+            steps.append(key.partition(":")[2])
+            return 1
+
+        assert ctx.durable is not None
+        await ctx.durable.step("before", step, repeatable=False)
+        await gate.wait()
+        await ctx.durable.step("after", step, repeatable=False)
+        return Complete.text("late")
+
+    class Watching(Answers):
+        async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+            self.asked.append({"progress": progress, "message": message})
+            if len(self.asked) > 5:  # the wait is over by then: a quarter of it lies between two of them
+                gate.set()
+
+    person = Watching()
+    settings = TaskSettings(max_per_caller=1, inline_seconds=0.2)
+    async with steady(tmp_path, call, settings=settings) as runner:
+        with anyio.fail_after(20):
+            await runner.start("tool", {}, CallContext())
+            outcome = await runner.attend("tool", {}, CallContext(client=ASKABLE, caller=person), work)
+            assert isinstance(outcome, Complete) and outcome.as_text() == "late"
+            assert [task.status for task in await runner.all_of("local")] == ["working"]
+    assert steps == ["/before#1", "/after#1"]
+    told = [note["progress"] for note in person.asked]
+    assert told == sorted(set(told)) and person.asked[0]["message"] == "Still running after 0 s"
