@@ -82,10 +82,13 @@ class Disclosure:
         tools = self._tools
         return [name for name in names if source in (None, tools[name].source) and tools[name].admit(principal) is PASS]
 
-    def describe(self, name: str, scope: str) -> JsonObject:
-        """One loadable tool, shortly."""
+    def describe(self, name: str, scope: str, principal: Principal) -> JsonObject:
+        """The summary of one loadable tool that this caller may use."""
         tool = self._tools[name]
-        text = " ".join((tool.definition.description or tool.definition.title or "").split())
+        listed: JsonObject = {"description": tool.definition.description or tool.definition.title or ""}
+        if principal.scopes is not None:
+            listed = tool.described(listed, principal.scopes)
+        text = " ".join(str(listed["description"]).split())
         short = text if len(text) <= _MAX_SUMMARY_CHARS else f"{text[: _MAX_SUMMARY_CHARS - 1]}…"
         return {"name": name, "description": short, "source": tool.source, "loaded": name in self._loaded.get(scope, ())}
 
@@ -133,7 +136,7 @@ class _ListTools:
         scope = scope_of(ctx.client.session_id, ctx.principal.id)
         names = self._disclosure.find(str(arguments.get("query") or ""), arguments.get("source"), ctx.principal)
         offset, limit = int(arguments.get("offset") or 0), int(arguments.get("limit") or DEFAULT_LIMIT)
-        page = [self._disclosure.describe(name, scope) for name in names[offset : offset + limit]]
+        page = [self._disclosure.describe(name, scope, ctx.principal) for name in names[offset : offset + limit]]
         lines = [f"{len(names)} tool{'' if len(names) == 1 else 's'} found."]
         lines += [f"- {tool['name']}: {tool['description']}{' (loaded)' if tool['loaded'] else ''}" for tool in page]
         if offset + len(page) < len(names):

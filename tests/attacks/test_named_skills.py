@@ -139,6 +139,19 @@ async def test_operators_description_is_listed_to_every_key(tmp_path: Path) -> N
     assert tools["load_skill"]["description"] == "Ours."
 
 
+async def test_summary_of_an_unlisted_tool_names_skills_by_scope(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "shut")
+    store = KeyStore(tmp_path / "gateway-state" / "keys.json")
+    tokens = {name: store.add(name, scopes=KEYS[name]).token for name in ("tools", "own")}
+    config = {"mcpServers": {}, "expose": {"skills": ["skills"]}, "policies": {"skill": {"disclosure": "on-demand"}}}
+    with gateway_inside(tmp_path, config) as inside:
+        for name, token in tokens.items():
+            async with over_http(inside.url, "modern", token=token, tasks=False) as wire:
+                found = (await wire.send("tools/call", name="list_tools", arguments={}))["result"]["structuredContent"]["tools"]
+            [summary] = [tool["description"] for tool in found if tool["name"] == "load_skill"]
+            assert ("shut" in summary) == (name == "own"), summary
+
+
 async def test_shared_name_means_the_skill_that_the_key_may_read(house: House) -> None:
     assert "pass one of these" in (await house.call("all", "load_skill", skill_name="open"))["content"][0]["text"]
     loaded = await house.call("open", "load_skill", skill_name="open")
