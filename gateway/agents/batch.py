@@ -6,12 +6,14 @@ What ends it is a call that somebody else must answer, a termination, or a `Midd
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import types
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
 
 import anyio
@@ -74,6 +76,8 @@ class Batch:
     middleware: Sequence[Middleware[FunctionInvocationContext]] = ()
     session: SessionData | None = None
     kwargs: JsonMapping = field(default_factory=dict[str, JsonValue])
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1), init=False)
+    """Of the batches of the run."""
 
     async def run(self, calls: Sequence[Content], approvals: Sequence[Content | None] = ()) -> BatchOutcome:
         """Run the calls; `approvals` are the answers that let them, where they needed one.
@@ -84,10 +88,12 @@ class Batch:
         self.guard_tools()
         by_name = {tool.definition.name: tool for tool in self.tools}
         outcome = BatchOutcome([Content("function_result")] * len(calls))
+        number = next(self._numbers)
 
         async def one(index: int, call: Content) -> None:
             approval = approvals[index] if approvals else None
-            outcome.results[index] = await self._call(by_name.get(call.name or ""), call, approval, outcome)
+            tool = by_name.get(call.name or "")
+            outcome.results[index] = await self._call(tool, call, approval, outcome, f"call {number}.{index}")
 
         if len(calls) == 1:
             await _in_own_context(one(0, calls[0]))
@@ -115,12 +121,16 @@ class Batch:
         if self.ctx.tool_guard is not None:
             self.tools[:] = self.ctx.tool_guard.guarded(self.tools)
 
-    async def _call(self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchOutcome) -> Content:
+    async def _call(
+        self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchOutcome, label: str
+    ) -> Content:
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
-            return await traced_tool(tool, call, lambda: self._answer(tool, call, approval, outcome))
-        return await self._answer(tool, call, approval, outcome)
+            return await traced_tool(tool, call, lambda: self._answer(tool, call, approval, outcome, label))
+        return await self._answer(tool, call, approval, outcome, label)
 
-    async def _answer(self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchOutcome) -> Content:
+    async def _answer(
+        self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchOutcome, label: str
+    ) -> Content:
         call_id = call.call_id or ""
         if tool is None:
             outcome.failed = True
@@ -129,7 +139,7 @@ class Batch:
             arguments, unread = read_arguments(call.arguments), None
         except ValueError as error:
             arguments, unread = {}, error
-        context = self._context(tool, arguments, call_id, approval)
+        context = self._context(tool, arguments, call_id, approval, label)
         if unread is not None:
             # Middleware still sees such a call, and may repair it (requirements MW4).
             context.metadata["argument_error"], context.metadata["raw_arguments"] = str(unread), call.arguments
@@ -148,7 +158,10 @@ class Batch:
         outcome.terminated = outcome.terminated or context.terminate
         return _result(call, context.result)
 
-    def _context(self, tool: Tool, arguments: JsonObject, call_id: str, approval: Content | None) -> FunctionInvocationContext:
+    def _context(
+        self, tool: Tool, arguments: JsonObject, call_id: str, approval: Content | None, label: str
+    ) -> FunctionInvocationContext:
+        """Build what middleware sees of the call. `label` is the call's place in the run: the calls of a batch ask side by side."""
         context = FunctionInvocationContext(
             tool,
             arguments,
@@ -160,6 +173,8 @@ class Batch:
         if approval is not None:
             context.metadata["approval_response"] = approval
         context.ctx = self.ctx.child(run_tools=self.tools, invocation=context)
+        if (durable := self.ctx.durable) is not None:
+            context.ctx = dataclasses.replace(context.ctx, durable=durable.asking(label))
         return context
 
     async def _invoke(self, context: FunctionInvocationContext, unread: ValueError | None, outcome: BatchOutcome) -> None:

@@ -54,9 +54,9 @@ class RunProgress:
         """Passed on."""
         await self._ctx.caller.log(level, data, logger)
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Passed on; the context that asks has stopped its clocks already."""
-        return await self._ctx.caller.ask(request)
+        return await self._ctx.caller.ask(request, key)
 
     async def _say(self) -> None:
         text, self._unsaid = self._unsaid[:MAX_SAID], self._unsaid[MAX_SAID:]

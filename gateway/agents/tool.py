@@ -242,7 +242,9 @@ class AgentTool:
         options = cast("ChatOptions", dict(file.options))
         if file.output is not None:
             options["response_format"] = file.output
-        recorded = [RecordModelCalls(ctx.durable, is_remote_agent=self._remote.client is not None)] if ctx.durable is not None else []
+        recorded: list[RecordModelCalls] = []
+        if ctx.durable is not None:
+            recorded.append(RecordModelCalls(ctx, ctx.durable, is_remote_agent=self._remote.client is not None))
         client = self._remote.client or self._models.resolve(file.model, ctx)
         return Agent(
             client,

@@ -52,7 +52,7 @@ class TerminalCaller:
         who = f"  {level}{f' {shown(logger, MAX_LABEL)}' if logger else ''}:"
         say(f"{who} {text}" if "\n" not in text and text.isprintable() else frame(who, text))
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Put a form or a link to the person; anything else, or no terminal, is refused."""
         if request.get("method") != "elicitation/create" or not self._interactive:
             raise AskUnavailable(

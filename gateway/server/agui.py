@@ -208,7 +208,7 @@ class _Caller:
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
         """Dropped."""
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Never used: a question ends the stream with an interrupt."""
         raise AskUnavailable("An application is asked by interrupts only.", capability=capability_of(request))
 

@@ -59,7 +59,7 @@ class ParkedCaller(DetachedCaller):
         self.asks = OpenAsks(ctx.client, lambda: self.moved.set())
         self.asks.expect(ctx)
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Show the request with the next result of the call and wait for a retry that answers it."""
         return await self.asks.ask(request)
 

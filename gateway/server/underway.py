@@ -53,7 +53,7 @@ class PlainCaller:
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
         """Not asked for."""
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Refused: a client that can be asked has such calls parked (`parked`)."""
         raise undeclared(request)
 
@@ -83,9 +83,9 @@ class LateCaller:
             if not self._speaking and self._said is not None and not self._said.done():
                 self._said.set_result(None)
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """As `WireCaller.ask`."""
-        return await (await self._reach()).ask(request)
+        return await (await self._reach()).ask(request, key)
 
     @property
     def has_more(self) -> bool:

@@ -78,7 +78,7 @@ class WireCaller:
         params = LoggingMessageNotificationParams(level=level, data=data, logger=logger)
         await self._session.send_notification(LoggingMessageNotification(params=params), related_request_id=self._request_id)
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Send the request to a legacy client and wait for its answer."""
         capability = capability_of(request)
         if self._is_modern or not legacy_profile(self._ctx, None).can(capability):  # a modern one that can is asked in results (`parked`)

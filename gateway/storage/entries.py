@@ -132,6 +132,19 @@ class StoredSession:
             "id": self.id, "agent": self.agent, "turns": self.turns, "createdAt": self.created_at, "usedAt": self.used_at,
             "expiresAt": self.expires_at, "busy": self.is_busy,
         }  # fmt: skip
+
+
+def is_open(item: JsonObject) -> bool:
+    """Whether a question in `TaskRow.asked` waits for an answer."""
+    return "answer" not in item and not item.get("withdrawn")
+
+
+def forget(item: JsonObject) -> None:
+    """Withdraw a question in `TaskRow.asked` for good. Its name stays taken, so that a late answer cannot reach another question."""
+    item.clear()
+    item["withdrawn"] = True
+
+
 @dataclass(slots=True)
 class TaskRow:
     """One task as it is stored."""
@@ -147,7 +160,8 @@ class TaskRow:
     outcome: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
     """`result` or `error`, when it is over."""
     asked: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """By key: `request`, and `answer` once there is one."""
+    """Questions by the name that clients know them by: `request`, `at` (when it was asked), `step` (its durable key, empty for a question
+    that ends with its attempt), `answer` once there is one, and `withdrawn` if nobody waits for an answer any more."""
     created_at: float = field(default_factory=time.time)
     updated_at: float = field(default_factory=time.time)
     gone_at: float = 0.0

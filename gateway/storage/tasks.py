@@ -9,6 +9,7 @@ is `tasks`' business.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -17,9 +18,12 @@ import sqlalchemy as sa
 
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.engine import Database
-from gateway.storage.entries import Choose, Steps, TaskRow
+from gateway.storage.entries import Choose, Steps, TaskRow, forget, is_open
 from gateway.storage.tables import task_owners, task_steps, tasks
 from gateway.storage.turns import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
+
+_DOUBT = re.compile(r"!\d+$")
+"""Ends the durable key of the question what is to become of a step in doubt."""
 
 FORGET_OWNER_SECONDS = 86_400.0
 """How long a lease that ran out is still on record."""
@@ -95,12 +99,16 @@ class TaskRows:
             for key in [key for key in worked if key.startswith("kept:") and key.endswith("/task")]:
                 if key.removeprefix("kept:").removesuffix("/task") not in worked:
                     del worked[key]  # a server's own task that did not work is not followed again
+            for key in [key for key in worked if key.startswith("kept:") and key.endswith("/listed")]:
+                del worked[key]  # the new try asks for approvals outside the client again
             for key in [key for key in await _steps(connection, task_id) if key not in worked]:
                 await connection.execute(sa.delete(task_steps).where((task_steps.c.task == task_id) & (task_steps.c.key == key)))
-            # An answer that nobody gave was put there when it ended.
-            asked = {} if from_start else {key: item for key, item in found.asked.items() if item.get("answer")}
+            for item in found.asked.values():
+                # An answer that nobody gave was put there when the task ended. A step in doubt is in doubt for a new reason.
+                if from_start or not item.get("answer") or _DOUBT.search(item.get("step", "!0")):
+                    forget(item)
             values: JsonObject = {
-                "status": "working", "message": "", "outcome": "{}", "asked": json.dumps(asked), "updated_at": time.time(),
+                "status": "working", "message": "", "outcome": "{}", "asked": json.dumps(found.asked), "updated_at": time.time(),
                 "gone_at": 0.0, "is_cancelled": 0, "attempts": 2, "owner": "", "admitted_at": 0.0,
             }  # fmt: skip
             await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
@@ -134,7 +142,7 @@ class TaskRows:
             for key, stored in found.asked.items():
                 if "answer" in stored and key in row.asked:
                     row.asked[key].setdefault("answer", stored["answer"])
-            if row.status == "input_required" and all("answer" in item for item in row.asked.values()):
+            if row.status == "input_required" and not any(map(is_open, row.asked.values())):
                 row.status = "working"  # it was answered while this was on its way
             row.is_cancelled = found.is_cancelled or row.is_cancelled
             row.admitted_at = max(found.admitted_at, row.admitted_at)
@@ -150,10 +158,10 @@ class TaskRows:
             if found is None or found.gone_at:
                 return
             for key, value in answers.items():
-                if key in found.asked and "answer" not in found.asked[key] and isinstance(value, dict):
+                if key in found.asked and is_open(found.asked[key]) and isinstance(value, dict):
                     found.asked[key]["answer"] = value
-            is_open = any("answer" not in item for item in found.asked.values())
-            status = "working" if found.status == "input_required" and not is_open else found.status
+            waits = any(map(is_open, found.asked.values()))
+            status = "working" if found.status == "input_required" and not waits else found.status
             values: JsonObject = {"asked": json.dumps(found.asked), "status": status, "updated_at": time.time()}
             await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
 

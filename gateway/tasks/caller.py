@@ -1,12 +1,12 @@
 """`TaskCaller`: the caller of a call in the background: progress becomes the status message, a question waits for its answer.
 
-Questions and answers are stored with the task. After a restart the work asks again, and a question that was asked before
-gets its key and, if there is one, its answer again. While a client still waits for the call (`attending`), both go to it.
+Questions and answers are stored with the task (`TaskRow.asked`). After a restart the work asks again. A question that has the same
+durable key (`CallContext.question`) as before keeps the key that clients know it by and gets its recorded answer; a question without
+a durable key is asked again. While a client still waits for the call (`attending`), questions and progress go to the client.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Awaitable, Callable
 
@@ -14,6 +14,8 @@ import anyio
 
 from gateway.errors import AskExpired
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.framing import quote
+from gateway.storage.entries import forget, is_open
 from gateway.tasks.asks import KEY, shown_ask
 from gateway.tasks.task import Task
 from gateway.tools.context import Caller, ClientProfile, LogLevel, capability_of, undeclared
@@ -58,7 +60,8 @@ class TaskCaller:
         self._live = live
         self._live_timeout = live_timeout_seconds
         self._asked = len(task.row.asked)
-        self._taken: set[str] = set()
+        self._unclaimed: set[str] = set()
+        """Names of the open questions that version 1 left."""
         self._told_at = float("-inf")
         self._progress = 0.0
         self._total: float | None = None
@@ -102,41 +105,54 @@ class TaskCaller:
         if self._live is not None:
             await self._live.log(level, data, logger)
 
-    async def ask(self, request: JsonObject) -> JsonObject:
-        """Show the request with the task until it is answered; a key is never used twice.
+    def resume(self, version: int) -> bool:
+        """Withdraw the questions of earlier attempts that nobody waits for any more; whether there were any.
+
+        A question without a durable key ended with its attempt. Version 1 stored no durable keys, so its open questions stay for the
+        work to claim (`_claim`).
+        """
+        self._unclaimed = {name for name, item in self._task.row.asked.items() if is_open(item) and "step" not in item}
+        ended = [item for item in self._task.row.asked.values() if is_open(item) and not item.get("step", version == 1)]
+        for item in ended:
+            forget(item)
+        if self._task.status == "input_required" and not self._task.asks:
+            self._task.row.status = "working"
+        return bool(ended)
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        """Show the request with the task until it is answered.
 
         Raises:
             AskExpired: Nobody answered in time, counted from when it was asked first.
         """
         if self._live is None and not self._client.can(capability_of(request)):
             raise undeclared(request)
-        task, asked = self._task, self._task.row.asked
-        key = self._key_of(request)
-        self._taken.add(key)
-        if "answer" in asked[key]:
-            return asked[key]["answer"]
+        task = self._task
+        name = self._place(request, key)
+        item = task.row.asked[name]
+        if "answer" in item:
+            return item["answer"]
         if self._live is not None:
-            return await self._ask_live(self._live, key, request)
+            return await self._ask_live(self._live, item, request)
         task.row.status = "input_required"
         await self._save(task)
         try:
-            while "answer" not in asked[key]:
-                left = asked[key].get("at", time.time()) + self._ask_timeout - time.time()
+            while "answer" not in item:
+                left = item.get("at", time.time()) + self._ask_timeout - time.time()
                 if left <= 0:
                     raise AskExpired(f"Nobody answered within {self._ask_timeout:g} s, so this did not go on.")
                 with anyio.move_on_after(min(left, LOOK_SECONDS)):
                     await task.moved.wait()
-                if self._live is not None and "answer" not in asked[key]:
-                    return await self._ask_live(self._live, key, request)
+                if self._live is not None and "answer" not in item:
+                    return await self._ask_live(self._live, item, request)
         except (anyio.get_cancelled_exc_class(), AskExpired):
-            asked[key].setdefault("answer", {})  # nobody waits for it any more, so it is not shown
+            item["withdrawn"] = True  # nobody waits for the answer any more, so the question is not shown
             if task.status == "input_required" and not task.asks:
                 task.row.status = "working"
             raise
-        return asked[key]["answer"]
+        return item["answer"]
 
-    async def _ask_live(self, live: Caller, key: str, request: JsonObject) -> JsonObject:
-        asked = self._task.row.asked
+    async def _ask_live(self, live: Caller, item: JsonObject, request: JsonObject) -> JsonObject:
         answer: JsonObject | None = None
         self.asking += 1
         try:
@@ -146,22 +162,53 @@ class TaskCaller:
             self.asking -= 1
             self.answered_at = anyio.current_time()
             if answer is None:
-                asked.pop(key, None)
+                item["withdrawn"] = True
         if answer is None:
             raise AskExpired(f"Nobody answered within {self._live_timeout:g} s, so this did not go on.")
-        asked[key]["answer"] = answer
+        item["answer"] = answer
         return answer
 
-    def _key_of(self, request: JsonObject) -> str:
-        """The key of a question that was asked before, or a new one."""
+    def _place(self, request: JsonObject, key: str) -> str:
+        """Return the name in `TaskRow.asked` of the question with this durable key, or store the question under a new name.
+
+        A question that differs from what was recorded under its key is another question: the code that asks has changed since.
+        """
         wanted, shown = shown_ask(request)
-        asked, text = self._task.row.asked, json.dumps(shown, sort_keys=True)
-        for name, item in asked.items():
-            if name not in self._taken and json.dumps(item["request"], sort_keys=True) == text:
-                return name
+        asked = self._task.row.asked
+        if (known := self._known(key, shown) or self._claim(shown)) is not None:
+            asked[known] |= {"step": key}
+            asked[known].pop("withdrawn", None)
+            return known
+        for item in asked.values():
+            if key and item.get("step") == key and is_open(item):
+                forget(item)
         self._asked += 1
-        key = wanted if KEY.fullmatch(wanted) else f"ask-{self._asked}"
-        while key in asked:
-            key = f"{key}-{self._asked}"
-        asked[key] = {"request": shown, "at": time.time()}
-        return key
+        name = wanted if KEY.fullmatch(wanted) else f"ask-{self._asked}"
+        while name in asked:
+            name = f"{name}-{self._asked}"
+        asked[name] = {"request": shown, "at": time.time(), "step": key}
+        return name
+
+    def _known(self, key: str, shown: JsonObject) -> str | None:
+        asked = self._task.row.asked
+        return next((name for name, item in asked.items() if key and item.get("step") == key and item["request"] == shown), None)
+
+    def _claim(self, shown: JsonObject) -> str | None:
+        """Return the name of the same question as version 1 stored it, without a durable key, if there is only one such question.
+
+        An answered one may have been the answer to an earlier question of the same words, so the question must have been open when
+        the task was taken up.
+        """
+        asked = self._task.row.asked
+        same = [name for name, item in asked.items() if "step" not in item and "request" in item and _is_same(item["request"], shown)]
+        return same[0] if len(same) == 1 and same[0] in self._unclaimed else None
+
+
+def _is_same(stored: JsonObject, shown: JsonObject) -> bool:
+    """Whether a question is the one that version 1 stored. Version 1 did not mark the lines of a workflow's text (`policy.framing`)."""
+    if stored == shown:
+        return True
+    before: JsonObject = stored.get("params") or {}
+    now: JsonObject = shown.get("params") or {}
+    marked = "\n".join(quote(str(before.get("message"))))
+    return {**before, "message": marked} == {**now, "message": str(now.get("message")).partition("\n")[2]}

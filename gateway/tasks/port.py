@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
@@ -18,6 +19,15 @@ from gateway.tools.context import BegunStep, CallContext
 logger = logging.getLogger(__name__)
 
 _KEPT = "kept:"
+
+STEPS_VERSION = 2
+"""Version of the rules by which the steps of a new task are named (`DurablePort.version`); kept with the task.
+
+In version 1 the steps of a functional workflow shared one scope, and the first round of a graph shared its labels with the start.
+"""
+
+_IDLE = "idle"
+"""Key in the value of a step that failed after a retry: the number of retries. The next doubt about the step is another question."""
 
 RETRY_SECONDS = 0.5
 """Pause before something is tried again that the database refused, or that is not there yet."""
@@ -59,8 +69,9 @@ class StepLog:
         self._is_noting = False
         self._written: anyio.Event | None = None
         self._under_way: dict[str, bool | Callable[[str], bool]] = {}
+        self.version = STEPS_VERSION
         self.ask: CallContext | None = None
-        """Whom to ask about a step whose outcome nobody knows."""
+        """The task's own context. It asks about a step in doubt where the step names no call."""
         self.begins_none = False
         """Whether no step begins any more, because the process stops."""
 
@@ -106,41 +117,52 @@ class StepLog:
         for name in [name for name in self._counts if name.startswith(f"{scope}/")]:
             del self._counts[name]
 
-    async def step(self, key: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: bool | Callable[[str], bool]) -> JsonValue:
+    async def step(
+        self,
+        key: str,
+        work: Callable[[str], Awaitable[JsonValue]],
+        *,
+        repeatable: bool | Callable[[str], bool],
+        ctx: CallContext | None = None,
+    ) -> JsonValue:
         """See `DurablePort.step`."""
         is_done, value = self._steps.get(key, (False, None))
         if is_done:
             return value
         if self.begins_none:
             await anyio.sleep_forever()
-        await self._put(key, is_done=False, value=await self._retries(key, repeatable))
+        retries = await self._retries(key, repeatable, ctx)
+        await self._put(key, is_done=False, value=retries)
         self._under_way[key] = repeatable
         try:
-            value = await self._worked(key, work)
+            value = await self._worked(key, work, retries or 0)
             await self.finish(key, value)
         finally:
             del self._under_way[key]
         return value
 
-    async def _worked(self, key: str, work: Callable[[str], Awaitable[JsonValue]]) -> JsonValue:
+    async def _worked(self, key: str, work: Callable[[str], Awaitable[JsonValue]], retries: int) -> JsonValue:
         try:
             return await work(f"{self.task_id}:{key}")
         except GatewayError:  # nothing was done that must not be done again
-            self._steps.pop(key, None)
-            if not self._is_noting:
-                await until_stored(lambda: self._drop(key))
+            if retries:
+                await self._put(key, is_done=False, value={_IDLE: retries})
+            else:
+                self._steps.pop(key, None)
+                if not self._is_noting:
+                    await until_stored(lambda: self._drop(key))
             raise
 
     def holds_up(self) -> bool:
         """Whether a step is under way that a person would have to be asked about, were it cut off."""
         return any(not (found if isinstance(found, bool) else found(key)) for key, found in self._under_way.items())
 
-    async def begin(self, key: str, *, repeatable: bool) -> tuple[bool, JsonValue]:
+    async def begin(self, key: str, *, repeatable: bool, ctx: CallContext | None = None) -> tuple[bool, JsonValue]:
         """See `DurablePort.begin`."""
         is_done, value = self._steps.get(key, (False, None))
         if is_done:
             return True, value
-        await self._put(key, is_done=False, value=await self._retries(key, repeatable))
+        await self._put(key, is_done=False, value=await self._retries(key, repeatable, ctx))
         return False, None
 
     async def finish(self, key: str, value: JsonValue) -> None:
@@ -185,20 +207,26 @@ class StepLog:
         self._steps[key] = (is_done, value)
         return True
 
-    async def _retries(self, key: str, repeatable: bool | Callable[[str], bool]) -> int | None:
-        """How often a person had a step tried again in which its process died; None for a step that begins for the first time."""
+    async def _retries(self, key: str, repeatable: bool | Callable[[str], bool], ctx: CallContext | None) -> int | None:
+        """Return how often a person had the step retried after its process died; `None` if it begins for the first time.
+
+        Asks a person first if the step is in doubt: it was in flight, and is not `repeatable`.
+        """
         if key not in self._steps:
             return None
-        retries = int(cast("int | None", self._steps[key][1]) or 0)
+        recorded = self._steps[key][1]
+        if isinstance(recorded, dict):
+            return int(cast("JsonObject", recorded)[_IDLE])
+        retries = int(cast("int | None", recorded) or 0)
         if repeatable if isinstance(repeatable, bool) else repeatable(key):
             return retries
-        await self._judge(key, retries)
+        await self._judge(key, retries, ctx or self.ask)
         return retries + 1
 
-    async def _judge(self, key: str, retries: int) -> None:
-        """A step was in flight when its process died, and running it once more may do harm: ask.
+    async def _judge(self, key: str, retries: int, ctx: CallContext | None) -> None:
+        """Ask whether to run a step again that was in flight when its process died. Raises `ToolFailed` unless the answer is yes.
 
-        The words tell a later question from the first, whose answer is not meant for it.
+        The question's key is the step's key and the number of retries, so that no answer counts for another step or a later doubt.
         """
         name = key.rpartition("/")[2].rpartition("#")[0].partition(":")[0]
         again = f" again (after {retries} retr{'y' if retries == 1 else 'ies'})" if retries else ""
@@ -211,10 +239,12 @@ class StepLog:
         }
         failed = ToolFailed(f"The gateway stopped while {name!r} ran. Its outcome is unknown, and it was not repeated.")
         try:
-            if self.ask is None:
+            if ctx is None:
                 raise failed
+            if self.ask is not None:  # past the callers that speak in the name of a workflow or agent
+                ctx = dataclasses.replace(ctx, caller=self.ask.caller)
             params: JsonObject = {"mode": "form", "message": question, "requestedSchema": schema}
-            answer = await self.ask.ask({"method": "elicitation/create", "params": params})
+            answer = await ctx.ask({"method": "elicitation/create", "params": params}, f"{key}!{retries}")
         except AskUnavailable:
             raise failed from None
         content: JsonObject = answer.get("content") or {}
@@ -225,9 +255,16 @@ class StepLog:
 class StepPort:
     """Implements `DurablePort` for one part of a task."""
 
-    def __init__(self, log: StepLog, scope: str) -> None:
+    def __init__(self, log: StepLog, scope: str, asking: str = "") -> None:
+        """`asking` is a prefix for the names of questions."""
         self._log = log
         self._scope = scope
+        self._asking = asking
+
+    @property
+    def version(self) -> int:
+        """Version of the naming rules."""
+        return self._log.version
 
     def scoped(self, label: str) -> StepPort:
         """The port of a part; its steps are counted from the beginning."""
@@ -235,16 +272,29 @@ class StepPort:
         self._log.restart(scope)
         return StepPort(self._log, scope)
 
+    def asking(self, label: str) -> StepPort:
+        """Return a port for the same steps that puts `label` before the names of questions."""
+        return StepPort(self._log, self._scope, f"{self._asking}{label}/")
+
+    def question(self, name: str) -> str:
+        """The key of the next question of this name."""
+        return self._log.number(f"{self._scope}/?{self._asking}{name}")
+
     async def step(
-        self, name: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: bool | Callable[[str], bool]
+        self,
+        name: str,
+        work: Callable[[str], Awaitable[JsonValue]],
+        *,
+        repeatable: bool | Callable[[str], bool],
+        ctx: CallContext | None = None,
     ) -> JsonValue:
         """Run it once."""
-        return await self._log.step(self._log.number(f"{self._scope}/{name}"), work, repeatable=repeatable)
+        return await self._log.step(self._log.number(f"{self._scope}/{name}"), work, repeatable=repeatable, ctx=ctx)
 
-    async def begin(self, name: str, *, repeatable: bool = True) -> BegunStep:
+    async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> BegunStep:
         """Begin it."""
         key = self._log.number(f"{self._scope}/{name}")
-        is_done, value = await self._log.begin(key, repeatable=repeatable)
+        is_done, value = await self._log.begin(key, repeatable=repeatable, ctx=ctx)
 
         async def finish(result: JsonValue) -> None:
             await self._log.finish(key, result)

@@ -29,7 +29,7 @@ from gateway.storage.entries import Choose, Steps, TaskRow
 from gateway.storage.records import Records
 from gateway.tasks.attending import Attended, Work
 from gateway.tasks.caller import TaskCaller
-from gateway.tasks.port import RETRY_SECONDS, StepLog, until_stored
+from gateway.tasks.port import RETRY_SECONDS, STEPS_VERSION, StepLog, until_stored
 from gateway.tasks.stored import from_stored, to_stored
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
@@ -293,7 +293,7 @@ class TaskRunner:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _new_row(self, tool: str, arguments: JsonObject, ctx: CallContext, ttl_seconds: float | None, kind: TaskKind) -> TaskRow:
-        call = to_stored(arguments, ctx, resumes=kind.resumes)
+        call = {**to_stored(arguments, ctx, resumes=kind.resumes), "steps": STEPS_VERSION}
         longest = max(MAX_TTL_SECONDS, self.settings.ttl_seconds)
         row = TaskRow(secrets.token_hex(16), ctx.principal.id, tool, call, min(ttl_seconds or self.settings.ttl_seconds, longest))
         row.owner, row.request_key = self._owner, _request_key(ctx)
@@ -417,10 +417,13 @@ class TaskRunner:
         if row.attempts > MAX_ATTEMPTS:
             raise GatewayError(f"The gateway stopped {MAX_ATTEMPTS} times while this ran, so it is not tried again.")
         log = StepLog(row.id, steps, self._records, self._owner, lambda: self._lose(task), lambda: self._goes_on(task))
+        log.version = row.call.get("steps", 1)
         self._logs[row.id], log.begins_none = log, self._is_draining
         settled: dict[str, Any] = {"takes_tasks": False, "in_task": True, "log_level": None, "durable": log.port()}
         seconds = self.settings.ask_timeout_seconds
         caller = self._caller(task, ctx.client)
+        if row.attempts > 1 and caller.resume(log.version):
+            await self._save(task)
         inner = dataclasses.replace(ctx, caller=caller, wants_progress=True, ask_timeout_seconds=seconds, **settled)
         log.ask = inner
         deadline = anyio.current_time() + (SOURCE_WAIT_SECONDS if row.attempts > 1 else 0)

@@ -9,7 +9,7 @@ from typing import Literal, cast
 import anyio
 
 from gateway.json_types import JsonObject
-from gateway.storage.entries import TaskRow
+from gateway.storage.entries import TaskRow, is_open
 
 Status = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
@@ -64,7 +64,7 @@ class Task:
     @property
     def asks(self) -> dict[str, JsonObject]:
         """Open questions by key."""
-        return {key: item["request"] for key, item in self.row.asked.items() if "answer" not in item}
+        return {key: item["request"] for key, item in self.row.asked.items() if is_open(item)}
 
     @property
     def ttl_seconds(self) -> float:

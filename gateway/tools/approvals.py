@@ -42,6 +42,7 @@ from gateway.storage.records import Records
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import InputRequired, ToolOutcome
 from gateway.tools.context import CallContext
+from gateway.tools.drive import asking_of, digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -145,25 +146,33 @@ class Approvals:
         by = by or self._default_by()
         try:
             mark = await self._mark(source, name, arguments, ctx)
-            if (presented := await self._presented(source, name, arguments, ctx)) is not None:
+            key = asking_of(ctx, f"{source}/{name}", arguments).question("approval")
+            if (presented := await self._presented(source, name, arguments, ctx, key)) is not None:
                 return Grant(mark, presented)
             digest = canonical_arguments(arguments) if self._standing_days and may_stand(source, name) else ""
             if digest and await self._stands(source, name, digest, ctx.principal.id, by):
                 return Grant(mark)
-            refused = await self.ask(Question("call", source, name, describe_call(source, name, arguments), digest), ctx, by)
+            question = Question("call", source, name, describe_call(source, name, arguments), digest)
+            refused = await self.ask(question, ctx, by, key)
         except AskUnavailable:
             raise
         except GatewayError as error:
             return Reject(RULE, f"A person must approve this call, and could not be asked: {error}")
         return refused or Grant(mark)
 
-    async def ask(self, question: Question, ctx: CallContext, by: ApprovalBy | None = None) -> Reject | None:
+    async def ask(self, question: Question, ctx: CallContext, by: ApprovalBy | None = None, key: str = "") -> Reject | None:
         """Put the question to a person; `None` means yes. `by` is what the source's rules say about who may decide.
+
+        Inside a durable task `key` is the question's own (`CallContext.question`). When the task is taken up again, an approval that was
+        given under it counts without a second question, event or rule.
 
         Raises:
             PolicyDenied: Too many questions of this caller wait already.
             StorageError: It cannot be put on the list, or the decision cannot be recorded.
         """
+        durable, place = ctx.durable if key else None, f"{key}/{digest_of(question.shown)}"
+        if durable is not None and durable.kept(place) == "approved":
+            return None
         by = by or self._default_by()
         caller = ctx.on_behalf_of
         is_own = may_approve_itself(by, caller.id, is_operator=is_operator(caller))
@@ -173,9 +182,9 @@ class Approvals:
         started = time.perf_counter()
         try:
             if channel == "client":
-                decision, decided_by = await self._by_form(question, ctx), caller.id
+                decision, decided_by = await self._by_form(question, ctx, key), caller.id
             else:
-                decision, decided_by = await self._by_list(question, ctx, by)
+                decision, decided_by = await self._by_list(question, ctx, by, key)
             if decision in ("approve_always", "approve_always_with_arguments"):
                 exactly = decision == "approve_always_with_arguments"
                 await self._keep_rule(question, ctx, with_arguments=exactly, made_by=decided_by)
@@ -191,15 +200,17 @@ class Approvals:
         if outcome == "approved":
             if self._records is not None:
                 await self._records.flush()
+            if durable is not None:
+                await durable.keep(place, outcome)
             return None
         if outcome == "expired":
             return Reject(f"{RULE}.expired", f"Nobody approved it within {ctx.ask_timeout_seconds:g} s ({waits_for(by)} must).")
         return Reject(RULE, "The person did not approve it. Do not try it again unless they ask for it.")
 
-    async def _by_form(self, question: Question, ctx: CallContext) -> Decision | Literal["expired"]:
+    async def _by_form(self, question: Question, ctx: CallContext, key: str) -> Decision | Literal["expired"]:
         standing = bool(question.arguments) and is_operator(ctx.on_behalf_of)
         try:
-            return read_decision(await ctx.ask(approval_form(question.shown, standing=standing)), standing=standing)
+            return read_decision(await ctx.ask(approval_form(question.shown, standing=standing), key), standing=standing)
         except ToolFailed:
             return "decline"
         except AskExpired:
@@ -234,17 +245,21 @@ class Approvals:
         fields: JsonObject = {"id": rule.id, "arguments": "these" if with_arguments else "any", "madeBy": made_by}
         self._events.emit("approval.rule", source=rule.source, name=rule.name, principal=rule.principal, fields=fields)
 
-    async def _by_list(self, question: Question, ctx: CallContext, by: ApprovalBy) -> tuple[Decision | Literal["expired"], str]:
+    async def _by_list(
+        self, question: Question, ctx: CallContext, by: ApprovalBy, key: str
+    ) -> tuple[Decision | Literal["expired"], str]:
         """The decision, and the id of the principal that made it."""
-        ended = await self._wait_on_list(question, ctx, hint="moongate approvals approve {id}` or `deny", by=by)
+        ended = await self._wait_on_list(question, ctx, key, hint="moongate approvals approve {id}` or `deny", by=by)
         decision = _DECISIONS.get(ended.state)
         if decision is not None:
             return (decision if question.arguments else "approve"), ended.decided_by
         return ("expired" if ended.state == "expired" else "decline"), ended.decided_by
 
-    async def put_form(self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext) -> JsonObject:
+    async def put_form(
+        self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext, key: str = ""
+    ) -> JsonObject:
         """Put a form on the pending list and wait for its answer, in the words of an elicitation's result. For what the gateway's own
-        workflows ask of callers whose client cannot ask.
+        workflows ask of callers whose client cannot ask. `key` as for `ask`.
 
         Raises:
             AskExpired: Nobody answered in time.
@@ -254,7 +269,7 @@ class Approvals:
         fields_wanted = cast("JsonMapping", form.get("properties") or {})
         question = Question("question", source, name, describe_question(name, message, fields_wanted))
         hint = "moongate approvals answer {id} FIELD=VALUE…` or `deny {id}"
-        ended = await self._wait_on_list(question, ctx, hint=hint, by="caller", form=form)
+        ended = await self._wait_on_list(question, ctx, key, hint=hint, by="caller", form=form)
         if ended.state == "expired":
             raise AskExpired(f"Nobody answered within {ctx.ask_timeout_seconds:g} s, so this did not go on.")
         fields: JsonObject = {"what": "question", "outcome": ended.state, "channel": "list"}
@@ -262,28 +277,26 @@ class Approvals:
         return {"action": "accept", "content": ended.answer or {}} if ended.state == "answered" else {"action": "decline"}
 
     async def _wait_on_list(
-        self, question: Question, ctx: CallContext, *, hint: str, by: ApprovalBy, form: JsonObject | None = None
+        self, question: Question, ctx: CallContext, key: str, *, hint: str, by: ApprovalBy, form: JsonObject | None = None
     ) -> PendingAsk:
-        """The entry as it was when somebody decided, or when its time was over; a decision in it is taken."""
+        """Wait for the decision about an entry of the pending list, and return the entry as it was decided or expired.
+
+        A durable task that is taken up again waits for the same entry, and uses a decision that it took before.
+        """
         if self._records is None:
             raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)
-        asks = await self._records.asks()
-        now = time.time()
-        entry = PendingAsk(
-            id=secrets.token_hex(5),
-            kind=question.kind,
-            source=question.source,
-            name=question.name,
-            principal=ctx.principal.id,
-            shown=question.shown,
-            state="open",
-            created_at=now,
-            expires_at=now + ctx.ask_timeout_seconds,
-            form=form,
-            by=by,
-        )
-        await asks.add(entry)
-        fields: JsonObject = {"id": entry.id, "by": by}
+        asks, durable, place = await self._records.asks(), ctx.durable if key else None, f"{key}/{digest_of(question.shown)}/listed"
+        kept = cast("JsonObject", durable.kept(place) or {}) if durable is not None else {}
+        if "taken" in kept:
+            taken = _entry(question, ctx, by, form)
+            return dataclasses.replace(taken, state=kept["taken"], answer=kept["answer"], decided_by=kept["decidedBy"])
+        entry = await asks.get(kept["id"]) if kept else None
+        if entry is None or entry.state in ("withdrawn", "expired", "delivered"):
+            entry = _entry(question, ctx, by, form)
+            if durable is not None:  # before the entry is stored: the task must find an entry that somebody decides while it is down
+                await durable.keep(place, {"id": entry.id})
+            await asks.add(entry)
+        fields: JsonObject = {"id": entry.id, "by": entry.by}
         self._events.emit("approval.waiting", source=question.source, name=question.name, principal=entry.principal, fields=fields)
         told = hint.format(id=entry.id)
         logger.warning("%s of %s waits for a person: `%s`", question.name, question.source, told)
@@ -299,11 +312,14 @@ class Approvals:
             is_decided = ended.state == "answered" or ended.state in _DECISIONS
             if is_decided and not await asks.move(entry.id, ended.state, "delivered"):
                 return dataclasses.replace(ended, state="expired")
+            if is_decided and durable is not None:
+                await durable.keep(place, {"taken": ended.state, "answer": ended.answer, "decidedBy": ended.decided_by})
             return ended
         finally:
             with anyio.CancelScope(shield=True):
                 try:
-                    await asks.move(entry.id, "open", "withdrawn")
+                    if durable is None or not await durable.goes_on():
+                        await asks.move(entry.id, "open", "withdrawn")
                 except GatewayError as error:
                     logger.info("pending question %s could not be withdrawn: %s", entry.id, error)
 
@@ -314,10 +330,11 @@ class Approvals:
         key = self._own_key if self._records is None else await self._records.key("approvals")
         return f"{MARK_PREFIX}{nonce}{hmac.digest(key, said, 'sha256').hex()}"
 
-    async def _presented(self, source: str, name: str, arguments: JsonObject, ctx: CallContext) -> str | None:
+    async def _presented(self, source: str, name: str, arguments: JsonObject, ctx: CallContext, key: str) -> str | None:
         """The mark that a leg came with, which is used up by this; `None` if it has none, or one that was used before.
 
-        A request state can be sent again: without this one approval would let the call run any number of times.
+        A request state can be sent again: without this one approval would let the call run any number of times. A durable task that
+        is taken up again presents the mark that it used up itself (`key` as for `ask`).
         """
         state = ctx.request_state or ""
         if not state.startswith(MARK_PREFIX):
@@ -326,7 +343,14 @@ class Approvals:
         mark = await self._mark(source, name, arguments, ctx, nonce)
         if len(nonce) != 2 * _NONCE_BYTES or not hmac.compare_digest(state[: len(mark)].encode(), mark.encode()):
             return None
-        return mark if await self._spend(nonce, ctx.ask_timeout_seconds) else None
+        durable = ctx.durable if key else None
+        if durable is not None and durable.kept(f"{key}/mark") == nonce:
+            return mark
+        if not await self._spend(nonce, ctx.ask_timeout_seconds):
+            return None
+        if durable is not None:
+            await durable.keep(f"{key}/mark", nonce)
+        return mark
 
     async def _spend(self, nonce: str, seconds: float) -> bool:
         if self._records is not None:
@@ -349,3 +373,21 @@ def _span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def _entry(question: Question, ctx: CallContext, by: ApprovalBy, form: JsonObject | None) -> PendingAsk:
+    """A new entry of the pending list."""
+    now = time.time()
+    return PendingAsk(
+        id=secrets.token_hex(5),
+        kind=question.kind,
+        source=question.source,
+        name=question.name,
+        principal=ctx.principal.id,
+        shown=question.shown,
+        state="open",
+        created_at=now,
+        expires_at=now + ctx.ask_timeout_seconds,
+        form=form,
+        by=by,
+    )

@@ -77,10 +77,11 @@ class Caller(Protocol):
         """Send a log message; dropped unless the caller asked for that level."""
         ...
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Put one request (`{"method", "params"}`, wire form) to the client and return its result.
 
-        No deadline of its own: `CallContext.ask` has it. Cancellable.
+        `key` identifies the question inside a durable task (`CallContext.question`); callers outside one ignore it. It has no
+        deadline of its own: `CallContext.ask` has it. Cancellable.
 
         Raises:
             AskUnavailable: The client did not declare the capability, or has no way back.
@@ -97,7 +98,7 @@ class NoCaller:
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
         """Dropped."""
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Always refused."""
         method = str(request.get("method", ""))
         raise AskUnavailable(f"Nobody is there to answer {method!r}.", capability=capability_of(request))
@@ -152,25 +153,51 @@ class DurablePort(Protocol):
     taken up again its work runs from the start, and steps that are recorded give what they gave.
     """
 
+    @property
+    def version(self) -> int:
+        """Version of the naming rules of the task's steps. A task keeps the version that it began with."""
+        ...
+
     def scoped(self, label: str) -> DurablePort:
         """The port for a part of the work; names and numbers of steps there are its own."""
         ...
 
+    def asking(self, label: str) -> DurablePort:
+        """Return a port for the same steps whose questions are named under `label`.
+
+        Parts of the work that run side by side in one scope need it: their questions are numbered apart, whichever comes first.
+        """
+        ...
+
+    def question(self, name: str) -> str:
+        """Return the key of the next question with this name. Every attempt that asks in the same order gets the same keys.
+
+        Ask for a key only in code that runs again at every attempt, or in the scope of the step that it is part of. Otherwise the
+        numbers shift when a recorded step is skipped.
+        """
+        ...
+
     async def step(
-        self, name: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: bool | Callable[[str], bool]
+        self,
+        name: str,
+        work: Callable[[str], Awaitable[JsonValue]],
+        *,
+        repeatable: bool | Callable[[str], bool],
+        ctx: CallContext | None = None,
     ) -> JsonValue:
         """Run `work` once and record its JSON result. It gets the step's idempotency key, the same at every attempt.
 
         Steps of one name are told apart by their order. One that had begun when the process died runs again if it is
         `repeatable` (a function is asked then, with the key without the task's id); otherwise a person is asked whether to.
+        `ctx` is the call that the step belongs to: its clocks stand still meanwhile.
 
         Raises:
             ToolFailed: Nobody knows whether it took effect, and it is not to be repeated.
         """
         ...
 
-    async def begin(self, name: str, *, repeatable: bool = True) -> BegunStep:
-        """Begin a step whose result comes in parts; whoever does it calls `finish`. Raises as `step` where it is not `repeatable`."""
+    async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> BegunStep:
+        """Begin a step whose result comes in parts; whoever does it calls `finish`. `ctx` and `Raises` as for `step`."""
         ...
 
     async def keep(self, name: str, value: JsonValue) -> None:
@@ -432,10 +459,16 @@ class CallContext:
                 await stack.enter_async_context(wait())
             yield
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    def question(self, name: str) -> str:
+        """Return the key for `ask` of the next question with this name (`DurablePort.question`); empty outside a durable task."""
+        return self.durable.question(name) if self.durable is not None else ""
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Ask the caller (a person, its model, its roots) and wait, at most `ask_timeout_seconds`.
 
-        Stops the clocks and frees the concurrency slots of this call meanwhile.
+        Stops the clocks and frees the concurrency slots of this call meanwhile. Inside a durable task, `key` (from `question`) is
+        the question's identity: when the task is taken up again, a question with the same key gets the answer that it was given.
+        A question without a key is asked again.
 
         Raises:
             AskUnavailable: The caller cannot be asked this.
@@ -445,7 +478,7 @@ class CallContext:
         answer: JsonObject | None = None
         async with self.waiting():
             with anyio.move_on_after(self.ask_timeout_seconds):
-                answer = await self.caller.ask(request)
+                answer = await self.caller.ask(request, key)
         if answer is None:
             raise AskExpired(f"Nobody answered within {self.ask_timeout_seconds:g} s, so this did not go on.")
         method = str(request.get("method"))

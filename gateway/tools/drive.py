@@ -7,11 +7,13 @@ workflows, and by the CLI. The server hands it on unchanged to modern clients in
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from gateway.errors import ToolFailed
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import ASK_KEY
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool
 from gateway.tools.context import CallContext
@@ -29,33 +31,55 @@ async def drive(tool: Tool, arguments: JsonObject, ctx: CallContext) -> Complete
         AskUnavailable: The caller cannot be asked what the tool needs.
         ToolFailed: More than `MAX_ROUNDS` rounds.
     """
-    return await drive_rounds(lambda leg: tool.call(arguments, leg), ctx, tool.definition.name)
+    return await drive_rounds(lambda leg: tool.call(arguments, leg), ctx, tool.definition.name, arguments)
 
 
 async def drive_rounds(
-    work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext, name: str
+    work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]],
+    ctx: CallContext,
+    name: str,
+    arguments: JsonObject | None = None,
 ) -> OutcomeT:
     """`drive` for any call that may answer `InputRequired`; `name` goes into the error."""
     outcome = await work(ctx)
-    return await drive_on(outcome, work, ctx, name) if isinstance(outcome, InputRequired) else outcome
+    return await drive_on(outcome, work, ctx, name, arguments) if isinstance(outcome, InputRequired) else outcome
 
 
 async def drive_on(
-    asked: InputRequired, work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext, name: str
+    asked: InputRequired,
+    work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]],
+    ctx: CallContext,
+    name: str,
+    arguments: JsonObject | None = None,
 ) -> OutcomeT:
     """`drive_rounds` from where the first round, with `ctx`, `asked`."""
-    for _ in range(MAX_ROUNDS - 1):
-        ctx = dataclasses.replace(ctx, input_responses=await _answers(asked, ctx), request_state=asked.state)
+    asking = asking_of(ctx, name, arguments)
+    for number in range(1, MAX_ROUNDS):
+        answers = await _answers(asked, asking, number)
+        ctx = dataclasses.replace(ctx, input_responses=answers, request_state=asked.state)
         outcome = await work(ctx)
         if not isinstance(outcome, InputRequired):
             return outcome
         asked = outcome
-    await _answers(asked, ctx)
+    await _answers(asked, asking, MAX_ROUNDS)
     raise ToolFailed(f"{name!r} asked for input more than {MAX_ROUNDS} times; giving up.")
 
 
-async def _answers(asked: InputRequired, ctx: CallContext) -> JsonObject:
-    return {key: await ctx.ask(keyed(request, key)) for key, request in asked.requests.items()}
+async def _answers(asked: InputRequired, ctx: CallContext, number: int) -> JsonObject:
+    """Ask what one round requires. The round's result is recorded, so its questions have the same keys at every attempt."""
+    return {key: await ctx.ask(keyed(request, key), ctx.question(f"{number}.{key}")) for key, request in asked.requests.items()}
+
+
+def asking_of(ctx: CallContext, name: str, arguments: JsonObject | None) -> CallContext:
+    """Return `ctx` with question names that start with the call; unchanged outside a durable task."""
+    if ctx.durable is None:
+        return ctx
+    return dataclasses.replace(ctx, durable=ctx.durable.asking(f"{name}:{digest_of(arguments)}"))
+
+
+def digest_of(value: JsonValue) -> str:
+    """Return a short digest of a JSON value, for names of steps and questions."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def keyed(request: JsonObject, key: str) -> JsonObject:

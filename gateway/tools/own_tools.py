@@ -120,12 +120,12 @@ class OwnToolGuard:
             if is_guarded(tool) or self._exists(tool.definition.name)
         ]
 
-    async def approve(self, name: str, shown: str, ctx: CallContext) -> Reject | None:
+    async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
         """See `ToolGuard`."""
         approvals = self._services.approvals
         if approvals is None:
             return Reject(APPROVAL_RULE, "A person must approve this, and there is nobody to ask.")
-        return await approvals.ask(Question("call", self.source, name, shown), ctx, self._policy.approval_by)
+        return await approvals.ask(Question("call", self.source, name, shown), ctx, self._policy.approval_by, key)
 
     def function(self, reference: str, found: object, tool: Tool) -> Tool:
         """See `ToolGuard`."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Awaitable, Callable
 from typing import cast
 
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool, ToolOutcome
 from gateway.tools.context import CallContext, DurablePort
+from gateway.tools.drive import digest_of
 
 FOLLOWED_TASK = "task"
 """Name under which a tool that `keeps_tasks` keeps the create answer of a server's own task (`DurablePort.keep`)."""
@@ -36,7 +35,7 @@ async def record_call(
     Raises:
         ToolFailed: Nobody knows whether it took effect, and it is not to be repeated.
     """
-    digest = hashlib.sha256(json.dumps([arguments, ctx.request_state], sort_keys=True).encode()).hexdigest()[:12]
+    name = f"{exposed_name}:{digest_of([arguments, ctx.request_state])}"
     records_itself = bool(getattr(tool, "records_steps", False))
     follows = bool(getattr(tool, "keeps_tasks", False))
 
@@ -49,7 +48,7 @@ async def record_call(
         inner = durable.scoped(key.rpartition("/")[2]) if records_itself or follows else None
         return _to_json(await settle(ctx.as_step(inner, key)))
 
-    return _from_json(cast("JsonObject", await durable.step(f"{exposed_name}:{digest}", work, repeatable=repeatable)))
+    return _from_json(cast("JsonObject", await durable.step(name, work, repeatable=repeatable, ctx=ctx)))
 
 
 def _to_json(outcome: ToolOutcome) -> JsonObject:

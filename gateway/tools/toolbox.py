@@ -36,8 +36,10 @@ class ToolGuard(Protocol):
         """
         ...
 
-    async def approve(self, name: str, shown: str, ctx: CallContext) -> Reject | None:
+    async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
         """Have a person approve something that is called `name` here and described by `shown`; `None` means yes.
+
+        `key` identifies the question in a durable task (`CallContext.question`).
 
         Raises:
             GatewayError: The person cannot be asked.

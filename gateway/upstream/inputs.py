@@ -161,10 +161,13 @@ class InputGuard:
         self._tell(request, ctx, "relayed")
         return Relayed(verdict.arguments if isinstance(verdict, Rewrite) else request)
 
-    async def answer(self, request: JsonObject, ctx: CallContext) -> JsonObject:
-        """The answer to one ask of a legacy server: from a model of ours, or from the caller. Raises as `judge` and `CallContext.ask`."""
+    async def answer(self, request: JsonObject, ctx: CallContext, key: str = "") -> JsonObject:
+        """Answer one request for input of a server, by a configured model or by the caller. Raises as `judge` and `CallContext.ask`.
+
+        Without `key`, the question ends with this attempt at the call: a repeated call asks again.
+        """
         judged = await self.judge(request, ctx)
-        return judged.result if isinstance(judged, Answered) else await ctx.ask(judged.request)
+        return judged.result if isinstance(judged, Answered) else await ctx.ask(judged.request, key)
 
     async def _judge_sampling(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         mode = self._policy.sampling.mode

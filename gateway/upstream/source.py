@@ -524,8 +524,9 @@ class UpstreamSource:
         return await self._guard.judge(readable_ask(request, self._policy, self._server), ctx)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """The answer to one ask of a task, judged as every other (`TaskLine`)."""
-        return await self._guard.answer(keyed(readable_ask(request, self._policy, self._server), key), ctx)
+        """Answer one request for input of a followed task, judged like every other (`TaskLine`)."""
+        asked = keyed(readable_ask(request, self._policy, self._server), key)
+        return await self._guard.answer(asked, ctx, ctx.question(f"task {key}"))
 
     # -- resources, prompts, completion ------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from gateway.errors import (
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from gateway.tools.context import CallContext
+from gateway.tools.drive import asking_of
 from gateway.tools.recorded import FOLLOWED_TASK
 from gateway.upstream.answers import is_readable
 from gateway.upstream.inputs import Answered, Relayed
@@ -271,6 +272,8 @@ class _Followed:
         self._line = line
         self._tool = tool
         self._ctx = ctx
+        self._asking = asking_of(ctx, tool, {"task": self.id})
+        """The call, with question names that start with this task: another task of the server may use the same keys."""
         self._dialect: Dialect = dialect
         self._latest = handle
         self._may_reconnect = True
@@ -358,7 +361,7 @@ class _Followed:
             if key in self._answered or not isinstance(request, dict):
                 continue
             try:
-                answer = await self._line.answer_ask(cast("JsonObject", request), key, self._ctx)
+                answer = await self._line.answer_ask(cast("JsonObject", request), key, self._asking)
             except AskUnavailable as error:
                 raise self._failed({"statusMessage": str(error), **latest}) from None
             self._answered.add(key)

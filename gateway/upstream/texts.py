@@ -68,6 +68,6 @@ class _ReadableProgress:
         """Passed on."""
         await self._caller.log(level, data, logger)
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Passed on."""
-        return await self._caller.ask(request)
+        return await self._caller.ask(request, key)

@@ -220,7 +220,7 @@ class AgentExecutor(Executor):
         if isinstance(self._agent, Agent):
             kwargs["ctx"] = ctx.call
             if ctx.call.durable is not None:
-                kwargs["middleware"] = [RecordModelCalls(ctx.call.durable)]
+                kwargs["middleware"] = [RecordModelCalls(ctx.call, ctx.call.durable)]
         return kwargs
 
 

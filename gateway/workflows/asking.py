@@ -78,7 +78,10 @@ async def run_to_end(
 
 
 async def _ask_all(pending: Sequence[WorkflowEvent[Any]], ctx: CallContext) -> dict[str, Any]:
-    """The answers to all open requests, by id. They are put at once: a client may show them together, and the person chooses the order."""
+    """The answers to all open requests, by id. They are put at once: a client may show them together, and the person chooses the order.
+
+    The answers are sorted by the question's name, so that a resumed run delivers them under the same labels.
+    """
     answers: dict[str, Any] = {}
 
     async def put(event: WorkflowEvent[Any]) -> None:
@@ -90,7 +93,7 @@ async def _ask_all(pending: Sequence[WorkflowEvent[Any]], ctx: CallContext) -> d
                 tasks.start_soon(put, event)
     except ExceptionGroup as group:
         raise first_failure(group) from None
-    return answers
+    return {event.request_id: answers[event.request_id] for event in sorted(pending, key=lambda event: event.question)}
 
 
 def _failure(error: Exception) -> WorkflowFailed:
@@ -111,18 +114,18 @@ async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
     Raises:
         ToolFailed: It was declined, or the answer cannot be read as what was asked for.
     """
-    data = event.data
+    data, key = event.data, ctx.question(event.question)
     if isinstance(data, Content) and is_request(data):
-        return await _ask_approval(data, ctx)
+        return await _ask_approval(data, ctx, key)
     question = question_of(data)
     if (reader := _READERS.get(event.response_type)) is not None:
         hint, read = reader
-        content = await _put(question, _object({_ANSWER: (hint, False)}), ctx)
+        content = await _put(question, _object({_ANSWER: (hint, False)}), ctx, key)
         return read(str(content.get(_ANSWER) or "").strip())
     if isinstance(data, Question):
-        return await _ask_question(data, ctx)
+        return await _ask_question(data, ctx, key)
     fields, is_whole = form_of(event.response_type)
-    content = await _put(question, fields, ctx)
+    content = await _put(question, fields, ctx, key)
     value: Any = content if is_whole else content.get(_ANSWER)
     try:
         return TypeAdapter(event.response_type).validate_python(value)
@@ -130,23 +133,23 @@ async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
         raise ToolFailed(f"The answer is no {name_of(event.response_type)}: {error.errors()[0]['msg']}.") from None
 
 
-async def _put(question: str, form: JsonObject, ctx: CallContext) -> JsonObject:
+async def _put(question: str, form: JsonObject, ctx: CallContext, key: str) -> JsonObject:
     """The content of an accepted answer.
 
     Raises:
         ToolFailed: It was declined.
     """
     params: JsonObject = {"mode": "form", "message": question, "requestedSchema": form}
-    answer = await ctx.ask({"method": "elicitation/create", "params": params})
+    answer = await ctx.ask({"method": "elicitation/create", "params": params}, key)
     if answer.get("action") != "accept":
         raise ToolFailed(f"The workflow asked {question!r}, and the answer was {answer.get('action')!r}; it did not go on.")
     return answer.get("content") or {}
 
 
-async def _ask_question(data: Question, ctx: CallContext) -> JsonValue:
+async def _ask_question(data: Question, ctx: CallContext, key: str) -> JsonValue:
     """What a workflow file asks: the fields of its form, or a text."""
     fields = data.fields or {_ANSWER: _KINDS[str]}
-    content = await _put(data.prompt, object_schema(fields, is_closed=False), ctx)
+    content = await _put(data.prompt, object_schema(fields, is_closed=False), ctx, key)
     problem = SchemaCheck(object_schema(fields, is_closed=False)).find(content, measure(content))
     if problem is not None:
         raise ToolFailed(f"The answer to {data.prompt!r} cannot be used: {problem}.")
@@ -175,17 +178,17 @@ _READERS: dict[Any, tuple[JsonObject, Callable[[str], Any]]] = {
 """Answers that orchestrations ask for: the one field of their form, and how its text is read."""
 
 
-async def _ask_approval(request: Content, ctx: CallContext) -> Content:
+async def _ask_approval(request: Content, ctx: CallContext, key: str) -> Content:
     """The answer to an agent's request for approval. In a gateway its rules say who may give it, else the caller does."""
     call = request.function_call or Content("function_call")
     arguments = read_arguments(call.arguments)
     message = describe_call("the workflow's agent", call.name or "a tool", arguments)
     if ctx.tool_guard is not None:
-        approved = await ctx.tool_guard.approve(call.name or "", message, ctx) is None
+        approved = await ctx.tool_guard.approve(call.name or "", message, ctx, key) is None
         return Content.from_function_approval_response(approved, request.id or "", call)
     schema: JsonObject = {"type": "object", "properties": {"approve": {"type": "boolean", "title": "Approve"}}, "required": ["approve"]}
     params: JsonObject = {"mode": "form", "message": message, "requestedSchema": schema}
-    answer = await ctx.ask({"method": "elicitation/create", "params": params})
+    answer = await ctx.ask({"method": "elicitation/create", "params": params}, key)
     content: JsonObject = answer.get("content") or {}
     approved = answer.get("action") == "accept" and content.get("approve") is True
     return Content.from_function_approval_response(approved, request.id or "", call)

@@ -58,6 +58,8 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         self._source_executor_ids = source_executor_ids
         self._board = board
         self._request_id = request_id
+        self._label = label
+        self._asked = 0
         durable = board.call.durable
         self._call = board.call if durable is None else dataclasses.replace(board.call, durable=durable.scoped(label))
         self._sent: list[WorkflowMessage] = []
@@ -126,7 +128,17 @@ class WorkflowContext(Generic[OutT, W_OutT]):
 
         `request_id` names the request; unknown to the run so far.
         """
-        event = WorkflowEvent[Any].request_info(request_id or str(uuid.uuid4()), self._executor.id, request_data, response_type)
+        self._asked += 1
+        await self._put_request(request_id or str(uuid.uuid4()), request_data, response_type, f"{self._label}.{self._asked}")
+
+    async def pass_request(self, event: WorkflowEvent[Any]) -> None:
+        """Pass on a request of a workflow inside this executor. The question's name starts with this delivery's label."""
+        await self._put_request(event.request_id, event.data, event.response_type, f"{self._label}/{event.question}")
+
+    async def _put_request(self, request_id: str, request_data: Any, response_type: Any, question: str) -> None:
+        """Add a pending request and report it. `question` is its name in a durable task."""
+        executor_id = self._executor.id
+        event = WorkflowEvent[Any].request_info(request_id, executor_id, request_data, response_type, question=question)
         self._board.pending[event.request_id] = event
         await self._board.emit(event)
 

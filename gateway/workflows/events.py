@@ -144,9 +144,11 @@ class WorkflowEvent(Generic[DataT]):
         return WorkflowEvent("error", exception)
 
     @classmethod
-    def request_info(cls, request_id: str, source_executor_id: str, request_data: DataT, response_type: Any) -> WorkflowEvent[DataT]:
+    def request_info(
+        cls, request_id: str, source_executor_id: str, request_data: DataT, response_type: Any, *, question: str = ""
+    ) -> WorkflowEvent[DataT]:
         """An executor waits for information from outside."""
-        facts = RequestFacts(request_id, source_executor_id, type(request_data), response_type)
+        facts = RequestFacts(request_id, source_executor_id, type(request_data), response_type, question or request_id)
         return cls("request_info", request_data, origin=WorkflowEventSource.FRAMEWORK, asked=facts)
 
     @classmethod
@@ -190,6 +192,11 @@ class WorkflowEvent(Generic[DataT]):
         return self._facts.source_executor_id
 
     @property
+    def question(self) -> str:
+        """The name of a `request_info` event's question in a durable task (`CallContext.question`)."""
+        return self._facts.question or self._facts.request_id
+
+    @property
     def request_type(self) -> Any:
         """The type of the request, of a `request_info` event."""
         return self._facts.request_type
@@ -214,6 +221,8 @@ class RequestFacts:
     source_executor_id: str
     request_type: Any
     response_type: Any
+    question: str = ""
+    """Name of the question in a durable task: the same at every attempt. Checkpoints of earlier versions have none."""
 
 
 class WorkflowRunResult(list[WorkflowEvent[Any]]):

@@ -6,6 +6,7 @@ checkpoints are taken after each step.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import json
@@ -36,6 +37,10 @@ logger = logging.getLogger(__name__)
 
 _STEPS = "_step_cache"
 _ASKED = "_step_requests"
+"""Only in checkpoints of earlier versions, which have no places."""
+
+_PLACES = "_request_places"
+_FLAT = "_flat_steps"
 _MESSAGE = "_original_message"
 _ANSWERS = "_responses"
 
@@ -185,8 +190,12 @@ class FunctionalWorkflow:
             await note(WorkflowEvent[Any].status(state))
 
         storage = request.checkpoint_storage or self._storage
+        call = request.ctx or CallContext()
+        if call.durable is not None and call.durable.version > 1:
+            # Each pass runs the function from its start, so steps outside `@step` start again at number 1.
+            call = dataclasses.replace(call, durable=call.durable.scoped("function"))
         with self._exclusively():
-            ctx = RunContext(self.name, note, request.ctx or CallContext(), is_streaming=is_streaming)
+            ctx = RunContext(self.name, note, call, is_streaming=is_streaming)
             await self._prepare(ctx, request, storage)
             self._last = ctx
             await note(WorkflowEvent[Any].started())
@@ -224,6 +233,7 @@ class FunctionalWorkflow:
         elif self._last is not None:
             last = self._last
             ctx.state, ctx.steps, ctx.asked = dict(last.state), dict(last.steps), dict(last.asked)
+            ctx.places, ctx.is_flat = dict(last.places), last.is_flat
             ctx.answers, ctx.pending = dict(last.answers), dict(last.pending)
         answers = request.responses or {}
         if answers and not ctx.pending:
@@ -251,7 +261,9 @@ class FunctionalWorkflow:
             raise ValueError(text)
         book = self.book()
         state: dict[str, Any] = settle(dict(checkpoint.state), book)
-        ctx.steps, ctx.answers, ctx.asked = state.pop(_STEPS), state.pop(_ANSWERS), state.pop(_ASKED, {})
+        ctx.steps, ctx.answers = state.pop(_STEPS), state.pop(_ANSWERS)
+        ctx.is_flat = state.pop(_FLAT, _PLACES not in state)
+        ctx.places, ctx.asked = state.pop(_PLACES, {}), state.pop(_ASKED, {})
         self._message, ctx.state = state.pop(_MESSAGE), state
         ctx.pending = settle(dict(checkpoint.pending_request_info_events), book)
 
@@ -261,8 +273,9 @@ class FunctionalWorkflow:
         async def keep() -> None:
             nonlocal previous
             if storage is not None:
-                own = {_STEPS: dict(ctx.steps), _ASKED: dict(ctx.asked), _ANSWERS: dict(ctx.answers), _MESSAGE: self._message}
-                state = {**ctx.state, **own}
+                own = {_STEPS: dict(ctx.steps), _ANSWERS: dict(ctx.answers), _MESSAGE: self._message, _PLACES: dict(ctx.places)}
+                old = {_ASKED: dict(ctx.asked), _FLAT: True} if ctx.is_flat else {}
+                state = {**ctx.state, **own, **old}
                 previous = await storage.save(
                     WorkflowCheckpoint(
                         self.name,
@@ -282,6 +295,11 @@ class FunctionalWorkflow:
             with within(ctx):
                 value = await self._func(**arguments)
         except WorkflowInterrupted:
+            await keep()
+            return
+        except BaseExceptionGroup as group:  # it asked in a task group
+            if group.split(WorkflowInterrupted)[1] is not None:
+                raise
             await keep()
             return
         ctx.pending.clear()

@@ -6,6 +6,7 @@ requests that were answered their answer. So what is not a step runs again, and 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Generator
@@ -28,8 +29,8 @@ _REQUESTS = "auto"
 _running: ContextVar[RunContext | None] = ContextVar("gateway_functional_run", default=None)
 """The run around a step, which is called like any function and so cannot be handed one."""
 
-_asking: ContextVar[list[str] | None] = ContextVar("gateway_functional_step", default=None)
-"""Requests that the step around the code has put, by the numbers the run gave them."""
+_inside: ContextVar[tuple[RunContext, str, CallContext] | None] = ContextVar("gateway_functional_step", default=None)
+"""The step around the code: its run, its key with a slash, and the call as the step sees it."""
 
 
 class WorkflowInterrupted(BaseException):  # agent-framework's name; it must pass `except Exception`
@@ -43,13 +44,17 @@ class RunContext:
         self, workflow_name: str, emit: OnEvent | None = None, call: CallContext | None = None, *, is_streaming: bool = False
     ) -> None:
         """Made by the workflow. By hand it only keeps state: a step that is called outside a run may want one."""
-        self.call = call or CallContext()
-        """The call the run serves."""
+        self._call = call or CallContext()
         self.state: dict[str, Any] = {}
         self.steps: dict[str, Any] = {}
         """Results of finished steps, by name and number of the call."""
+        self.places: dict[str, str] = {}
+        """Ids of requests without a `request_id`, by place: the step around the request, and its number in that step. Steps may run
+        side by side, so the order of their requests differs from run to run."""
         self.asked: dict[str, int] = {}
-        """How many requests without an id of their own finished steps have put, where they have: those numbers are taken."""
+        """From a checkpoint without places: how many such requests each finished step made."""
+        self.is_flat = False
+        """Whether steps inside steps are numbered through the whole run, as in checkpoints without places."""
         self.answers: dict[str, Any] = {}
         self.pending: dict[str, WorkflowEvent[Any]] = {}
         self.after_step: Callable[[], Awaitable[None]] | None = None
@@ -58,9 +63,15 @@ class RunContext:
         self._is_streaming = is_streaming
         self._counts: dict[str, int] = {}
 
+    @property
+    def call(self) -> CallContext:
+        """The call the run serves. Inside a step, what is done with it counts as the step's in a durable task."""
+        around = self._around()
+        return self._call if around is None else around[2]
+
     async def request_info(self, request_data: Any, response_type: Any, *, request_id: str | None = None) -> Any:
         """Ask whoever runs the workflow; the answer, once there is one. Ids are numbered in order where not given."""
-        key = request_id or self.next_request()
+        key = request_id or self._next_request()
         if key in self.answers:
             self.pending.pop(key, None)
             return self.answers[key]
@@ -93,17 +104,38 @@ class RunContext:
         return self._is_streaming
 
     def next_key(self, name: str) -> str:
-        """The key of the next call of a step or request."""
+        """The key of the next call of a step: its name and number within the step around it."""
+        around = self._around()
+        return self._numbered(name if around is None or self.is_flat else f"{around[1]}{name}")
+
+    def skip(self, key: str) -> None:
+        """Assign places to the requests of a finished step, if the checkpoint lists only their number."""
+        for number in range(self.asked.get(key, 0)):
+            self._id_at(f"{key}/{_REQUESTS}::{number}")
+
+    def within_step(self, key: str) -> tuple[RunContext, str, CallContext]:
+        """Return what `_inside` holds for the code of a step. In a durable task each step has a scope, because replay skips it whole."""
+        call, durable = self.call, self._call.durable
+        if durable is not None and durable.version > 1:
+            call = dataclasses.replace(call, durable=durable.scoped(f"step {key}"))
+        return self, f"{key}/", call
+
+    def _around(self) -> tuple[RunContext, str, CallContext] | None:
+        around = _inside.get()
+        return around if around is not None and around[0] is self else None
+
+    def _next_request(self) -> str:
+        """The id of the next request that has none of its own."""
+        around = self._around()
+        return self._id_at(self._numbered(_REQUESTS if around is None else f"{around[1]}{_REQUESTS}"))
+
+    def _id_at(self, place: str) -> str:
+        return self.places.setdefault(place, f"{_REQUESTS}::{len(self.places)}")
+
+    def _numbered(self, name: str) -> str:
         number = self._counts.get(name, 0)
         self._counts[name] = number + 1
         return f"{name}::{number}"
-
-    def next_request(self) -> str:
-        """The id of the next request that has none of its own."""
-        key = self.next_key(_REQUESTS)
-        if (around := _asking.get()) is not None:
-            around.append(key)
-        return key
 
 
 def get_run_context() -> RunContext | None:
@@ -123,7 +155,6 @@ class StepWrapper(Generic[ResultT]):
             raise TypeError(f"@step can only decorate async functions, but {getattr(func, '__name__', func)!r} is not one.")
         self.name: str = name or func.__name__
         self._func = func
-        self._func = func
         self._context_name = context_parameter(func)
         positions = _positions(func)
         self._position = positions.index(self._context_name) if self._context_name in positions else None
@@ -141,13 +172,11 @@ class StepWrapper(Generic[ResultT]):
             return await self._func(*args, **kwargs)
         key = ctx.next_key(self.name)
         if key in ctx.steps:
-            for _ in range(ctx.asked.get(key, 0)):
-                ctx.next_request()
+            ctx.skip(key)
             await ctx.add_event(WorkflowEvent[Any].executor_bypassed(self.name, ctx.steps[key]))
             return ctx.steps[key]
         await ctx.add_event(WorkflowEvent[Any].executor_invoked(self.name, copied({"args": args, "kwargs": dict(kwargs)})))
-        around, asked = _asking.get(), list[str]()
-        token = _asking.set(asked)
+        token = _inside.set(ctx.within_step(key))
         try:
             result = await self._with_context(ctx, args, kwargs)
         except Exception as error:  # the boundary to a step's code
@@ -155,12 +184,8 @@ class StepWrapper(Generic[ResultT]):
             await ctx.add_event(WorkflowEvent[Any].executor_failed(self.name, details))
             raise failing(error, self.name) from error.__cause__
         finally:
-            _asking.reset(token)
-            if around is not None:
-                around += asked
+            _inside.reset(token)
         ctx.steps[key] = result
-        if asked:
-            ctx.asked[key] = len(asked)
         await ctx.add_event(WorkflowEvent[Any].executor_completed(self.name, copied(result)))
         if ctx.after_step is not None:
             await ctx.after_step()

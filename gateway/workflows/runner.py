@@ -121,7 +121,7 @@ class Runner:
             first = WorkflowMessage([first.data], START_SOURCE)
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             traced_start(executor.id)
-        await self._lanes([(executor, [Delivery(first, [START_SOURCE])])])
+        await self._lanes([(executor, [Delivery(first, [START_SOURCE])])], 0)
         self._state.shared.commit()
         if self._state.messages:
             await self._checkpoint()
@@ -143,6 +143,8 @@ class Runner:
 
     async def _rounds(self) -> None:
         state, limit = self._state, self._workflow.max_iterations
+        if self._is_continued and not state.messages:
+            return  # an empty round would shift the numbers of later rounds, which are part of the names of recorded steps
         while True:
             if state.iteration >= limit:
                 if state.messages:
@@ -151,7 +153,7 @@ class Runner:
             number = state.iteration + 1
             await self._emit(WorkflowEvent[Any].superstep_started(number))
             messages, state.messages = state.messages, []
-            await self._lanes(await self._route(messages))
+            await self._lanes(await self._route(messages), number)
             state.iteration = number
             state.shared.commit()
             await self._checkpoint()
@@ -242,10 +244,10 @@ class Runner:
         """Whether the target of a fan-in takes lists of such messages."""
         return self._workflow.executors[target_id].can_handle(WorkflowMessage([message.data], message.source_id))
 
-    async def _lanes(self, lanes: list[tuple[Executor, list[Delivery]]]) -> None:
-        """Deliver everything; the first failure cancels the rest and is raised."""
+    async def _lanes(self, lanes: list[tuple[Executor, list[Delivery]]], number: int) -> None:
+        """Deliver everything in the round of this number (0: the start); the first failure cancels the rest and is raised."""
         contexts: list[list[WorkflowContext[Any, Any]]] = [[] for _ in lanes]
-        labels = self._labels(lanes)
+        labels = self._labels(lanes, number)
         if len(lanes) == 1:
             await self._lane(*lanes[0], contexts[0], labels[0])
         elif lanes:
@@ -259,14 +261,16 @@ class Runner:
             for ctx in made:
                 self._state.messages += ctx.sent
 
-    def _labels(self, lanes: list[tuple[Executor, list[Delivery]]]) -> list[list[str]]:
+    def _labels(self, lanes: list[tuple[Executor, list[Delivery]]], number: int) -> list[list[str]]:
         """A name for each delivery, by executor, round and order: the same whenever the round runs again."""
         counts: dict[str, int] = {}
+        if (durable := self._board.call.durable) is not None and durable.version == 1:
+            number = self._state.iteration
         labels: list[list[str]] = []
         for target, lane in lanes:
             first = counts.get(target.id, 0)
             counts[target.id] = first + len(lane)
-            labels.append([f"{target.id}@{self._state.iteration}.{first + number}" for number in range(len(lane))])
+            labels.append([f"{target.id}@{number}.{first + order}" for order in range(len(lane))])
         return labels
 
     async def _lane(self, target: Executor, lane: list[Delivery], made: list[WorkflowContext[Any, Any]], labels: list[str]) -> None:

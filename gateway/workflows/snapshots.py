@@ -6,7 +6,8 @@ checkpoint (`sub_workflow`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from gateway.errors import WorkflowCheckpointException
@@ -22,7 +23,7 @@ EXECUTOR_STATE_KEY = "_executor_state"
 """Where executors' own state is kept in a checkpoint's state."""
 
 ENGINE_KEY = "_engine_state"
-"""Where the engine keeps what fan-ins wait for and how often edges were used."""
+"""Key of the engine's state: messages that fan-ins collected, uses of edges, and the order of messages unless it is by sender."""
 
 
 async def take(workflow: Workflow, *, previous: CheckpointID | None = None) -> WorkflowCheckpoint:
@@ -48,6 +49,7 @@ async def take(workflow: Workflow, *, previous: CheckpointID | None = None) -> W
     engine = {
         "waiting": [[index, box] for index, box in run.waiting.items()],
         "traversals": [[index, used] for index, used in run.traversals.items()],
+        "order": [] if _is_by_sender(run.messages) else [message.source_id for message in run.messages],
     }
     state = run.shared.export_state()
     if own:
@@ -81,7 +83,7 @@ async def give_back(workflow: Workflow, checkpoint: WorkflowCheckpoint) -> None:
     engine = cast("dict[str, Any]", state.pop(ENGINE_KEY, {}))
     run = workflow.run_state
     run.shared = State(state)
-    run.messages = [message for batch in settle(checkpoint.messages, book).values() for message in batch]
+    run.messages = _in_order(settle(checkpoint.messages, book), engine.get("order", ()))
     run.pending.clear()
     run.pending.update(settle(checkpoint.pending_request_info_events, book))
     run.waiting = dict(engine.get("waiting", ()))
@@ -98,6 +100,20 @@ async def give_back(workflow: Workflow, checkpoint: WorkflowCheckpoint) -> None:
                 raise
             except Exception as error:  # the boundary to an executor's code
                 raise WorkflowCheckpointException(f"Executor {name!r} could not take back its state: {error}") from error
+
+
+def _is_by_sender(messages: Sequence[WorkflowMessage]) -> bool:
+    """Whether the messages of each sender are adjacent: a checkpoint groups them so."""
+    senders = [sender for sender, _ in groupby(message.source_id for message in messages)]
+    return len(senders) == len(set(senders))
+
+
+def _in_order(batches: Mapping[str, Sequence[WorkflowMessage]], order: Sequence[str]) -> list[WorkflowMessage]:
+    """Return the messages in the order of sending. `order` names the sender of each; it is empty if they are grouped by sender."""
+    if not order:
+        return [message for batch in batches.values() for message in batch]
+    rest = {sender: iter(batch) for sender, batch in batches.items()}
+    return [next(rest[sender]) for sender in order]
 
 
 def book_of(workflow: Workflow) -> TypeBook:

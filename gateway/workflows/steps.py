@@ -161,7 +161,7 @@ class _FunctionRun:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
         """Run the function, as a step of its own in a durable task: nobody knows what it does, so it is not repeated without asking."""
         if ctx.durable is not None:
-            form = await ctx.durable.step("python", lambda _: self._to_json(arguments, ctx), repeatable=False)
+            form = await ctx.durable.step("python", lambda _: self._to_json(arguments, ctx), repeatable=False, ctx=ctx)
             self.value, self.result = form["value"], Complete(form["result"])
         else:
             self.value, self.result = await self._run(arguments, ctx)
@@ -323,5 +323,5 @@ class _Labelled:
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
         await self._caller.log(level, data, logger)
 
-    async def ask(self, request: JsonObject) -> JsonObject:
-        return await self._caller.ask(request)
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        return await self._caller.ask(request, key)

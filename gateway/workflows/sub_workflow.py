@@ -155,6 +155,6 @@ class WorkflowExecutor(Executor):
         for event in result.get_request_info_events():
             self._open[event.request_id] = event
             if self.propagate_request:
-                await ctx.request_info(event.data, event.response_type, request_id=event.request_id)
+                await ctx.pass_request(event)
             else:
                 await ctx.send_message(SubWorkflowRequestMessage(event, self.id))

@@ -34,8 +34,10 @@ MAX_TOLD_CHARS = 4_000
 class Forms(Protocol):
     """Asks a person outside the client."""
 
-    async def put_form(self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext) -> JsonObject:
-        """Put a form and wait for its answer, in the words of an elicitation's result."""
+    async def put_form(
+        self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext, key: str = ""
+    ) -> JsonObject:
+        """Put a form and return its answer as the result of an elicitation. `key` identifies the question (`CallContext.question`)."""
         ...
 
 
@@ -138,14 +140,14 @@ class _Person:
         """Passed on."""
         await self._caller.log(level, data, logger)
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Ask the caller, else the list. The question is framed because templates may insert text of tools and models."""
         params: JsonObject = request["params"]
         framed = frame(f"Workflow {self._workflow!r} asks:", str(params["message"]))
         try:
-            return await self._caller.ask({**request, "params": {**params, "message": framed}})
+            return await self._caller.ask({**request, "params": {**params, "message": framed}}, key)
         except AskUnavailable:
-            return await self._forms.put_form("workflow", self._workflow, params["message"], params["requestedSchema"], self._ctx)
+            return await self._forms.put_form("workflow", self._workflow, params["message"], params["requestedSchema"], self._ctx, key)
 
 
 class _Narrator:
@@ -173,6 +175,6 @@ class _Narrator:
         """Passed on."""
         await self._caller.log(level, data, logger)
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Passed on."""
-        return await self._caller.ask(request)
+        return await self._caller.ask(request, key)

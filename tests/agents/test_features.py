@@ -76,7 +76,7 @@ class Asked(Listener):
         self.questions: list[str] = []
         self._says_yes = says_yes
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, request: dict[str, Any], key: str = "") -> dict[str, Any]:
         self.questions.append(request["params"]["message"])
         return {"action": "accept", "content": {"decision": "approve" if self._says_yes else "decline"}}
 

@@ -166,7 +166,7 @@ class Person:
     async def progress(self, progress: float, total: float | None, message: str | None) -> None: ...
     async def log(self, level: Any, data: Any, logger: str | None) -> None: ...
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         self.asked.append(request["params"]["message"])
         return {"action": "accept", "content": {"decision": "approve"}} if self._says_yes else {"action": "decline"}
 

@@ -197,7 +197,7 @@ class Person(Listener):
         self.asked: list[str] = []
         self.left: list[float] = []
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         self.asked.append(request["params"]["message"])
         self.left.append(anyio.current_effective_deadline() - anyio.current_time())
         return {"action": "accept", "content": {"decision": "approve"}}

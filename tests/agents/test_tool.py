@@ -58,7 +58,7 @@ class Sampler(NoCaller):
         self.answers = list(answers)
         self.asked: list[dict[str, Any]] = []
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, request: dict[str, Any], key: str = "") -> dict[str, Any]:
         self.asked.append(request["params"])
         return self.answers.pop(0)
 

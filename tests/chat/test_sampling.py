@@ -21,7 +21,7 @@ class Client(NoCaller):
         self.answer = answer
         self.asked: list[dict[str, Any]] = []
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, request: dict[str, Any], key: str = "") -> dict[str, Any]:
         assert request["method"] == "sampling/createMessage"
         self.asked.append(request["params"])
         return self.answer

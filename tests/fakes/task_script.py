@@ -4,9 +4,9 @@
 
 The JSON object has per method (`tools/call`, `tasks/get`, `tasks/result`, `tasks/update`, `tasks/cancel`) a list of answers;
 the last one stands for all that follow. An answer is `{"result": …}`, `{"error": …}`, `"hang"` (none) or `"die"` (the process
-ends), or `{"ask": request, …}`, which puts a request to the client first. Every request is written to FILE before it is
-answered, one JSON object a line, so that a test sees what reached the server however it ended. `support` is the listed tool's
-task support.
+ends), or `{"ask": request, …}`, which puts a request to the client first, and with `"then": "hang"` never answers. Every
+request is written to FILE before it is answered, one JSON object a line, so that a test sees what reached the server however it
+ended. `support` is the listed tool's task support.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class Script:
                 self.handle(json.loads(line))
             with self.log.open("a") as log:
                 log.write(json.dumps({"method": "answer", "params": json.loads(line).get("result")}) + "\n")
+            if answer.get("then") == "hang":
+                return
         self.give(number, answer)
 
     def give(self, number: Any, answer: dict[str, Any]) -> None:

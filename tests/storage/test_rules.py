@@ -68,7 +68,7 @@ async def test_what_may_not_be_approved_for_good_is_not_offered_and_taken_for_no
     tmp_path: Path, days: float, name: str, offers: int
 ) -> None:
     class Always(Person):
-        async def ask(self, request: dict[str, object]) -> dict[str, object]:
+        async def ask(self, request: dict[str, object], key: str = "") -> dict[str, object]:
             self.form = request
             return {"action": "accept", "content": {"decision": "approve_always"}}
 

@@ -185,7 +185,7 @@ async def test_a_sync_function_can_report_progress_from_its_thread() -> None:
 
         async def log(self, level: Any, data: Any, logger: str | None) -> None: ...
 
-        async def ask(self, request: JsonObject) -> JsonObject:
+        async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
             return {}
 
     @tool

@@ -60,7 +60,7 @@ class Person:
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
         pass
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         self.asked.set()
         await self.may_answer.wait()
         return {"action": "accept"}
@@ -522,7 +522,7 @@ class Decider:
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None: ...
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         self.asked.append(request["params"]["message"])
         return {"action": "accept", "content": {"decision": self.decision}}
 

@@ -54,7 +54,7 @@ class Listener:
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None: ...
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         self.asked.append(request)
         if not self._answers:
             raise AskUnavailable("Nobody is there.", capability="elicitation.form")

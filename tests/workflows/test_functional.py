@@ -192,6 +192,37 @@ async def test_requests_of_finished_steps_keep_their_numbers_and_all_answers_may
         await flow.run(responses=answers)
 
 
+async def test_checkpoint_of_an_earlier_version_keeps_its_request_numbers(tmp_path: Path) -> None:
+    """Its finished steps say how many requests they put, and not where."""
+
+    @step
+    async def first(ctx: RunContext) -> str:
+        return await ctx.request_info("which?", str)
+
+    @step
+    async def second(ctx: RunContext) -> str:
+        return f"{await ctx.request_info('which?', str)} {await ctx.request_info('which?', str)}"
+
+    async def both(value: int, ctx: RunContext) -> str:
+        return f"{await first()} {await second()} {await ctx.request_info('which?', str)}"
+
+    storage = FileCheckpointStorage(tmp_path)
+    flow = FunctionalWorkflow(both, checkpoint_storage=storage)
+    await flow.run(1)
+    await flow.run(responses={"auto::0": "A"})
+    latest = await storage.get_latest(workflow_name="both")
+    assert latest is not None
+    assert latest.state.pop("_request_places") == {"first::0/auto::0": "auto::0", "second::0/auto::0": "auto::1"}
+    latest.state["_step_requests"] = {"first::0": 1}
+    await storage.save(latest)
+    old = FunctionalWorkflow(both, checkpoint_storage=storage)
+    await old.run(checkpoint_id=latest.checkpoint_id, responses={"auto::1": "B"})
+    assert list(old.pending) == ["auto::2"]
+    await old.run(responses={"auto::2": "C"})
+    assert list(old.pending) == ["auto::3"]
+    assert (await old.run(responses={"auto::3": "D"})).get_outputs() == ["A B C D"]
+
+
 async def test_an_answer_may_be_none() -> None:
     @workflow
     async def maybe(value: int, ctx: RunContext) -> str:
@@ -281,7 +312,7 @@ async def test_published_calls_run_side_by_side_and_a_failing_step_is_named(code
     tool, waiting = await code("offer"), anyio.Event()
 
     class Slow(Listener):
-        async def ask(self, request: JsonObject) -> JsonObject:
+        async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
             waiting.set()
             await anyio.sleep_forever()
             raise AssertionError

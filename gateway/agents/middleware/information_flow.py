@@ -207,10 +207,11 @@ async def _ask(context: FunctionInvocationContext, verdict: Reject, label: Conte
     if guard is not None or context.ctx.client.can("elicitation.form"):
         described = describe_call(getattr(context.function, "source", None) or "the agent", name, context.arguments)
         shown = f"{verdict.reason}\n{described}"
+        key = context.ctx.question(verdict.rule)
         try:
             if guard is not None:  # the gateway's rules say who may decide
-                return await guard.approve(name, shown, context.ctx) is None
-            return is_approved(await context.ctx.ask(approval_form(shown)))
+                return await guard.approve(name, shown, context.ctx, key) is None
+            return is_approved(await context.ctx.ask(approval_form(shown), key))
         except (AskUnavailable, ToolFailed, PolicyDenied):
             return False
     if not may_end_run:

@@ -73,7 +73,7 @@ async def _turn(agent: A2AAgent, messages: Sequence[Message], ctx: CallContext, 
         response = await followed(stream, ctx)
         return {"response": response.to_dict(), "state": dict(session.state)}
 
-    done = cast("JsonObject", await durable.step("remote agent", work, repeatable=lambda key: opened(key) is not None))
+    done = cast("JsonObject", await durable.step("remote agent", work, repeatable=lambda key: opened(key) is not None, ctx=ctx))
     session.state.update(done["state"])
     return AgentResponse.from_dict(done["response"])
 
@@ -93,7 +93,7 @@ async def _answer(name: str, question: str, ctx: CallContext) -> str:
         raise AgentError(f"The question of the remote agent {name!r} was refused by {problem.rule}: {problem.reason}")
     framed = frame(f"The remote agent {shown(name, MAX_SHOWN_NAME)!r} asks:", question)
     try:
-        answer = await ctx.ask({"method": "elicitation/create", "params": {**asked, "message": framed}})
+        answer = await ctx.ask({"method": "elicitation/create", "params": {**asked, "message": framed}}, ctx.question("remote agent"))
     except AskUnavailable:
         raise AgentError(f"The remote agent {name!r} asks, and you cannot be asked: {question} Call it again with the answer.") from None
     if answer.get("action") != "accept":

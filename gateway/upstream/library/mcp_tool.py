@@ -433,7 +433,7 @@ class _Answering(NoCaller):
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         await self._outer.caller.progress(progress, total, message)
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         if request.get("method") == "sampling/createMessage":
             return await self._desk.answer(request)
         raise AskUnavailable(f"A program's MCP tool does not answer {str(request.get('method'))!r}.", capability="")

@@ -458,7 +458,7 @@ class Person(NoCaller):
         self.answer: dict[str, Any] = {"action": action, "content": {"decision": "approve"}}
         self.asked: list[dict[str, Any]] = []
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, request: dict[str, Any], key: str = "") -> dict[str, Any]:
         self.asked.append(request)
         fields = request["params"]["requestedSchema"]["properties"]
         return {**self.answer, "content": {name: _yes(field) for name, field in fields.items()}}

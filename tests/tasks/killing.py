@@ -1,0 +1,246 @@
+"""Workflows that are killed again and again, and the person who answers their questions. For tests of what a task asks.
+
+`Fuse` counts the events of one process and kills it at a given one. The person answers a question with the question's own durable
+key, so that a result shows which answer each question got.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import yaml
+
+from gateway.config.policies import SourcePolicy
+from gateway.json_types import JsonObject
+from gateway.storage.records import Records
+from gateway.storage.state import StateFolder
+from gateway.tasks.runner import CallTool, TaskRunner
+from gateway.tasks.task import Task
+from gateway.telemetry.events import EventStream
+from gateway.tools.approvals import Approvals
+from gateway.tools.base import Complete
+from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, ClientProfile
+from gateway.tools.function import FunctionTool
+from gateway.tools.guard import GuardedTool, ToolGate
+from gateway.workflows.loader import parse_workflow
+from gateway.workflows.plan import WorkflowPlan
+from gateway.workflows.tool import WorkflowTool
+from tests.tasks.dying import Journal, die, in_a_process, running
+from tests.workflows.scripted import ScriptedToolBox, guard
+
+ASKABLE = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+SECONDS = 30
+
+
+@dataclass
+class Fuse:
+    """Kills the process at event `kill_at`, counted from 1; `None` never."""
+
+    kill_at: int | None = None
+    events: int = 0
+
+    def event(self) -> None:
+        """Something happened."""
+        self.events += 1
+        if self.events == self.kill_at:
+            die()
+
+
+@dataclass
+class Ledger:
+    """What happened in all processes: effects by idempotency key, and answered questions by durable key."""
+
+    folder: Path
+    effects: Journal = field(init=False)
+    answers: Journal = field(init=False)
+    decisions: Journal = field(init=False)
+    """Kinds of the events about approvals."""
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        self.effects = Journal(self.folder / "effects")
+        self.answers = Journal(self.folder / "answers")
+        self.decisions = Journal(self.folder / "decisions")
+
+    def answered(self) -> list[tuple[str, str]]:
+        """Durable key and text of each answered question."""
+        return [(key, text) for key, text in map(json.loads, self.answers.lines())]
+
+
+def tools(ledger: Ledger, fuse: Fuse, act: JsonObject, records: Records | None = None) -> ScriptedToolBox:
+    """`t/act` has an effect that is not to be repeated unasked, `t/look` one that may be, `t/pay` needs an approval for each call.
+
+    `act` is the policy of the first. `records` is where approvals wait that the client cannot be asked for.
+    """
+    events = EventStream()
+    events.subscribe(lambda event: ledger.decisions.write(event.kind) if event.kind.startswith("approval.") else None)
+
+    async def effect(x: str, ctx: CallContext) -> str:
+        """Leaves a line."""
+        fuse.event()
+        ledger.effects.write(f"{str(ctx.meta[IDEMPOTENCY_KEY]).partition(':')[2]} {x}")
+        fuse.event()
+        return f"did({x})"
+
+    box = ScriptedToolBox()
+    policies: dict[str, JsonObject] = {"act": act, "look": {"idempotent": ["look"]}, "pay": {"approval": "always"}}
+    for name, keys in policies.items():
+        tool: FunctionTool[..., Any] = FunctionTool(effect, name=name)
+        gate = ToolGate.build(tool.definition, SourcePolicy.model_validate(keys))
+        made = GuardedTool(
+            tool, exposed_name=f"t__{name}", source="t", policy=gate, limiter=None, events=events, approvals=Approvals(records, events)
+        )
+        box.add(f"t/{name}", made)
+    return box
+
+
+Work = Callable[[Ledger, Fuse], CallTool]
+"""Makes the call of a task for one process."""
+
+
+def in_file(form: Mapping[str, object], act: JsonObject | None = None, records: Records | None = None) -> Work:
+    """A call of the workflow file `form`; `act` and `records` as for `tools`."""
+
+    def make(ledger: Ledger, fuse: Fuse) -> CallTool:
+        async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+            text = yaml.safe_dump({"name": "x", "description": "d", **form})
+            plan = await WorkflowPlan.prepare(parse_workflow(text), base_dir=Path())
+            return await called(WorkflowTool(plan, toolbox=tools(ledger, fuse, act or {}, records)), ctx)
+
+        return call
+
+    return make
+
+
+def in_code(build: Callable[[ScriptedToolBox, Fuse], Any]) -> Work:
+    """A call of the workflow that `build` makes in each process; its tools are those of the box."""
+
+    def make(ledger: Ledger, fuse: Fuse) -> CallTool:
+        async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+            box = tools(ledger, fuse, {})
+            made = build(box, fuse)
+            plan = WorkflowPlan(parse_workflow("name: x\ndescription: d\npython: here:made\n"), code=made, sample=made)
+            return await called(WorkflowTool(plan, toolbox=box), ctx)
+
+        return call
+
+    return make
+
+
+async def called(tool: WorkflowTool, ctx: CallContext) -> Complete:
+    """The outcome of a call behind the gate."""
+    outcome = await guard(tool).call({"input": "go"} if "input" in tool.definition.input_schema["properties"] else {}, ctx)
+    assert isinstance(outcome, Complete)
+    return outcome
+
+
+def answer_to(item: JsonObject, decide: Callable[[], str]) -> JsonObject:
+    """The person's answer to a stored question: its own durable key, `decide()` to an approval, `retry` to a step in doubt."""
+    fields = item["request"]["params"]["requestedSchema"]["properties"]
+    said = {"outcome": "retry", **({"decision": decide()} if "decision" in fields else {})}
+    return {"action": "accept", "content": {name: said.get(name, f"A {item.get('step')}") for name in fields}}
+
+
+@dataclass(frozen=True)
+class Person:
+    """How the person answers."""
+
+    last_first: bool = False
+    """The latest question first."""
+    patience: float = 0.0
+    """Seconds before each answer."""
+    decide: Callable[[], str] = lambda: "approve"
+
+
+EASY = Person()
+
+
+async def answer_all(runner: TaskRunner, task: Task, ledger: Ledger, fuse: Fuse, person: Person = EASY) -> Task:
+    """Answer what the task asks until it is over."""
+    with anyio.fail_after(SECONDS):
+        while not task.is_over:
+            await anyio.sleep(person.patience)
+            if not task.asks:
+                task = await runner.moved(task)
+                continue
+            name = list(task.asks)[-1 if person.last_first else 0]
+            item = dict(task.row.asked[name])
+            fuse.event()
+            await runner.answer(task, {name: answer_to(item, person.decide)})
+            ledger.answers.write(json.dumps([item.get("step"), item["request"]["params"]["message"]]))
+            fuse.event()
+            task = await runner.find(task.id, task.principal)
+    return task
+
+
+async def answer_while_down(folder: Path, url: str | None, ledger: Ledger) -> None:
+    """Answer what the task asks while no process runs it."""
+    records = Records(StateFolder(folder), audit_days=1, url=url)
+    try:
+        rows = await records.tasks()
+        for row in await rows.all_of():
+            for name, item in row.asked.items():
+                if name in Task(row).asks:
+                    await rows.answer(row.id, {name: answer_to(item, EASY.decide)})
+                    ledger.answers.write(json.dumps([item.get("step"), item["request"]["params"]["message"]]))
+    finally:
+        await records.aclose()
+
+
+@dataclass
+class Ended:
+    """How a task ended that was killed on the way."""
+
+    task: Task
+    events: int
+    """Events of the last process."""
+    kills: int
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of its result, in no particular order: outputs of one round come in any."""
+        assert self.task.result is not None, self.task.error
+        return sorted(str(block["text"]) for block in self.task.result["content"])
+
+
+async def _attempt(folder: Path, url: str | None, work: Work, ledger: Ledger, fuse: Fuse, person: Person) -> Task:
+    async with running(folder, work(ledger, fuse), url=url) as runner:
+        known = await runner.all_of("local")
+        task = known[0] if known else await runner.start("x", {}, ASKABLE)
+        return await answer_all(runner, task, ledger, fuse, person)
+
+
+def run_killed(
+    folder: Path,
+    work: Work,
+    ledger: Ledger,
+    kills: Sequence[int],
+    person: Person = EASY,
+    *,
+    url: str | None = None,
+    answer_down: bool = False,
+) -> Ended:
+    """Run the work as a task: each number of `kills` is a process that dies at that event; the last process finishes the task.
+
+    With `answer_down` the person answers what is open after each kill, before the next process starts.
+    """
+    done = 0
+    for number in kills:
+
+        async def once(number: int = number) -> None:
+            await _attempt(folder, url, work, ledger, Fuse(number), person)
+
+        if in_a_process(once) != signal.SIGKILL:
+            break
+        done += 1
+        if answer_down:
+            anyio.run(answer_while_down, folder, url, ledger)
+    fuse = Fuse()
+    task = anyio.run(_attempt, folder, url, work, ledger, fuse, person)
+    return Ended(task, fuse.events, done)
