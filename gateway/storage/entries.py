@@ -168,6 +168,9 @@ class TaskRow:
     """When it may be forgotten; 0 while it is not over."""
     is_cancelled: bool = False
     attempts: int = 1
+    """How many processes have run it."""
+    deaths: int = 0
+    """How many of them died while it worked: a process that stops, and one that dies while a person is asked, do not count."""
     owner: str = ""
     limits: list[JsonObject] = field(default_factory=lambda: cast("list[JsonObject]", []))
     """What it waits for its turn by: `scope`, and `running` and `perMinute` where they are limited."""

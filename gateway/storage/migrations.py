@@ -97,7 +97,13 @@ UPDATE approval_rules SET made_by = 'local' WHERE principal = 'local';
 CREATE TABLE spent_approvals (id TEXT PRIMARY KEY, until {float} NOT NULL);
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS, _APPROVERS)
+_DEATHS = """
+ALTER TABLE tasks ADD COLUMN deaths INTEGER NOT NULL DEFAULT 0;
+"""
+
+STEPS: tuple[str, ...] = (
+    _FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS, _APPROVERS, _DEATHS,
+)  # fmt: skip
 """Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
 
 _WORDS = {

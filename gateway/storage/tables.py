@@ -139,6 +139,7 @@ tasks = sa.Table(
     sa.Column("gone_at", sa.Float, nullable=False),
     sa.Column("is_cancelled", sa.Integer, nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("deaths", sa.Integer, nullable=False, server_default="0"),
     sa.Column("owner", sa.Text, nullable=False),
     sa.Column("limits", sa.Text, nullable=False, server_default="[]"),
     sa.Column("admitted_at", sa.Float, nullable=False, server_default="0"),

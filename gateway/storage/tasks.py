@@ -109,7 +109,7 @@ class TaskRows:
                     forget(item)
             values: JsonObject = {
                 "status": "working", "message": "", "outcome": "{}", "asked": json.dumps(found.asked), "updated_at": time.time(),
-                "gone_at": 0.0, "is_cancelled": 0, "attempts": 2, "owner": "", "admitted_at": 0.0,
+                "gone_at": 0.0, "is_cancelled": 0, "attempts": 2, "deaths": 0, "owner": "", "admitted_at": 0.0,
             }  # fmt: skip
             await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
             return True
@@ -208,18 +208,24 @@ class TaskRows:
             return (await connection.execute(sa.select(tasks.c.id).where(_orphaned(owner, connection)).limit(1))).first() is not None
 
     async def take_over(self, *, owner: str, limit: int) -> list[TaskRow]:
-        """Make tasks whose owner died one's own. One that still waited for its turn was never begun.
+        """Make the tasks of owners that stopped or died the owner's own. A task that still waited for its turn was never begun.
 
-        Whoever asks lives, so what it owns is not orphaned, however late it renews.
+        An owner that died left its lease to expire, while one that stopped released it. Tasks of this owner are not orphaned, however
+        late it renews.
         """
         async with self._database.begin() as connection:
             query = sa.select(tasks).where(_orphaned(owner, connection)).order_by(tasks.c.created_at).limit(limit)
             query = query.with_for_update(skip_locked=True)
             found = [_from_row(item) for item in (await connection.execute(query)).mappings()]
+            owners = sa.select(task_owners.c.id).where(task_owners.c.id.in_([row.owner for row in found]))
+            died = set((await connection.execute(owners)).scalars())
             for row in found:
+                if row.admitted_at:
+                    row.attempts += 1
+                    if row.owner in died and not _waits_for_person(row, await _steps(connection, row.id)):
+                        row.deaths += 1
                 row.owner = owner
-                row.attempts += 1 if row.admitted_at else 0
-                values: JsonObject = {"owner": owner, "attempts": row.attempts}
+                values: JsonObject = {"owner": owner, "attempts": row.attempts, "deaths": row.deaths}
                 await connection.execute(sa.update(tasks).where(tasks.c.id == row.id).values(values))
             return found
 
@@ -273,6 +279,17 @@ def _is_failure(value: JsonValue) -> bool:
     """Whether a step's recorded result is a call's that says that it failed."""
     result = cast("JsonObject", value).get("result") if isinstance(value, dict) else None
     return isinstance(result, dict) and bool(cast("JsonObject", result).get("isError"))
+
+
+def _waits_for_person(row: TaskRow, steps: Steps) -> bool:
+    """Whether every step of the task that is in flight waits for a person, in the client or on the pending list."""
+    waits = [str(item.get("step", "")) for item in row.asked.values() if is_open(item)]
+    for key, (_, value) in steps.items():
+        if key.startswith("kept:") and key.endswith("/listed") and "taken" not in cast("JsonObject", value):
+            waits.append(key.removeprefix("kept:"))
+    in_flight = [key for key, (is_done, value) in steps.items() if not is_done and not isinstance(value, dict)]
+    # A question without a durable key belongs to a call in flight, but does not say to which.
+    return bool(waits) and ("" in waits or all(any(wait.startswith((f"{key}/", f"{key}!")) for wait in waits) for key in in_flight))
 
 
 async def _locked(connection: Any, task_id: str) -> TaskRow | None:

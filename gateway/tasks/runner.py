@@ -52,8 +52,8 @@ LATE_FACTOR = 3.0
 MAX_LATE_SECONDS = 5.0
 """Most that counts as late, also after a machine's sleep."""
 
-MAX_ATTEMPTS = 20
-"""Processes that may die over one task; then it is taken for what kills them."""
+MAX_DEATHS = 20
+"""Processes that may die while one task works; then the task is taken for their cause (`TaskRow.deaths`)."""
 
 ADOPT_AT_ONCE = 16
 """Orphans taken over in one look."""
@@ -414,8 +414,8 @@ class TaskRunner:
         while not row.admitted_at:
             await task.moved.wait()
         steps = await until_stored(lambda: self._steps(row.id)) if row.attempts > 1 else {}
-        if row.attempts > MAX_ATTEMPTS:
-            raise GatewayError(f"The gateway stopped {MAX_ATTEMPTS} times while this ran, so it is not tried again.")
+        if row.deaths >= MAX_DEATHS:
+            raise GatewayError(f"The gateway died {MAX_DEATHS} times while this ran, so it is not tried again.")
         log = StepLog(row.id, steps, self._records, self._owner, lambda: self._lose(task), lambda: self._goes_on(task))
         log.version = row.call.get("steps", 1)
         self._logs[row.id], log.begins_none = log, self._is_draining

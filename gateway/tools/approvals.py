@@ -312,7 +312,7 @@ class Approvals:
             is_decided = ended.state == "answered" or ended.state in _DECISIONS
             if is_decided and not await asks.move(entry.id, ended.state, "delivered"):
                 return dataclasses.replace(ended, state="expired")
-            if is_decided and durable is not None:
+            if durable is not None:
                 await durable.keep(place, {"taken": ended.state, "answer": ended.answer, "decidedBy": ended.decided_by})
             return ended
         finally:
