@@ -36,6 +36,12 @@ logger = logging.getLogger(__name__)
 BUSY_SECONDS = 5.0
 """How long a statement waits for another process's writing; writers here are done in milliseconds."""
 
+MAX_KEPT_WAL_BYTES = 4 << 20
+"""Size to which the write-ahead log shrinks after a checkpoint; SQLite checkpoints at about this size. A long reader makes it grow."""
+
+SHORT_WAL_PAGES = 64
+"""Pages of the write-ahead log (of 4 KiB) after which a connection checkpoints once the disk was full; 1,000 before."""
+
 WORK_SECONDS = 15.0
 """Longest time for one transaction, waiting included; after it the caller gets an error instead of a hang."""
 
@@ -193,20 +199,51 @@ def _migrate(engine: sa.Engine) -> None:
 
 
 def _own_transactions(engine: sa.Engine) -> None:
-    """Begin every transaction as a writer's: SQLite cannot make a reader a writer without the risk of refusing it."""
+    """Begin every transaction as a writer's: SQLite cannot make a reader a writer without the risk of refusing it.
+
+    After a write that the disk did not take, the next transaction empties the write-ahead log first. A long reader can make that log
+    fill the disk, and SQLite itself empties it only after a write that succeeds.
+    """
+    is_short = False
 
     def prepare(connection: Any, record: object) -> None:
         connection.isolation_level = None  # the driver would begin transactions on its own otherwise
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
         cursor.execute("PRAGMA synchronous=FULL")
+        cursor.execute(f"PRAGMA journal_size_limit={MAX_KEPT_WAL_BYTES}")
         cursor.close()
 
     def begin(connection: sa.Connection) -> None:
+        nonlocal is_short
+        if is_short:
+            is_short = False
+            _empty_log(connection)
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def note(context: sa.engine.ExceptionContext) -> None:
+        nonlocal is_short
+        code = getattr(context.original_exception, "sqlite_errorcode", 0)
+        is_short = is_short or code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
     event.listen(engine, "connect", prepare)
     event.listen(engine, "begin", begin)
+    event.listen(engine, "handle_error", note)
+
+
+def _empty_log(connection: sa.Connection) -> None:
+    """Move the write-ahead log into the database and truncate it, as far as readers and space permit; readers are not waited for.
+
+    From then on this connection checkpoints more often, so that the log does not fill a small disk again.
+    """
+    connection.exec_driver_sql(f"PRAGMA wal_autocheckpoint={SHORT_WAL_PAGES}")
+    connection.exec_driver_sql("PRAGMA busy_timeout=0")
+    try:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    except SQLAlchemyError as error:
+        logger.debug("the write-ahead log could not be emptied: %s", _reason(error))
+    finally:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
 
 
 def _reason(error: Exception) -> str:

@@ -109,6 +109,36 @@ async def test_a_full_disk_stops_no_call_and_is_over_when_there_is_room(tmp_path
         database.close()
 
 
+@pytest.mark.fault(12)
+async def test_disk_filled_by_the_write_ahead_log_recovers_without_a_restart(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "2m") as disk:
+        settings = {"mcpServers": {"up": upstream_stdio()}, "storage": {"dir": str(disk / "state")}, "policies": RULES}
+        with gateway_http(tmp_path, settings) as url:
+            async with connected(WAY, url) as (client, _):
+                noted = 1
+                await refused(client, noted)
+                await written(disk / "state", noted)
+                filler = disk / "filler"
+                filler.write_bytes(b"x" * 200_000)
+                with closing(sqlite3.connect(f"file:{disk / 'state' / 'gateway.db'}?mode=ro", uri=True, isolation_level=None)) as reader:
+                    reader.execute("begin")
+                    reader.execute("select count(*) from audit").fetchone()
+                    with anyio.fail_after(SECONDS):
+                        while "The audit log cannot be written" not in (tmp_path / "gateway.log").read_text():
+                            await refused(client, 1)
+                            noted += 1
+                            await anyio.sleep(0.02)
+                for number in range(20):
+                    assert await echo(client, str(number)) == str(number)
+                filler.unlink()
+                for _ in range(200):
+                    await refused(client, 1)
+                    await anyio.sleep(0.02)
+                await written(disk / "state", noted + 200)
+        assert len(audited(tmp_path / "gateway.json", "--limit", "5000")["entries"]) == noted + 200
+        assert audited(tmp_path / "gateway.json", "--verify")
+
+
 @pytest.fixture(scope="module")
 def failing_io(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library that has changes to files fail on demand."""
