@@ -220,7 +220,7 @@ class Gateway:
             ask_timeout_seconds=config.server.ask_timeout_seconds,
             state_key=state_key,
         )
-        self._server.end_what_runs_unless(self.keys.may_call)
+        self._server.judge_callers_by(self.keys.current)
         if self._place is None or self._place.is_home:
             self._server.keep_tasks_in(services.records, config.tasks, task_tools)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())

@@ -166,18 +166,20 @@ class KeyStore:
         stored = self._stored.get(key.id)
         return stored is not None and stored.info is key and not key.is_expired(time.time())
 
-    def may_call(self, principal: str) -> bool:
-        """Whether the caller with this `Principal.id` still may: of a key, that it is neither revoked nor expired.
+    def current(self, principal: Principal) -> Principal | None:
+        """Return the caller with the scopes that its key has now, or `None` if the key is revoked or expired.
+
+        A caller without a key is returned unchanged.
 
         Raises:
             StorageError: The file is there but cannot be used.
         """
-        kind, _, key_id = principal.partition(":")
+        kind, _, key_id = principal.id.partition(":")
         if kind != "key":
-            return True
+            return principal
         self._reload()
         stored = self._stored.get(key_id)
-        return stored is not None and not stored.info.is_expired(time.time())
+        return None if stored is None or stored.info.is_expired(time.time()) else stored.info.principal
 
     def are_required(self) -> bool:
         """Whether clients over HTTP need a key. A file that cannot be read counts as yes."""

@@ -11,6 +11,7 @@ import hmac
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from gateway.server.clients import Clients, LegacySession
 from gateway.server.lists import ListHandler
 from gateway.server.parked import ParkedCalls
 from gateway.server.plain import PlainAnswers, discovery, introduction
-from gateway.server.tasks import TaskHandler
+from gateway.server.tasks import CurrentCaller, TaskHandler
 from gateway.server.usage import Usages
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
@@ -81,7 +82,7 @@ class GatewayServer:
         self._ask_timeout_seconds = ask_timeout_seconds
         self._kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None
         self._runner: TaskRunner | None = None
-        self._may_call: Callable[[str], bool] | None = None
+        self._current: CurrentCaller | None = None
         self.catalog = catalog
         self._state_key = state_key
         self._own_id = own_id
@@ -111,9 +112,9 @@ class GatewayServer:
         """
         self._kept_tasks = (records, settings, tools)
 
-    def end_what_runs_unless(self, may_call: Callable[[str], bool]) -> None:
-        """What runs for a principal that `may_call` no longer lets is ended; before it is entered."""
-        self._may_call = may_call
+    def judge_callers_by(self, current: CurrentCaller) -> None:
+        """End what runs for callers of which `current` knows nothing any more. Call it before the server is entered."""
+        self._current = current
 
     async def __aenter__(self) -> GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
@@ -125,6 +126,8 @@ class GatewayServer:
         if self._kept_tasks is not None:
             records, settings, tools = self._kept_tasks
             runner = TaskRunner(tasks, records, handler.call, settings=settings, ask_timeout_seconds=self._ask_timeout_seconds)
+            if self._current is not None:
+                runner.judge_callers_by(partial(handler.caller_now, self._current))
             handler.run_with(runner)
             tools.run_with(runner)
             self._runner = runner
@@ -132,8 +135,8 @@ class GatewayServer:
         self.extensions[TASKS_EXTENSION] = {}
         self.calls = CallHandler(self.catalog, self.clients, parked, handler)
         self._make_sdk = lambda: self._sdk_with(handler, runner, tasks)
-        if self._may_call is not None:
-            tasks.start_soon(self._end_revoked, runner, self._may_call)
+        if self._current is not None:
+            tasks.start_soon(self._end_revoked, runner, self._current)
         return self
 
     def _sdk_with(self, handler: TaskHandler, runner: TaskRunner | None, group: TaskGroup) -> SdkServer:
@@ -201,7 +204,7 @@ class GatewayServer:
             await self._runner.drain(DRAIN_SECONDS)
         await self._stack.aclose()
 
-    async def _end_revoked(self, runner: TaskRunner | None, may_call: Callable[[str], bool]) -> None:
+    async def _end_revoked(self, runner: TaskRunner | None, current: CurrentCaller) -> None:
         """End calls and tasks of callers that may no longer call, until cancelled."""
         while True:
             await anyio.sleep(REVOKED_SECONDS)
@@ -211,13 +214,13 @@ class GatewayServer:
                     callers |= runner.callers()
                 if not callers:
                     continue
-                gone = await anyio.to_thread.run_sync(lambda: {caller for caller in callers if not may_call(caller)})  # noqa: B023
+                gone = await anyio.to_thread.run_sync(lambda: {caller for caller in callers if current(Principal(caller)) is None})  # noqa: B023
                 for caller in gone:
                     logger.warning("what runs for %s is ended: its API key is revoked or expired", caller)
                 self._parked.end(gone)
                 self.calls.running.end(gone)
                 if runner is not None:
-                    await runner.end(gone)
+                    runner.end(gone)
             except StorageError as error:
                 logger.warning("It is not known whose API keys are revoked: %s", error)
 

@@ -12,16 +12,19 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
+from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
-from gateway.errors import NotFound
+from gateway.errors import NotFound, PolicyDenied
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
+from gateway.policy.scopes import RULE
 from gateway.protocol import TASKS_EXTENSION
 from gateway.server.handles import Handle, TaskHandles
 from gateway.server.task_wire import modern_state, modern_task
 from gateway.tasks.attending import Work
-from gateway.tasks.runner import TaskKind, TaskRunner
-from gateway.tasks.task import Task
+from gateway.tasks.rights import KEY_GONE
+from gateway.tasks.runner import TaskRunner
+from gateway.tasks.task import Task, TaskKind
 from gateway.tasks.tools import still_running
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext
@@ -31,6 +34,9 @@ from gateway.upstream.tasks import poll_seconds
 
 OWN_SOURCES = ("agent", "workflow")
 """Sources whose tools say themselves whether they run as tasks; what a server says of its tools is followed for it."""
+
+CurrentCaller = Callable[[Principal], Principal | None]
+"""Return a caller with the scopes that its API key has now; `None` if the key is revoked or expired. Raises `StorageError`."""
 
 SPACING_SECONDS = 0.5
 """Between two notifications about one task (requirements 3.C2/95)."""
@@ -72,6 +78,17 @@ class TaskHandler:
             NotFound: The tool is not there (`kind` is `tool`).
         """
         return await drive(await self._catalog.seek(tool), arguments, ctx)
+
+    async def caller_now(self, current: CurrentCaller, tool: str, principal: Principal) -> Principal:
+        """Judge the caller of a task by what its API key is now (`tasks.rights.CallerNow`)."""
+        now = current(principal)
+        if now is None:
+            raise PolicyDenied(KEY_GONE, rule=RULE, subject=tool)
+        if now.scopes is not None and now.scopes != principal.scopes:
+            verdict = (await self._catalog.seek(tool)).admit(now)
+            if isinstance(verdict, Reject):
+                raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=tool)
+        return now
 
     # -- starting ----------------------------------------------------------------------------------------------
 

@@ -90,5 +90,5 @@ class Attended:
         if self.error is not None:
             raise self.error
         if self.outcome is None:
-            raise TaskError("The call was ended: the gateway stops.")
+            raise TaskError(self.task.refusal or "The call was ended: the gateway stops.")
         return self.outcome

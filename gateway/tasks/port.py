@@ -74,6 +74,8 @@ class StepLog:
         """The task's own context. It asks about a step in doubt where the step names no call."""
         self.begins_none = False
         """Whether no step begins any more, because the process stops."""
+        self.before_step: Callable[[], Awaitable[None]] | None = None
+        """Awaited before each step that is not on record: it does not return if the step may not begin."""
 
     @classmethod
     def noting(cls, task_id: str, records: Records, owner: str, on_lost: Callable[[], None], goes_on: Callable[[], bool]) -> StepLog:
@@ -129,10 +131,7 @@ class StepLog:
         is_done, value = self._steps.get(key, (False, None))
         if is_done:
             return value
-        if self.begins_none:
-            await anyio.sleep_forever()
-        retries = await self._retries(key, repeatable, ctx)
-        await self._put(key, is_done=False, value=retries)
+        retries = await self._admit(key, repeatable, ctx)
         self._under_way[key] = repeatable
         try:
             value = await self._worked(key, work, retries or 0)
@@ -140,6 +139,16 @@ class StepLog:
         finally:
             del self._under_way[key]
         return value
+
+    async def _admit(self, key: str, repeatable: bool | Callable[[str], bool], ctx: CallContext | None) -> int | None:
+        """Put down that a step begins, once it may. Returns what `_retries` returned."""
+        if self.begins_none:
+            await anyio.sleep_forever()
+        retries = await self._retries(key, repeatable, ctx)
+        if self.before_step is not None:
+            await self.before_step()
+        await self._put(key, is_done=False, value=retries)
+        return retries
 
     async def _worked(self, key: str, work: Callable[[str], Awaitable[JsonValue]], retries: int) -> JsonValue:
         try:
@@ -162,7 +171,7 @@ class StepLog:
         is_done, value = self._steps.get(key, (False, None))
         if is_done:
             return True, value
-        await self._put(key, is_done=False, value=await self._retries(key, repeatable, ctx))
+        await self._admit(key, repeatable, ctx)
         return False, None
 
     async def finish(self, key: str, value: JsonValue) -> None:

@@ -8,30 +8,30 @@ turns are given and orphans looked for. See the room's docstring for what a task
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
+from gateway.auth.principal import Principal
 from gateway.config.models import TaskSettings
-from gateway.errors import GatewayError, NotFound, StorageError, TaskError, UpstreamRefused, text_for_caller
+from gateway.errors import GatewayError, NotFound, PolicyDenied, StorageError, TaskError, UpstreamRefused, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.metadata import IDEMPOTENCY_KEY
 from gateway.policy.turns import choose_next
 from gateway.storage.entries import Choose, Steps, TaskRow
 from gateway.storage.records import Records
 from gateway.tasks.attending import Attended, Work
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.port import RETRY_SECONDS, STEPS_VERSION, StepLog, until_stored
-from gateway.tasks.stored import from_stored, to_stored
-from gateway.tasks.task import Task
+from gateway.tasks.rights import KEY_GONE, CallerNow, known_caller, unjudged
+from gateway.tasks.stored import from_stored, request_key, to_stored
+from gateway.tasks.task import Task, TaskKind
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext, Caller, ClientProfile
 
@@ -74,16 +74,6 @@ CallTool = Callable[[str, JsonObject, CallContext], Awaitable[Complete | TaskSta
 """Makes the call of a tool by its exposed name, to the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskKind:
-    """What a tool's rules say of its tasks."""
-
-    limits: Sequence[JsonObject] = ()
-    """What they wait for their turn by, beside their caller's limits (`policy.turns`)."""
-    resumes: bool = True
-    """Whether another process goes on with one whose process died."""
-
-
 class TaskRunner:
     """Runs and keeps tasks. `group` outlives the requests."""
 
@@ -120,6 +110,11 @@ class TaskRunner:
         self._logs: dict[str, StepLog] = {}
         """Of what runs here, by task."""
         self._is_draining = False
+        self._caller_now: CallerNow = unjudged
+
+    def judge_callers_by(self, caller_now: CallerNow) -> None:
+        """Have `caller_now` judge the caller of a task before the task is taken up, and before each of its steps."""
+        self._caller_now = caller_now
 
     # -- what the server asks for ------------------------------------------------------------------------------
 
@@ -159,7 +154,7 @@ class TaskRunner:
         inner = dataclasses.replace(
             ctx, caller=caller, takes_tasks=False, durable=log.port(), ask_timeout_seconds=self.settings.ask_timeout_seconds
         )
-        log.ask = inner
+        log.ask, log.before_step = inner, partial(self._admit_step, task, ctx.principal)
         call = Attended(task, log, caller)
         self._group.start_soon(self._run_attended, call, work, inner)
         seconds = self.settings.inline_seconds
@@ -222,10 +217,10 @@ class TaskRunner:
         """For whom something runs here."""
         return {task.principal for task in self._here.values() if not task.is_over}
 
-    async def end(self, principals: Collection[str]) -> None:
-        """Cancel what runs here for these."""
+    def end(self, principals: Collection[str]) -> None:
+        """End the tasks that run here for callers whose API keys are gone. They fail as soon as their work has stopped."""
         for task in [task for task in self._here.values() if task.principal in principals and not task.is_over]:
-            await self.cancel(task)
+            task.refuse(KEY_GONE)
 
     async def drain(self, seconds: float) -> None:
         """The process is about to stop: begin nothing more, and let what must not be done twice end, for so long at most.
@@ -296,7 +291,7 @@ class TaskRunner:
         call = {**to_stored(arguments, ctx, resumes=kind.resumes), "steps": STEPS_VERSION}
         longest = max(MAX_TTL_SECONDS, self.settings.ttl_seconds)
         row = TaskRow(secrets.token_hex(16), ctx.principal.id, tool, call, min(ttl_seconds or self.settings.ttl_seconds, longest))
-        row.owner, row.request_key = self._owner, _request_key(ctx)
+        row.owner, row.request_key = self._owner, request_key(ctx)
         settings = self.settings
         mine: JsonObject = {"scope": f"caller:{ctx.principal.id}", "running": settings.max_running_per_caller}
         row.limits = [{**mine, "perMinute": settings.starts_per_minute_per_caller}, *kind.limits]
@@ -397,6 +392,8 @@ class TaskRunner:
         match problem:
             case None if isinstance(result, Complete):
                 await self._end(task, {"result": result.result}, "completed")
+            case None if result is None and task.refusal:
+                await self._end(task, _error(INTERNAL, task.refusal), "failed")
             case None if result is None:
                 await self._end(task, {}, "cancelled")
             case None:
@@ -429,11 +426,22 @@ class TaskRunner:
         deadline = anyio.current_time() + (SOURCE_WAIT_SECONDS if row.attempts > 1 else 0)
         while True:
             try:
-                return await self._call(row.tool, row.call["arguments"], inner)
+                now = await known_caller(self._caller_now, row.tool, ctx.principal)
+                log.before_step = partial(self._admit_step, task, now)
+                return await self._call(row.tool, row.call["arguments"], dataclasses.replace(inner, principal=now))
             except NotFound as error:
                 if error.kind != "tool" or anyio.current_time() >= deadline:
                     raise
             await anyio.sleep(RETRY_SECONDS)
+
+    async def _admit_step(self, task: Task, principal: Principal) -> None:
+        """Return if the task's caller still has the right to the task, and end the task otherwise."""
+        try:
+            await known_caller(self._caller_now, task.tool, principal)
+        except (PolicyDenied, NotFound) as error:
+            logger.warning("task %s of %s is ended: %s", task.id[:6], task.tool, error)
+            task.refuse(str(error))
+            await anyio.sleep_forever()
 
     async def _steps(self, task_id: str) -> Steps:
         return await (await self._records.tasks()).steps(task_id)
@@ -578,12 +586,6 @@ class TaskRunner:
                 await (await self._records.tasks()).release(owner=self._owner)
             except StorageError as error:
                 logger.warning("tasks could not be let go of: %s", error)
-
-
-def _request_key(ctx: CallContext) -> str:
-    """The digest of the idempotency key that came with a request: its caller made it up, so it may be anything."""
-    given = ctx.meta.get(IDEMPOTENCY_KEY)
-    return hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest() if isinstance(given, str) and given else ""
 
 
 def _error(code: int, message: str) -> JsonObject:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict
 from typing import cast
 
 from gateway.auth.principal import Principal
 from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.metadata import request_meta
+from gateway.policy.metadata import IDEMPOTENCY_KEY, request_meta
 from gateway.storage.entries import TaskRow
 from gateway.tools.context import CallContext, ClientProfile
 
@@ -44,3 +45,9 @@ def from_stored(row: TaskRow) -> CallContext:
         request_state=call.get("state"),
         input_responses=call.get("responses"),
     )
+
+
+def request_key(ctx: CallContext) -> str:
+    """The digest of the idempotency key that came with a request: its caller made it up, so it may be anything."""
+    given = ctx.meta.get(IDEMPOTENCY_KEY)
+    return hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest() if isinstance(given, str) and given else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, cast
@@ -12,6 +13,16 @@ from gateway.json_types import JsonObject
 from gateway.storage.entries import TaskRow, is_open
 
 Status = Literal["working", "input_required", "completed", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKind:
+    """What a tool's rules say of its tasks."""
+
+    limits: Sequence[JsonObject] = ()
+    """What they wait for their turn by, beside their caller's limits (`policy.turns`)."""
+    resumes: bool = True
+    """Whether another process goes on with one whose process died."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +36,8 @@ class Task:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     is_lost: bool = False
     """Whether another process took it over."""
+    refusal: str = ""
+    """Why the task was ended, if its caller lost the right to it."""
 
     @property
     def id(self) -> str:
@@ -85,6 +98,11 @@ class Task:
     def is_over(self) -> bool:
         """Whether it will not change any more."""
         return self.row.gone_at > 0
+
+    def refuse(self, reason: str) -> None:
+        """End the work of a task whose caller lost the right to it; the task fails with this reason."""
+        self.refusal = reason
+        self.scope.cancel()
 
     def touch(self) -> None:
         """Wake whoever waits for a change."""

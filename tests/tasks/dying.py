@@ -15,6 +15,7 @@ import anyio
 from gateway.config.models import TaskSettings
 from gateway.storage.records import Records
 from gateway.storage.state import StateFolder
+from gateway.tasks.rights import CallerNow
 from gateway.tasks.runner import CallTool, TaskRunner
 from gateway.tasks.task import Task
 
@@ -46,13 +47,21 @@ def die() -> None:
 
 @asynccontextmanager
 async def running(
-    folder: Path, call: CallTool, *, settings: TaskSettings | None = None, url: str | None = None, lease_seconds: float = LEASE_SECONDS
+    folder: Path,
+    call: CallTool,
+    *,
+    settings: TaskSettings | None = None,
+    url: str | None = None,
+    lease_seconds: float = LEASE_SECONDS,
+    caller_now: CallerNow | None = None,
 ) -> AsyncGenerator[TaskRunner]:
-    """A runner over the state folder, or the database at `url`, as a gateway has it."""
+    """A runner over the state folder, or the database at `url`, as a gateway has it. `caller_now` judges the callers."""
     records = Records(StateFolder(folder), audit_days=1, url=url)
     try:
         async with anyio.create_task_group() as group:
             runner = TaskRunner(group, records, call, settings=settings, lease_seconds=lease_seconds)
+            if caller_now is not None:
+                runner.judge_callers_by(caller_now)
             group.start_soon(runner.run)
             yield runner
             group.cancel_scope.cancel()

@@ -22,8 +22,8 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.names import DATABASE_FILE
 from gateway.storage.records import Records
 from gateway.storage.state import StateFolder
-from gateway.tasks.runner import CallTool, TaskKind, TaskRunner
-from gateway.tasks.task import Task
+from gateway.tasks.runner import CallTool, TaskRunner
+from gateway.tasks.task import Task, TaskKind
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext, ClientProfile
 from gateway.workflows.loader import parse_workflow
