@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -23,8 +24,10 @@ from gateway.storage.state import StateFolder
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
-from gateway.tools.base import Complete
-from gateway.tools.context import CallContext
+from gateway.telemetry.events import EventStream
+from gateway.tools.approvals import Approvals, Grant
+from gateway.tools.base import Complete, InputRequired
+from gateway.tools.context import CallContext, NoCaller
 from tests.fakes.postgres import Postgres, postgres
 from tests.tasks.dying import die, in_a_process, running
 from tests.tasks.killing import ASKABLE, SECONDS, Fuse, Ledger, answer_all, in_file, run_killed
@@ -366,6 +369,44 @@ def test_question_of_an_old_task_is_asked_again_where_its_answer_is_ambiguous(wh
 
     shown = old_task(tmp_path / "state", Ledger(tmp_path / "ledger"), change)
     assert shown.keys() - {"first", "second"}, shown
+
+
+class Approving(NoCaller):
+    """A person who approves everything."""
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        return {"action": "accept", "content": {"decision": "approve"}}
+
+
+@pytest.mark.anyio
+async def test_task_that_began_with_an_approved_call_is_not_approved_again_after_a_restart(tmp_path: Path) -> None:
+    records, seen = Records(StateFolder(tmp_path), audit_days=1), list[str | None]()
+    approvals = Approvals(records, EventStream())
+    first = await approvals.approve_call("s", "t", {}, dataclasses.replace(ASKABLE, caller=Approving()))
+    assert isinstance(first, Grant)
+    asked = first.sealed(InputRequired({}, "round 1"))
+    assert isinstance(asked, InputRequired)
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        grant = await approvals.approve_call("s", "t", {}, ctx)
+        assert isinstance(grant, Grant)
+        seen.append(grant.opened(ctx).request_state)
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    try:
+        for number in range(2):
+            async with running(tmp_path, call) as runner:
+                if number == 0:
+                    await runner.start("x", {}, dataclasses.replace(ASKABLE, request_state=asked.state, input_responses={}))
+                with anyio.fail_after(SECONDS):
+                    while len(seen) == number:
+                        (task,) = await runner.all_of("local")
+                        assert task.asks == {}
+                        await anyio.sleep(0.02)
+    finally:
+        await records.aclose()
+    assert seen == ["round 1", "round 1"]
 
 
 @pytest.mark.anyio
