@@ -35,7 +35,7 @@ from gateway.server.plain import METHODS, plain_question
 from gateway.server.plain_results import is_plain_result
 from gateway.server.refused import Refused
 from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Patience, PlainCaller, Underway
-from gateway.server.usage import Usage
+from gateway.server.usage import SMALL_BYTES, Usage
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import LateClock
@@ -142,9 +142,10 @@ class DirectPath:
     ) -> Begun | Asked | Refused | None:
         """Begin a plain call, or to answer a plain question (`plain`); refuse a request if its caller has too many in progress."""
         usage = self._usages.of(principal)
-        refusal = usage.refuse_call(head.length)
-        if refusal is not None and "method" in message and "id" in message:  # not a notification, not an answer to a question
-            return Refused(refusal, message["id"])
+        if (usage.calls >= usage.max_calls or head.length > SMALL_BYTES) and "method" in message and "id" in message:
+            refusal = usage.refuse_call(head.length)  # neither a notification nor an answer to a question
+            if refusal is not None:
+                return Refused(refusal, message["id"])
         if not isinstance(session, bool):
             return self._begin_in_session(message, session, principal, usage, head.length)
         if head.fields.get(b"mcp-method") == b"tools/call":

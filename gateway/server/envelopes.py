@@ -21,7 +21,7 @@ from gateway.protocol import (
     NAME_BEARING_METHODS,
     PROTOCOL_VERSION_META_KEY,
 )
-from gateway.server.bodies import has_too_many_parts
+from gateway.server.bodies import MAX_PARTS, has_too_many_parts
 from gateway.server.clients import modern_profile
 from gateway.tools.context import ClientProfile
 
@@ -40,7 +40,7 @@ _INFO = {"name", "version", "title", "description"}
 
 def decoded(body: bytes) -> JsonObject | None:
     """Return the message if it is an object and has not too many parts."""
-    if has_too_many_parts(body):
+    if len(body) > MAX_PARTS and has_too_many_parts(body):
         return None
     try:
         message: JsonObject | None = from_json(body)  # at best

@@ -106,11 +106,11 @@ def test_line_in_other_encoding_is_not_run(tmp_path: Path, is_file: bool) -> Non
     assert set(refused) <= {-32700} and bool(refused) is not is_file
 
 
-KEYS = {f"{number:x}": 0 for number in range(300_000)}
+KEYS = {f"{number:x}": 0 for number in range(MAX_PARTS + 1)}
 MANY: dict[str, dict[str, Any]] = {
     "members": KEYS,
-    "objects": {"text": [{}] * 500_000},
-    "lists": {"text": [[]] * 500_000},
+    "objects": {"text": [{}] * (MAX_PARTS + 1)},
+    "lists": {"text": [[]] * (MAX_PARTS + 1)},
 }
 FEW: dict[str, dict[str, Any]] = {
     "text": {"text": '":{[\\\\"' * 100_000},

@@ -18,12 +18,11 @@ from tests.fakes.running import upstream_stdio
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.attack(42)]
 
-UP = {"up": upstream_stdio()}
 BODY = 250_000
 
 
 def config(*, limits: dict[str, Any] | None = None, **http: Any) -> dict[str, Any]:
-    return {"mcpServers": UP, "server": {"http": http, "limits": limits or {}}}
+    return {"mcpServers": {"up": upstream_stdio()}, "server": {"http": http, "limits": limits or {}}}
 
 
 def half_bodies(at: Besieged, count: int, most_bytes: int) -> None:

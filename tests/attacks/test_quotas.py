@@ -18,13 +18,12 @@ from tests.fakes.running import upstream_stdio
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.attack(42)]
 
-UP = {"up": upstream_stdio()}
 LIMIT_REACHED = -32010
 PATHS = ["auto", pytest.param("off", marks=pytest.mark.faults)]
 
 
 def config(limits: dict[str, Any], **http: Any) -> dict[str, Any]:
-    return {"mcpServers": UP, "policies": {"up": {"maxConcurrency": 500}}, "server": {"http": http, "limits": limits}}
+    return {"mcpServers": {"up": upstream_stdio()}, "policies": {"up": {"maxConcurrency": 500}}, "server": {"http": http, "limits": limits}}
 
 
 def session_of(at: Besieged, caller: str, http: httpx2.Client | None = None) -> dict[str, str]:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.test_quotas import UP, legacy, ping, raw_post, session_of
+from tests.attacks.test_quotas import legacy, ping, raw_post, session_of
 from tests.fakes.crowd import besieged, call, connections, status_of
+from tests.fakes.running import upstream_stdio
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.fault(33), pytest.mark.faults]
 
@@ -20,7 +21,7 @@ STOPPED_SECONDS = 12.0
 
 
 def test_stopped_gateway_keeps_sessions_and_requests(tmp_path: Path) -> None:
-    config = {"mcpServers": UP, "server": {"http": {"headSeconds": 5, "bodySeconds": 5}}}
+    config = {"mcpServers": {"up": upstream_stdio()}, "server": {"http": {"headSeconds": 5, "bodySeconds": 5}}}
     with besieged(tmp_path, config) as at, ExitStack() as stack:
         sessions = [session_of(at, "honest") for _ in range(100)]
         moving, heads, bodies = (stack.enter_context(connections(at, count)) for count in (100, 20, 20))
