@@ -274,3 +274,14 @@ def test_own_sources_have_the_operators_rules_and_no_limits_of_their_own() -> No
         True,
         False,
     ]
+
+
+def test_value_that_fits_two_of_its_alternatives_is_explained() -> None:
+    check = SchemaCheck({"oneOf": [{"type": "integer"}, {"minimum": 0}]})
+    assert check.find(5, measure(5)) and check.find(-5, measure(-5)) is None
+
+
+@pytest.mark.parametrize("hosts", [5, True, {}, [], [5], ""])
+def test_rule_with_hosts_that_are_not_a_list_of_texts_refuses_every_value(hosts: Any) -> None:
+    rules: Any = {"read": {"path": {"oneOfHosts": hosts}}}
+    assert isinstance(ArgumentPolicy.build("read", SCHEMA, {}, rules).judge({"path": "https://example.com"}), Reject)

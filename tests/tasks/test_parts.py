@@ -11,12 +11,14 @@ import pytest
 
 from gateway.auth.principal import Principal
 from gateway.config.models import TaskSettings
-from gateway.errors import AskUnavailable, NotFound, TaskError, ToolFailed, UpstreamRefused
+from gateway.errors import AskExpired, AskUnavailable, NotFound, StorageUnusable, TaskError, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import ASK_KEY, TASK_META_KEY
 from gateway.storage.entries import TaskRow
 from gateway.storage.names import DATABASE_FILE
 from gateway.tasks.asks import OpenAsks, shown_ask
+from gateway.tasks.caller import TaskCaller
+from gateway.tasks.port import until_stored
 from gateway.tasks.runner import TaskKind, TaskRunner
 from gateway.tasks.stored import from_stored, to_stored
 from gateway.tasks.task import Task
@@ -244,9 +246,10 @@ async def test_tasks_of_a_caller_are_listed_found_and_ended_for_that_caller_alon
             assert runner.callers() == {"ada", "bob"}
             with pytest.raises(NotFound):
                 await runner.find(tasks[0].id, "bob")
-            await runner.end(["ada", "cy"])
-            assert [(await runner.find(task.id, task.principal)).status for task in tasks] == ["cancelled", "working", "completed"]
-            assert runner.callers() == {"bob"}
+            runner.end(["ada", "cy"])
+            while runner.callers() != {"bob"}:
+                await anyio.sleep(0.01)
+            assert [(await runner.find(task.id, task.principal)).status for task in tasks] == ["failed", "working", "completed"]
 
 
 async def test_same_request_sent_again_under_its_key_is_the_same_task_and_another_one_is_refused(tmp_path: Path) -> None:
@@ -352,7 +355,7 @@ class Answers:
     async def log(self, level: Any, data: Any, logger: str | None) -> None:
         pass
 
-    async def ask(self, request: JsonObject) -> JsonObject:
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         self.asked.append(request)
         return {"action": "accept", "content": {"name": "Ada"}}
 
@@ -376,6 +379,13 @@ async def test_result_tool_puts_the_questions_of_a_task_to_the_person_of_its_cal
             assert (bare.is_error, bare.structured) == (True, None) and bare.result["_meta"][TASK_META_KEY]["taskId"] == task.id
             done = await use(runner, "task_result", task.id, CallContext(client=ASKABLE, caller=person))
     assert (done.as_text(), len(person.asked)) == ("Ada", 1)
+
+
+async def test_question_without_a_message_is_shown_by_its_method() -> None:
+    row = TaskRow("t", "local", "tool", {}, 60)
+    row.asked = {"a": {"request": {"method": "roots/list"}}}
+    shown: Any = still_running(Task(row)).structured
+    assert shown["questions"] == ["roots/list"]
 
 
 async def test_result_tool_waits_on_if_its_caller_cannot_be_asked(tmp_path: Path) -> None:
@@ -428,3 +438,101 @@ async def test_call_that_cannot_become_a_task_goes_on_for_its_client(tmp_path: P
     assert steps == ["/before#1", "/after#1"]
     told = [note["progress"] for note in person.asked]
     assert told == sorted(set(told)) and person.asked[0]["message"] == "Still running after 0 s"
+
+
+# -- callers and storage -------------------------------------------------------------------------------------------
+
+
+async def nothing(task: Task) -> None:
+    pass
+
+
+class Live(Answers):
+    """A client that waits for its call, notes its progress, and answers nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[float, float | None, str | None]] = []
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        self.told.append((progress, total, message))
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+
+async def test_progress_of_a_client_that_waits_always_grows() -> None:
+    live, task = Live(), Task(TaskRow("t", "local", "tool", {}, 60))
+    caller = TaskCaller(task, ASKABLE, nothing, ask_timeout_seconds=60, live=live)
+    for progress, message in ((5, "five"), (5, None), (2, "x" * 3_000), (9, "nine")):
+        await caller.progress(progress, 10, message)
+    await caller.beat("still")
+    numbers = [number for number, _, _ in live.told]
+    assert numbers == sorted(set(numbers)) and (numbers[0], numbers[3]) == (5, 9)
+    assert [(total, message) for _, total, message in live.told][-1] == (10, "still")
+    assert task.message == "nine"
+    assert caller.leave() is live
+    await caller.beat("nobody hears this")
+    assert len(live.told) == 5
+
+
+async def test_client_that_waits_has_its_time_to_answer() -> None:
+    task = Task(TaskRow("t", "local", "tool", {}, 60))
+    caller = TaskCaller(task, ASKABLE, nothing, ask_timeout_seconds=60, live=Live(), live_timeout_seconds=0.02)
+    with anyio.fail_after(20), pytest.raises(AskExpired, match=r"Nobody answered within 0\.02 s"):
+        await caller.ask(question())
+    assert (task.asks, caller.asking) == ({}, 0)
+
+
+async def test_storage_that_is_away_is_tried_again_and_storage_that_cannot_work_is_not() -> None:
+    tries: list[bool] = []
+
+    async def store() -> str:
+        tries.append(True)
+        if len(tries) < 2:
+            raise StorageUnusable("away")
+        return "stored"
+
+    async def broken() -> str:
+        raise StorageUnusable("no driver", passes=False)
+
+    with anyio.fail_after(20):
+        assert await until_stored(store) == "stored"
+        with pytest.raises(StorageUnusable, match="no driver"):
+            await until_stored(broken)
+
+
+async def test_answers_that_are_not_objects_leave_a_question_open(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        first = await ctx.ask(question())
+        second = await ctx.ask(question(message="Again?"))
+        return Complete.text(first["action"] + second["action"])
+
+    async with steady(tmp_path, call) as runner:
+        with anyio.fail_after(20):
+            task = await runner.start("tool", {}, CallContext(client=ASKABLE))
+            for _ in range(2):
+                while not task.asks:
+                    await anyio.sleep(0.01)
+                (key,) = task.asks
+                await runner.answer(task, {key: "odd", "other": YES})
+                assert (list(task.asks), task.status) == ([key], "input_required")
+                await runner.answer(task, {key: YES})
+            while not task.is_over:
+                task = await runner.moved(task)
+    assert task.result == Complete.text("acceptaccept").result
+
+
+async def test_result_tool_puts_one_question_after_the_other(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        for message in ("One?", "Two?"):
+            await ctx.ask(question(message=message))
+        return Complete.text("done")
+
+    person = Answers()
+    async with steady(tmp_path, call, settings=TaskSettings(inline_seconds=20)) as runner:
+        with anyio.fail_after(30):
+            task = await runner.start("tool", {}, CallContext(client=ASKABLE))
+            done = await use(runner, "task_result", task.id, CallContext(client=ASKABLE, caller=person))
+    assert (done.as_text(), [asked["params"]["message"] for asked in person.asked]) == ("done", ["One?", "Two?"])

@@ -464,7 +464,7 @@ class Recorder:
         self.outcome = outcome
         self.steps: list[tuple[str, Any]] = []
 
-    async def step(self, name: str, work: Any, *, repeatable: Any) -> Any:
+    async def step(self, name: str, work: Any, *, repeatable: Any, ctx: CallContext | None = None) -> Any:
         self.steps.append((name.partition(":")[0], repeatable("key")))
         if isinstance(self.outcome, Exception):
             raise self.outcome
