@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup
 
 from gateway import __version__
 from gateway.app.acceptance import Acceptance
+from gateway.app.heap import Heap
 from gateway.app.held import Hosts
 from gateway.app.local import LocalSources
 from gateway.app.lock import LockFile
@@ -66,6 +67,7 @@ from gateway.tools.toolbox import ToolGuard
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.children import ChildProcesses
 from gateway.upstream.inputs import AskServices
+from gateway.upstream.large import LargeBodies
 from gateway.upstream.pins import Pins
 from gateway.upstream.source import UpstreamSource
 
@@ -184,6 +186,7 @@ class Gateway:
         self._gates = OwnToolGates(rules, gates)
         self._local = LocalSources(hosts, self, self._all_models, records, state.path, self.events, self._acceptance)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes, _mark(own_id, self.loaded)))
+        children.bodies = LargeBodies(config.server.large_result_bytes, used=Heap().used)
         client: JsonObject = {"name": config.server.name, "version": __version__}
         await self._stack.enter_async_context(hosts)
         own_turnover = await self._local.prepare(self.loaded)

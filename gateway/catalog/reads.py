@@ -6,8 +6,10 @@ Reads have no arguments to judge, so what is left is the slot, the deadline, the
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
+import anyio.to_thread
 
 from gateway.config.policies import SourcePolicy
 from gateway.errors import GatewayError, PolicyDenied, UpstreamTimeout, mask_secrets
@@ -17,7 +19,7 @@ from gateway.policy.hidden_text import HiddenText, judge_result_text
 from gateway.policy.limits import Shorten, judge_asks, judge_result
 from gateway.policy.scopes import ScopeKind, judge_scope
 from gateway.telemetry.events import EventStream
-from gateway.tools.base import Finished, InputRequired
+from gateway.tools.base import Finished, InputRequired, Received
 from gateway.tools.context import CallContext
 from gateway.tools.results import ResultKeeper, Source, shorten
 from gateway.tools.slot import Limiter, Usage, run_within
@@ -133,7 +135,9 @@ class ReadGate:
         if isinstance(outcome, InputRequired):
             verdict = judge_asks(dict(outcome.requests), policy.max_result_bytes)
         else:
-            cleaned = judge_result_text(outcome.result, hidden_text)
+            claim = outcome.result.claim if isinstance(outcome.result, Received) else None
+            clean = partial(judge_result_text, outcome.result, hidden_text)
+            cleaned = clean() if claim is None else await anyio.to_thread.run_sync(clean)
             if isinstance(cleaned, Reject):
                 raise PolicyDenied(f"{method} of {name!r} was refused by {cleaned.rule}: {cleaned.reason}", rule=cleaned.rule, subject=name)
             outcome = Finished(cleaned.arguments) if isinstance(cleaned, Rewrite) else outcome

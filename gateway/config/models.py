@@ -161,6 +161,8 @@ class ServerSettings(Model):
     """How long a call that a person approved for good needs no further question; 0 offers no such choice."""
     max_child_processes: int = Field(default=64, ge=1)
     """Server processes at once; the one unused longest makes room."""
+    large_result_bytes: int = Field(default=67_108_864, ge=1_048_576)
+    """Bytes of servers' large answers (over 1 MiB) that one process works on at once, half of them for one caller; others wait."""
     status_tool: bool = True
     """Offer `gateway_status`, by which a model can tell why a server is missing."""
     reload: bool = True

@@ -21,8 +21,8 @@ MAX_JSON_BYTES = 16_777_216
 """A state file larger than this is refused: nothing here writes one, so it is not ours."""
 
 
-def write_atomic(path: Path, data: bytes, *, mode: int | None = 0o600) -> None:
-    """Replace the content of `path` so that a reader sees the old bytes or the new ones, also after a crash.
+def write_atomic(path: Path, *data: bytes, mode: int | None = 0o600) -> None:
+    """Replace the content of `path` by these parts so that a reader sees the old bytes or the new ones, also after a crash.
 
     A symbolic link is followed, so a linked configuration stays linked. `mode=None` keeps the mode of the file that
     was there. The folder must exist.
@@ -37,7 +37,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int | None = 0o600) -> None:
             mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            file.writelines(data)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).chmod(mode)

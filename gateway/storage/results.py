@@ -87,16 +87,17 @@ class ResultStore:
 
     # -- blocking: call these inside `work` --------------------------------------------------------------------
 
-    def keep(self, owner: str, body: bytes, *, mime_type: str, origin: str) -> KeptResult:
-        """Store a body for the principal id `owner`; the oldest of the owner's bodies make room.
+    def keep(self, owner: str, *body: bytes, mime_type: str, origin: str) -> KeptResult:
+        """Store a body, given in parts, for the principal id `owner`; the oldest of the owner's bodies make room.
 
         Raises:
             TooLargeToKeep: It alone exceeds what one caller may keep.
             StorageError: It cannot be written.
         """
-        if len(body) > self._max_bytes:
+        size = sum(map(len, body))
+        if size > self._max_bytes:
             raise TooLargeToKeep(f"It is larger than the {self._max_bytes} bytes that `storage.maxResultBytesPerCaller` allows.")
-        kept = KeptResult(secrets.token_urlsafe(16), mime_type[:200], len(body), origin[:500])
+        kept = KeptResult(secrets.token_urlsafe(16), mime_type[:200], size, origin[:500])
         header = json.dumps({"version": 1, **{k: v for k, v in asdict(kept).items() if k != "id"}}).encode() + b"\n"
         folder = self._folder_of(owner)
         try:
@@ -105,13 +106,13 @@ class ResultStore:
         except OSError as error:
             raise StorageUnusable(f"Cannot create {str(folder)!r}: {error.strerror or error}.") from None
         try:
-            write_atomic(folder / kept.id, header + body)
+            write_atomic(folder / kept.id, header, *body)
         except StorageError:
             if folder.exists():
                 raise
             # A sweep of another process took the empty folder away in between.
             make_private_folder(folder)
-            write_atomic(folder / kept.id, header + body)
+            write_atomic(folder / kept.id, header, *body)
         self._make_room(folder, kept.id)
         return kept
 

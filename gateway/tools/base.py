@@ -63,16 +63,27 @@ class ToolDefinition:
         return {**wire, **self.extra}
 
 
+class Releasable(Protocol):
+    """A share of the bytes that large results may take at once (`upstream.large`)."""
+
+    def release(self) -> None:
+        """Give it back. Callable more than once."""
+        ...
+
+
 class Received(dict[str, JsonValue]):
     """The result of a request as it was read, together with what it was read from."""
 
-    __slots__ = ("encoded", "verbatim")
+    __slots__ = ("claim", "encoded", "verbatim")
 
-    def __init__(self, result: JsonObject, encoded: tuple[bytes, ...], verbatim: Verbatim | None) -> None:
+    def __init__(
+        self, result: JsonObject, encoded: tuple[bytes, ...], verbatim: Verbatim | None, claim: Releasable | None = None
+    ) -> None:
         """Takes over the members of `result`; `encoded` holds them, among others, in parts, and `verbatim` is a long text of it."""
         dict.__init__(self, result)  # pyright: ignore[reportUnknownMemberType]  # `super()` takes as long again, for every call
         self.encoded = encoded
         self.verbatim = verbatim
+        self.claim = claim
 
 
 @dataclass(slots=True)  # not frozen, which would make it three times dearer: there is one for every call
@@ -85,6 +96,8 @@ class Complete:
     """JSON that all of `result` was read from, in parts, where it is at hand: it tells at a glance what a walk through `result` would."""
     verbatim: Verbatim | None = field(default=None, compare=False, repr=False)
     """A long text of `result` with its JSON, likewise. Then `encoded` has this at each odd place, and what is around it at the others."""
+    claim: Releasable | None = field(default=None, compare=False, repr=False)
+    """Of a large result, until it has passed the gate."""
 
     @classmethod
     def text(cls, text: str, *, is_error: bool = False, structured: JsonValue = None) -> Complete:

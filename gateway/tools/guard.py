@@ -18,6 +18,7 @@ from functools import partial
 from typing import cast
 
 import anyio
+import anyio.to_thread
 
 from gateway.auth.principal import Principal
 from gateway.config.policies import ApprovalBy, SourcePolicy, ToolOverride
@@ -322,7 +323,7 @@ class GuardedTool:
             if outcome is None:
                 outcome = record.timed_out(self._out_of_time(ctx))
             if not self._is_short_and_plain(outcome):
-                outcome = await self._limited(self._cleaned(outcome, record), ctx, record)
+                outcome = await self._passed(outcome, ctx, record)
             outcome = grant.sealed(outcome) if grant is not None else outcome
             return _noting(outcome, record.dropped) if record.dropped else outcome
         finally:
@@ -428,6 +429,18 @@ class GuardedTool:
         encoded = outcome.encoded if isinstance(outcome, Complete) else None
         return encoded is not None and len(encoded) == 1 and len(encoded[0]) <= self._short_bytes and not may_hide(encoded[0])
 
+    async def _passed(self, outcome: ToolOutcome, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
+        """The outcome without hidden text and within its size. A large one is searched in a worker thread, then gives its claim back."""
+        claim = outcome.claim if isinstance(outcome, Complete) else None
+        if claim is None:
+            return await self._limited(self._cleaned(outcome, record), ctx, record)
+        await own_task()
+        try:
+            outcome = await anyio.to_thread.run_sync(self._cleaned, outcome, record)
+            return await self._limited(outcome, ctx, record)
+        finally:
+            claim.release()
+
     def _cleaned(self, outcome: ToolOutcome, record: _CallRecord) -> ToolOutcome:
         """The outcome without hidden text, or a refusal. Asks of an `InputRequired` were cleaned where they were judged."""
         if self._policy.hidden_text == "allow":
@@ -459,7 +472,8 @@ class GuardedTool:
         policy = self._policy
         if isinstance(outcome, Complete):
             known = sum(map(len, outcome.encoded)) if outcome.encoded is not None else None
-            verdict = judge_result(outcome.result, policy.max_result_bytes, policy.max_kept_bytes, known)
+            judge = partial(judge_result, outcome.result, policy.max_result_bytes, policy.max_kept_bytes, known)
+            verdict = judge() if outcome.claim is None else await anyio.to_thread.run_sync(judge)
         elif isinstance(outcome, InputRequired):
             verdict = judge_asks(dict(outcome.requests), policy.max_result_bytes)
         else:

@@ -26,7 +26,7 @@ from gateway.policy.checking import SchemaCheck, measure
 from gateway.policy.decision import Reject
 from gateway.policy.limits import Shorten, measure_bytes
 from gateway.storage.results import KeptResult, ResultStore
-from gateway.tools.selection import decode, encode, parse_json, to_json, whole_characters
+from gateway.tools.selection import decode, encode, encode_parts, parse_json, to_json, whole_characters
 from gateway.tools.shapes import describe_json, describe_text
 
 logger = logging.getLogger(__name__)
@@ -172,12 +172,12 @@ class _Shortening:
         """A unit as its head, a notice and a link."""
         form = self._source.form
         text = _text_of(unit, form) or ""
-        body = encode(text)
+        body = encode_parts(text)
         value, is_json = _decoded(body)
         mime = _mime_of(unit, form) or ("application/json" if is_json else "text/plain")
         kept = self._keep(body, mime)
         shape = describe_json(value, self._shape_chars()) if is_json else describe_text(text)
-        head = decode(whole_characters(body, 0, self._head))
+        head = decode(whole_characters(body[0], 0, self._head))
         self._note(kept, f"{form}/{index}", len(encode(head)))
         if is_json and form == "content" and value == self._result.get("structuredContent"):
             self._twin = kept
@@ -191,7 +191,7 @@ class _Shortening:
         if not spoken:
             return units
         body = encode(to_json(spoken))
-        kept = self._keep(body, "application/json")
+        kept = self._keep([body], "application/json")
         head = decode(whole_characters(body, 0, min(self._head, len(body))))
         self._note(kept, form, len(encode(head)))
         notice = self._notice(kept, describe_json(spoken, self._shape_chars()), len(encode(head)))
@@ -208,7 +208,7 @@ class _Shortening:
         kept = self._twin
         if kept is None:
             body = encode(to_json(structured))
-            kept = self._keep(body, "application/json")
+            kept = self._keep([body], "application/json")
             notice = self._notice(kept, describe_json(structured, self._shape_chars()), 0)
             shortened["content"] = [*shortened["content"], *_extras(None, "content", kept, notice)]
         self._note(kept, "structuredContent", 0)
@@ -246,8 +246,8 @@ class _Shortening:
 
     # -- words -------------------------------------------------------------------------------------------------
 
-    def _keep(self, body: bytes, mime_type: str) -> KeptResult:
-        return self._store.keep(self._source.owner, body, mime_type=mime_type, origin=self._source.origin)
+    def _keep(self, body: Sequence[bytes], mime_type: str) -> KeptResult:
+        return self._store.keep(self._source.owner, *body, mime_type=mime_type, origin=self._source.origin)
 
     def _shape_chars(self) -> int:
         return min(1_500, self._budget // 4)
@@ -264,12 +264,12 @@ class _Shortening:
         )
 
 
-def _decoded(body: bytes) -> tuple[JsonValue, bool]:
+def _decoded(body: Sequence[bytes]) -> tuple[JsonValue, bool]:
     """The body as JSON if it is an object or an array."""
-    if body.lstrip()[:1] not in (b"{", b"["):
+    if body[0].lstrip()[:1] not in (b"{", b"["):
         return None, False
     try:
-        return parse_json(body), True
+        return parse_json(b"".join(body)), True
     except ToolFailed:
         return None, False
 

@@ -17,6 +17,9 @@ from gateway.tools.shapes import describe_json
 MAX_MATCHES = 50
 """Places that one search shows."""
 
+PART_CHARACTERS = 262_144
+"""Of a text that are encoded at once; many times what is shown of one."""
+
 _RANGE = re.compile(r"^\s*(\d{1,12})\s*(?:-\s*(\d{1,12})?\s*)?$")
 _INDEX = re.compile(r"^(?:0|[1-9]\d{0,11})$")
 
@@ -29,6 +32,11 @@ def decode(data: bytes) -> str:
 def encode(text: str) -> bytes:
     """The bytes that a text is kept as."""
     return text.encode("utf-8", "surrogatepass")
+
+
+def encode_parts(text: str) -> list[bytes]:
+    """As `encode`, in parts, because other threads run only between two of them; one part of a short text."""
+    return [encode(text[start : start + PART_CHARACTERS]) for start in range(0, max(1, len(text)), PART_CHARACTERS)]
 
 
 def page_bounds(size: int, page: int, page_size: int) -> tuple[int, int]:

@@ -14,6 +14,8 @@ MAX_KEYS = 15
 """Keys shown of one object."""
 
 _MAX_KEY_CHARS = 60
+_SLICE = 262_144
+"""Characters of a text that are split into lines at once."""
 _SAMPLE = 50
 """Items looked at to say what an array consists of."""
 
@@ -27,8 +29,14 @@ def describe_json(value: JsonValue, max_chars: int) -> str:
 
 def describe_text(text: str) -> str:
     """Lines and the longest of them."""
-    lines = text.split("\n")
-    return f"text, {len(lines):,} line{'' if len(lines) == 1 else 's'}, the longest has {max(map(len, lines)):,} characters"
+    count = longest = begun = 0
+    """Line breaks, characters of the longest line, and characters of the line that goes on in the next slice."""
+    for start in range(0, len(text), _SLICE):  # a list of all lines may take more memory than the text
+        lines = text[start : start + _SLICE].split("\n")
+        count += len(lines) - 1
+        lengths = [begun + len(lines[0]), *map(len, lines[1:])]
+        longest, begun = max(longest, *lengths), lengths[-1]
+    return f"text, {count + 1:,} line{'' if not count else 's'}, the longest has {longest:,} characters"
 
 
 def _describe(label: str, value: JsonValue, depth: int, lines: list[str]) -> None:

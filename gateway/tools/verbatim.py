@@ -9,6 +9,7 @@ read once where both are spelled the same.
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,21 @@ LONG_BYTES = 65_536
 
 ENDS_BYTES = 4096
 """The text begins among the first bytes of an answer and ends among the last, so many each, or it is not set apart."""
+
+SLICE_BYTES = 262_144
+"""Of a JSON string that are read at once."""
+
+ESCAPES_BYTES = 12
+"""Of two escapes that stand for one character."""
+
+WINDOW_BYTES = 64
+"""Looked at before a boundary."""
+
+MAX_STEPS = 4096
+"""How far a boundary is searched for."""
+
+_ENDS_IN_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u(?![dD][89abAB])[0-9a-fA-F]{4}\Z")
+"""A whole escape, and not the first of two that stand for one character."""
 
 _MARK = secrets.token_hex(16)
 """Known to nobody, so that nobody's answer holds it."""
@@ -88,10 +104,45 @@ def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | No
     if gap is not None and encoded != _cut(parts, gap[1], stop):
         return None
     parts[:] = _joined(around, encoded)  # it is there twice else, and a third time when it is read
-    text = cast("str", from_json(encoded))
+    text = _text(encoded)
     for node, name in marked:
         node[name] = text
     return message, tuple(parts), Verbatim(text, memoryview(encoded), all(is_binary(name, node) for node, name in marked))
+
+
+def _text(encoded: bytes) -> str:
+    """The text of a JSON string. A long one is read in slices, because other threads run only between two of them.
+
+    Raises:
+        ValueError: It is not a JSON string.
+    """
+    if len(encoded) <= SLICE_BYTES:
+        return cast("str", from_json(encoded))
+    slices: list[str] = []
+    start, end = 1, len(encoded) - 1
+    while start < end:
+        stop = _boundary(encoded, start, start + SLICE_BYTES) if end - start > SLICE_BYTES else end
+        slices.append(cast("str", from_json(b'"%b"' % encoded[start:stop])))
+        start = stop
+    return "".join(slices)
+
+
+def _boundary(encoded: bytes, start: int, near: int) -> int:
+    """A place shortly before `near` that is neither within an escape, or two that belong together, nor within a character.
+
+    `start` is such a place.
+
+    Raises:
+        ValueError: There is none near enough.
+    """
+    for stop in range(near, near - MAX_STEPS, -1):
+        before = encoded[max(start, stop - WINDOW_BYTES) : stop]
+        backslashes = len(before) - len(before.rstrip(b"\\"))
+        if encoded[stop] & 0xC0 == 0x80 or backslashes % 2 or backslashes == WINDOW_BYTES:
+            continue
+        if before.find(b"\\u", -ESCAPES_BYTES) < 0 or _ENDS_IN_ESCAPE.search(before):
+            return stop
+    raise ValueError("no boundary")
 
 
 def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
@@ -125,7 +176,14 @@ def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
         elif at < stop and start < end:
             found.append(memoryview(part)[max(start - at, 0) : stop - at])
         at = end
-    return b"".join(found)
+    if stop - start <= SLICE_BYTES:
+        return b"".join(found)
+    whole = bytearray(sum(map(len, found)))
+    at = 0
+    for part in found:  # a join copies all of it at once, while no other thread runs
+        whole[at : at + len(part)] = part
+        at += len(part)
+    return cast("bytes", whole)  # only read from here on
 
 
 def _gap(parts: Sequence[bytes], start: int, stop: int) -> tuple[int, int] | None:

@@ -25,6 +25,7 @@ import anyio.abc
 from gateway.errors import UpstreamUnavailable
 from gateway.processes import seal_descriptors
 from gateway.upstream.hop import MAX_HOPS
+from gateway.upstream.large import LargeBodies
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,8 @@ class ChildProcesses:
         self._groups: set[int] = set()
         self._watch: anyio.abc.Process | None = None
         self._lock = anyio.Lock()
+        self.bodies: LargeBodies | None = None
+        """What limits the large answers of all servers of this gateway, over HTTP too; set before the first server starts."""
 
     async def __aenter__(self) -> ChildProcesses:
         return self

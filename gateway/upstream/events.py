@@ -44,6 +44,11 @@ class Events:
         self._is_cut = False
         self._ended_in_return = False
 
+    @property
+    def pending_bytes(self) -> int:
+        """Size of the event that has begun to come."""
+        return self._size + self._held
+
     def feed(self, part: bytes) -> list[bytes]:
         """The data of each event that is complete now; linear in what was fed, whatever its lines are."""
         if self._ended_in_return and part.startswith(b"\n"):

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -32,6 +33,7 @@ from gateway.tools.verbatim import decode, decode_parts
 from gateway.tools.waits import CANCELLED, own_task
 from gateway.upstream.answers import error_of, outcome_of
 from gateway.upstream.codings import uncoding
+from gateway.upstream.large import LARGE_BYTES, LargeBodies
 from gateway.upstream.standins import (
     ACKNOWLEDGE_SECONDS,
     LOST,
@@ -41,6 +43,7 @@ from gateway.upstream.standins import (
     RESUME_ATTEMPTS,
     SESSION_GONE,
     TOO_LARGE,
+    Crowded,
     TooLarge,
     is_session_gone,
     no_answer,
@@ -51,7 +54,8 @@ from gateway.upstream.standins import (
 if TYPE_CHECKING:
     from gateway.tools.context import CallContext
     from gateway.upstream.credentials import Credentials
-    from gateway.upstream.pool import Answer, Pool, Stream
+    from gateway.upstream.event_stream import Stream
+    from gateway.upstream.pool import Answer, Pool
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +95,9 @@ _VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
 """What goes out as it is; anything else, foremost a line break, does not."""
 
 
-def open_exchange(server: str, entry: ServerEntry, credentials: Credentials | None, *, max_body_bytes: int) -> Exchange | None:
+def open_exchange(
+    server: str, entry: ServerEntry, credentials: Credentials | None, *, max_body_bytes: int, bodies: LargeBodies | None = None
+) -> Exchange | None:
     """The short cut to a server, or `None` where its entry asks for more than plain requests. Opens no connection."""
     if not isinstance(entry, HttpServer) or credentials is not None:
         return None
@@ -120,7 +126,8 @@ def open_exchange(server: str, entry: ServerEntry, credentials: Credentials | No
     shown = f"[{host}]" if ":" in host else host
     shown += "" if parts.port is None else f":{port}"
     lines = [f"POST {target} HTTP/1.1", f"host: {shown}", *(f"{name}: {value}" for name, value in fields.items())]
-    pool = Pool(server, host, port, tls=tls_context() if parts.scheme == "https" else None, max_body_bytes=max_body_bytes)
+    tls = tls_context() if parts.scheme == "https" else None
+    pool = Pool(server, host, port, tls=tls, max_body_bytes=max_body_bytes, bodies=bodies)
     return Exchange(server, pool, "\r\n".join(lines))
 
 
@@ -194,20 +201,23 @@ class Exchange:
         parts = self._writer.parts(number, method, params, meta)
         body = b"".join(parts)
         try:
-            answer = await self._pool.send(b"%b\r\ncontent-length: %d\r\n\r\n%b" % (fields, len(body), body))
+            caller = ctx.principal.id if ctx is not None else ""
+            answer = await self._pool.send(b"%b\r\ncontent-length: %d\r\n\r\n%b" % (fields, len(body), body), caller)
             if 300 <= answer.status < 400:
                 return None
             if joined is not None and b"set-cookie" in answer.headers:
                 self._joined = None  # the SDK's client keeps cookies, by which a balancer may find the session
             if answer.stream is not None:
                 return await self._streamed(answer.stream, number, hear, joined, ctx)
-            return self._settle(answer, number, joined)
+            return self._settle(answer, number, joined) if answer.claim is None else await self._settled(answer, number, joined)
         except CANCELLED:
             if joined is not None:
                 joined.pass_on(cancellation(number))
             raise
         except TooLarge:
             raise RpcError(TOO_LARGE, too_large(self._pool.max_body_bytes)) from None
+        except Crowded as error:
+            raise RpcError(TOO_LARGE, str(error)) from None
         except UpstreamUnavailable as error:
             raise RpcError(NOT_SENT, str(error)) from None
         except UpstreamLost as error:
@@ -240,6 +250,15 @@ class Exchange:
         if not all(_VALUE.fullmatch(value) for _, value in headers):
             return None
         return (self._head + "".join(f"\r\n{name}: {value}" for name, value in headers)).encode()
+
+    async def _settled(self, answer: Answer, number: int, joined: Joined | None) -> JsonObject:
+        """As `_settle`, of a large answer."""
+        await own_task()
+        assert self._pool.bodies is not None, "they gave the claim"
+        result = await self._pool.bodies.work(lambda: self._settle(answer, number, joined))
+        if isinstance(result, Received):
+            result.claim = answer.claim
+        return result
 
     def _settle(self, answer: Answer, number: int, joined: Joined | None) -> JsonObject:
         status = answer.status
@@ -307,13 +326,18 @@ class Exchange:
     ) -> JsonObject | None:
         try:
             while data := await stream.message():
+                claim, bodies = stream.take_claim(), self._pool.bodies
                 try:
-                    message, encoded, verbatim = decode(data)
+                    if len(data) < LARGE_BYTES or bodies is None:
+                        message, encoded, verbatim = decode(data)
+                    else:
+                        await own_task()
+                        message, encoded, verbatim = await bodies.work(partial(decode, data))
                 except ValueError:
                     raise _no_json("SSE message") from None
                 outcome = outcome_of(message, number)
                 if isinstance(outcome, dict):
-                    return Received(outcome, encoded, verbatim)
+                    return Received(outcome, encoded, verbatim, claim)
                 if outcome is not None:
                     raise outcome
                 await own_task()

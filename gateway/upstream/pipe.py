@@ -20,15 +20,15 @@ from typing import cast
 
 import anyio
 import anyio.lowlevel
-from pydantic_core import from_json
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, PARSE_ERROR, RpcError
 from gateway.tools.base import Received
-from gateway.tools.verbatim import decode
+from gateway.tools.verbatim import Decoded, decode, decode_parts
 from gateway.tools.waits import PlainWait, own_task
 from gateway.upstream.answers import error_of, failed, id_of, outcome_of
 from gateway.upstream.exchange import FIRST_NUMBER, Progress, RequestWriter, cancellation, encode_message
+from gateway.upstream.large import LARGE_BYTES, Claim, LargeBodies
 from gateway.upstream.standins import TOO_LARGE, too_large
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,9 @@ LINES_AT_ONCE = 64
 
 MAX_UNREAD = 64
 """Answers to requests of the child that wait until it reads; further ones are dropped."""
+
+END_BYTES = 4096
+"""Kept of either end of a large line while it is parsed: they hold its id, for the error if it is malformed."""
 
 HEARD_TURNS = 3
 """Turns of the event loop after which a message that was given away is being handled."""
@@ -78,8 +81,18 @@ class ChildLog:
 class Pipe(asyncio.SubprocessProtocol):
     """The three byte streams of one child."""
 
-    def __init__(self, server: str, log: ChildLog, max_line_bytes: int) -> None:
+    def __init__(self, server: str, log: ChildLog, max_line_bytes: int, bodies: LargeBodies | None = None) -> None:
+        """Without `bodies` large lines need no claim, and are parsed in the event loop."""
         self._server = server
+        self._bodies = bodies
+        self._claim: Claim | None = None
+        """Of the line that is being read, where it is large."""
+        self._parsing: asyncio.Future[Decoded] | None = None
+        """Parses a large line in a thread; what was read after it waits."""
+        self._parsed_ends = b""
+        """The ends of that line."""
+        self._is_ending = False
+        """The output ended while a large line was parsed."""
         self._log = log
         self._max_line_bytes = max_line_bytes
         self._transport: asyncio.SubprocessTransport | None = None
@@ -216,25 +229,33 @@ class Pipe(asyncio.SubprocessProtocol):
     # -- reading -----------------------------------------------------------------------------------------------
 
     def _frame(self, data: bytes) -> None:
-        if self._unread_lines:
+        if self._unread_lines or self._parsing is not None:
             self._unread_lines.append(data)
+            self._read_on()
             return
         *lines, rest = data.split(b"\n", LINES_AT_ONCE)
         if len(lines) == LINES_AT_ONCE and rest:
             self._unread_lines.append(rest)
             rest = b""
-        for line in lines:
+        for index, line in enumerate(lines):
             if self._size:
                 self._end_line(line)
             elif len(line) <= self._max_line_bytes:
                 self._deliver(line)
             else:
                 self._refuse([line])
+            if self._parsing is not None:
+                if later := b"\n".join([*lines[index + 1 :], rest]):
+                    self._unread_lines.appendleft(later)
+                rest = b""
+                break
         if rest:
             self._size += len(rest)
             self._line.append(rest)
             if self._size > self._max_line_bytes:
                 del self._line[2:-2]  # the ends tell whose answer it is
+            if self._size >= LARGE_BYTES and self._claim is None and self._bodies is not None:
+                self._claim = self._bodies.claim(f"server {self._server}", self._max_line_bytes, self._read_on)
         self._read_on()
 
     def _frame_more(self) -> None:
@@ -249,20 +270,52 @@ class Pipe(asyncio.SubprocessProtocol):
         parts, size = self._line, self._size + len(last)
         self._line, self._size = [], 0
         parts.append(last)
-        if size <= self._max_line_bytes:
+        if size > self._max_line_bytes:
+            self._claim = None
+            self._refuse(parts)
+        elif self._claim is None:
             self._deliver(b"".join(parts))
         else:
-            self._refuse(parts)
+            self._parsed_ends = parts[0][:END_BYTES] + parts[-1][-END_BYTES:]
+            self._parsing = asyncio.get_running_loop().run_in_executor(None, decode_parts, parts)
+            self._parsing.add_done_callback(self._parsed)
+
+    def _parsed(self, parsing: asyncio.Future[Decoded]) -> None:
+        """Deliver a large line, then go on with what was read after it."""
+        claim, self._claim, self._parsing = self._claim, None, None
+        try:
+            decoded = parsing.result()
+        except ValueError:
+            self._skip(self._parsed_ends)
+        else:
+            if not self._settle(decoded, claim):
+                self._hear(decoded[0], self._parsed_ends)
+        if self._is_ending:
+            self._end_output()
+        else:
+            self._frame_more()
+            self._read_on()
 
     def _deliver(self, line: bytes) -> None:
-        if self._calls and self._settle(line):
+        try:
+            decoded = decode(line)
+        except ValueError:
+            if line.strip():
+                self._skip(line)
             return
-        if not line.strip():
-            return
-        message = to_message(line)
+        if not (self._calls and self._settle(decoded, None)):
+            self._hear(decoded[0], line)
+
+    def _hear(self, value: JsonValue, line: bytes) -> None:
+        """Hand on a message that is not an answer to a call of the exchange."""
+        message = to_message(value)
         if message is not None:
             self._hand_on(message)
-            return
+        else:
+            self._skip(line)
+
+    def _skip(self, line: bytes) -> None:
+        """Drop what is not JSON-RPC; the call that it seems to answer fails."""
         self._complain("a line that is not JSON-RPC")
         said = id_of(line)
         if said is None:
@@ -277,12 +330,9 @@ class Pipe(asyncio.SubprocessProtocol):
         else:
             self._hand_on(failed(said, error))
 
-    def _settle(self, line: bytes) -> bool:
+    def _settle(self, decoded: Decoded, claim: Claim | None) -> bool:
         """Give an answer to the call that waits for it; whether it was one."""
-        try:
-            message, encoded, verbatim = decode(line)
-        except ValueError:
-            return False
+        message, encoded, verbatim = decoded
         fields: JsonMapping | None = message  # at best
         if not isinstance(fields, dict):
             return False
@@ -296,7 +346,7 @@ class Pipe(asyncio.SubprocessProtocol):
             result = outcome_of(message, fields["id"])
         if result is None:
             return False
-        outcome = Received(result, encoded, verbatim) if isinstance(result, dict) else result
+        outcome = Received(result, encoded, verbatim, claim) if isinstance(result, dict) else result
         if self._is_quiet and not isinstance(outcome, RpcError):
             del self._calls[number]
             call.settle(outcome, is_plain=True)
@@ -380,7 +430,9 @@ class Pipe(asyncio.SubprocessProtocol):
     def _read_on(self) -> None:
         """Go on with what was read, then with reading, if there is room for what comes; else pause reading."""
         has_room = len(self._waiting) < MAX_WAITING
-        if self._unread_lines:
+        if self._parsing is not None or (self._claim is not None and not self._claim.is_granted):
+            has_room = False
+        elif self._unread_lines:
             if has_room and not self._is_framing:
                 self._is_framing = True
                 asyncio.get_running_loop().call_soon(self._frame_more)
@@ -398,9 +450,12 @@ class Pipe(asyncio.SubprocessProtocol):
     def _end_output(self) -> None:
         if not self.is_open:
             return
-        while self._unread_lines:
+        while self._unread_lines and self._parsing is None:
             self._frame_more()
-        self.is_open = False
+        self._is_ending = self._parsing is not None
+        if self._is_ending:
+            return
+        self.is_open, self._claim = False, None
         answered = {item[0] for item in self._waiting if isinstance(item, tuple)}
         self.end_calls(but=answered)
         self._came.set()
@@ -511,12 +566,8 @@ def _is_marked_answer(line: bytes) -> bool:
     return b'"jsonrpc"' in line and b'"method"' not in line
 
 
-def to_message(line: bytes) -> JsonObject | None:
-    """A line as JSON-RPC message; `None` where it is none."""
-    try:
-        value: JsonValue = from_json(line)
-    except ValueError:
-        return None
+def to_message(value: JsonValue) -> JsonObject | None:
+    """A decoded line as JSON-RPC message; `None` where it is none."""
     if not isinstance(value, dict):
         return None
     fields = cast("JsonObject", value)

@@ -16,7 +16,6 @@ import contextlib
 import select
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -25,13 +24,12 @@ import anyio
 import httptools
 
 from gateway.errors import UpstreamLost, UpstreamUnavailable
-from gateway.protocol import RpcError
 from gateway.tools.repeat import Repeats
 from gateway.tools.together import Together
 from gateway.tools.waits import PlainWait, own_task
-from gateway.upstream.codings import uncoding
-from gateway.upstream.events import Events
-from gateway.upstream.standins import TooLarge
+from gateway.upstream.event_stream import Stream
+from gateway.upstream.large import LARGE_BYTES, WAIT_SECONDS, Claim, LargeBodies
+from gateway.upstream.standins import Crowded, TooLarge, crowded
 
 MAX_HEAD_BYTES = 65_536
 """Of an answer before its body, and of anything else that is no body."""
@@ -54,111 +52,12 @@ HAPPY_EYEBALLS_SECONDS = 0.25
 LONG_BYTES = 65_536
 """Missing of a body whose length is known: they are taken without the parser, which would copy them."""
 
-HIGH_WATER_BYTES = 1_048_576
-"""Of messages nobody has taken yet; reading pauses beyond."""
-
 DRAIN_SECONDS = 1.0
 """For the end of a stream whose last message has come; then the connection is closed instead of kept."""
 
 
 FIXED = frozenset({b"content-type", b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"trailer", b"transfer-encoding"})
 """Fields of an answer by whose values it is read: all others may differ in one that is known again by its head."""
-
-
-class Stream:
-    """The messages of an event stream, taken while they come."""
-
-    def __init__(self, line: Line, pool: Pool, headers: Mapping[bytes, bytes]) -> None:
-        """`headers` are those of the answer, which may have a coding; one message has no more bytes than a body of `pool`."""
-        self._line: Line | None = line
-        self._server = pool.server
-        self._events = Events(pool.max_body_bytes)
-        self._uncode = uncoding(headers, pool.max_body_bytes)
-        self._messages: deque[bytes] = deque()
-        self._size = 0
-        self._failure: UpstreamLost | RpcError | None = None
-        self._taker: asyncio.Future[None] | None = None
-
-    @property
-    def is_ready(self) -> bool:
-        """One is there already, or never will be."""
-        return bool(self._messages) or self._failure is not None
-
-    @property
-    def is_full(self) -> bool:
-        """So much waits that no more is read."""
-        return self._size > HIGH_WATER_BYTES
-
-    async def message(self) -> bytes:
-        """The data of the next one, which is never empty; empty at the end. One that is there already is not waited for.
-
-        Raises:
-            RpcError: Its coding cannot be read.
-            TooLarge: It is too long.
-            UpstreamLost: The stream broke off.
-        """
-        while not self._messages:
-            if self._failure is not None:
-                raise self._failure
-            if self._line is None:
-                return b""
-            self._taker = asyncio.get_running_loop().create_future()
-            try:
-                await self._taker
-            finally:
-                self._taker = None
-        was_full = self.is_full
-        data = self._messages.popleft()
-        self._size -= len(data)
-        if was_full and not self.is_full and self._line is not None:
-            self._line.read_on()
-        return data
-
-    @property
-    def last_id(self) -> bytes:
-        """As `Events.last_id`."""
-        return self._events.last_id
-
-    @property
-    def retry_seconds(self) -> float | None:
-        """As `Events.retry_seconds`."""
-        return self._events.retry_seconds
-
-    def leave(self) -> None:
-        """Nothing more is wanted: the connection is kept if the end comes at once, else closed."""
-        line = self._line
-        if line is not None:
-            line.drain()
-
-    def close(self) -> None:
-        """Nothing more is wanted, and the server is to know."""
-        line = self._line
-        if line is not None:
-            line.abort()
-
-    def feed(self, data: bytes) -> None:
-        """More came (from `Line`)."""
-        if self._failure is not None:
-            return
-        try:
-            for piece in (data,) if self._uncode is None else self._uncode(data):
-                for message in self._events.feed(piece):
-                    self._messages.append(message)
-                    self._size += len(message)
-                if self._events.is_too_large:
-                    raise TooLarge("", server=self._server)
-        except (RpcError, TooLarge) as error:
-            self._failure = error
-        self._wake()
-
-    def end(self, failure: UpstreamLost | None) -> None:
-        """It is over (from `Line`)."""
-        self._line, self._failure = None, self._failure or failure
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._taker is not None and not self._taker.done():
-            self._taker.set_result(None)
 
 
 @dataclass(slots=True)
@@ -172,6 +71,8 @@ class Answer:
     """Of the body, as they came."""
     stream: Stream | None = None
     """Of an event stream that has a message, or is over; its owner takes it to the end, leaves it or closes it."""
+    claim: Claim | None = None
+    """Of a large body."""
 
     @property
     def body(self) -> bytes:
@@ -199,9 +100,12 @@ def _varies(name: bytes) -> bool:
 class Pool:
     """Connections to one origin. Belongs to one event loop; `close` when done."""
 
-    def __init__(self, server: str, host: str, port: int, *, tls: ssl.SSLContext | None, max_body_bytes: int) -> None:
-        """`server` is the name in messages. Nothing is opened before the first request."""
+    def __init__(
+        self, server: str, host: str, port: int, *, tls: ssl.SSLContext | None, max_body_bytes: int, bodies: LargeBodies | None = None
+    ) -> None:
+        """`server` is the name in messages. Nothing is opened before the first request. Without `bodies` large answers need no claim."""
         self.server = server
+        self.bodies = bodies
         self.max_body_bytes = max_body_bytes
         self._host = host
         self._port = port
@@ -217,17 +121,20 @@ class Pool:
         self.repeats: Repeats[AnswerHead] = Repeats(_varies, min(LONG_BYTES, max_body_bytes))
         """Of answers on any connection."""
 
-    async def send(self, request: bytes) -> Answer:
+    async def send(self, request: bytes, caller: str = "") -> Answer:
         """Send a whole request and wait for its answer, or for the first message of one that is an event stream.
 
+        `caller` is the principal whose share of `bodies` a large answer takes.
+
         Raises:
+            Crowded: The answer is large, and waited too long for others to be done with.
             UpstreamUnavailable: Nothing was sent.
             TooLarge: The answer is larger than `max_body_bytes`.
             UpstreamLost: The connection broke; the request may have been taken.
         """
         line = self._kept() or await self._connect()
         try:
-            return await line.begin(request)
+            return await line.begin(request, caller)
         except BaseException:
             line.abort()
             raise
@@ -318,6 +225,10 @@ class Line(asyncio.Protocol):
         self._drain_timer: asyncio.TimerHandle | None = None
         self._held = b""
         """The request, until the end of the turn in which it was begun."""
+        self._caller = ""
+        self._claim: Claim | None = None
+        self._too_late: asyncio.TimerHandle | None = None
+        """While the claim is not granted; then nothing is read."""
         self._begin(None)
 
     def _begin(self, waiter: PlainWait[Answer] | None) -> None:
@@ -347,13 +258,15 @@ class Line(asyncio.Protocol):
             return False
         return self.loop.time() - self.idle_since < IDLE_SECONDS and not self._is_readable()
 
-    def begin(self, request: bytes) -> PlainWait[Answer]:
+    def begin(self, request: bytes, caller: str) -> PlainWait[Answer]:
         """As `Pool.send`; the caller aborts the connection where this raises, or the wait does."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise UpstreamUnavailable("cannot connect: the connection closed at once", server=self._pool.server)
         waiter: PlainWait[Answer] = PlainWait(loop=self.loop)
         self._begin(waiter)
+        self._drop_claim()
+        self._caller = caller
         self._held = request
         self._pool.together.add(self)
         return waiter
@@ -366,14 +279,49 @@ class Line(asyncio.Protocol):
 
     def read_on(self) -> None:
         """What was read has been taken."""
-        if self._transport is not None:
+        if self._transport is not None and self._too_late is None:
             self._transport.resume_reading()
+
+    def take_claim(self) -> Claim | None:
+        """The claim of the large answer or message that was read; the caller holds it from now on."""
+        claim, self._claim = self._claim, None
+        return claim
+
+    def _claim_bytes(self, size: int) -> None:
+        """Claim the bytes of a large answer, and stop reading until they are granted."""
+        bodies = self._pool.bodies
+        if bodies is None or self._claim is not None or self._transport is None:
+            return
+        self._claim = bodies.claim(self._caller, size, self._granted)
+        if not self._claim.is_granted:
+            self._transport.pause_reading()
+            self._too_late = self.loop.call_later(WAIT_SECONDS, self._give_up)
+
+    def _granted(self) -> None:
+        if self._too_late is not None:
+            self._too_late.cancel()
+            self._too_late = None
+        if self._stream is None or not self._stream.is_full:
+            self.read_on()
+
+    def _give_up(self) -> None:
+        self._too_late = None
+        self._end(Crowded(crowded(WAIT_SECONDS), server=self._pool.server))
+
+    def _drop_claim(self) -> None:
+        if self._too_late is not None:
+            self._too_late.cancel()
+            self._too_late = None
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
 
     def drain(self) -> None:
         """Wait a moment for the end of the stream, which nobody takes."""
         if self._stream is not None:
             self._stream.end(None)
             self._stream = None
+            self._drop_claim()
             self.read_on()
             self._drain_timer = self.loop.call_later(DRAIN_SECONDS, self.abort)
 
@@ -454,6 +402,7 @@ class Line(asyncio.Protocol):
         """Called once."""
         self._transport = None
         self._fail("the connection closed")
+        self._drop_claim()
         self._pool.lost(self)
 
     def _fail(self, why: str) -> None:
@@ -479,6 +428,7 @@ class Line(asyncio.Protocol):
             self._drain_timer = None
         stream, self._stream = self._stream, None
         if stream is not None:
+            stream.claim = self.take_claim()
             stream.end(failure)
 
     def _settle(self) -> None:
@@ -526,6 +476,8 @@ class Line(asyncio.Protocol):
             self._length = int(length)
             if self._length > self._pool.max_body_bytes:
                 self._end(TooLarge("", server=self._pool.server))
+            elif self._length >= LARGE_BYTES and self._waiter is not None:
+                self._claim_bytes(self._length)
 
     def on_body(self, data: bytes) -> None:
         """A part of the body."""
@@ -537,11 +489,15 @@ class Line(asyncio.Protocol):
                 self._answer = self._answered(stream)
             if stream.is_full and self._transport is not None:
                 self._transport.pause_reading()
+            if stream.pending_bytes >= LARGE_BYTES:
+                self._claim_bytes(self._pool.max_body_bytes)
         elif self._waiter is not None:
             self._parts.append(data)
             self._size += len(data)
             if self._size > self._pool.max_body_bytes:
                 self._end(TooLarge("", server=self._pool.server))
+            elif self._size >= LARGE_BYTES and not self._length:
+                self._claim_bytes(self._pool.max_body_bytes)
 
     def on_message_complete(self) -> None:
         """The answer is complete, or an interim one that does not count."""
@@ -555,7 +511,7 @@ class Line(asyncio.Protocol):
 
     def _answered(self, stream: Stream | None) -> Answer:
         parts, self._parts = self._parts, []
-        return Answer(self._parser.get_status_code(), self._headers, parts, stream)
+        return Answer(self._parser.get_status_code(), self._headers, parts, stream, self.take_claim() if stream is None else None)
 
     def _give(self) -> None:
         """Give the answer, after all else: who waits for it may go on at once, with this very connection."""

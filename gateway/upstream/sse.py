@@ -15,6 +15,7 @@ import anyio
 import anyio.abc
 import httpx2
 from mcp_types import JSONRPCMessage, JSONRPCRequest
+from pydantic_core import from_json
 
 from gateway.config.models import SseServer
 from gateway.errors import AuthNeeded, GatewayError, UpstreamUnavailable
@@ -163,7 +164,10 @@ class _Heard:
             logger.info("%s: its event stream broke off: %s", self._server, type(error).__name__)
 
     async def _hand_on(self, data: bytes, put: _Put) -> None:
-        message = to_message(data)
+        try:
+            message = to_message(from_json(data))
+        except ValueError:
+            message = None
         if message is not None:
             await put(message)
         else:

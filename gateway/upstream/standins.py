@@ -60,6 +60,18 @@ class TooLarge(UpstreamLost):
     """The body of an answer is larger than is taken."""
 
 
+class Crowded(UpstreamLost):
+    """A large answer was not read, because too many others were being worked on."""
+
+
+def crowded(seconds: float) -> str:
+    """The error text for `Crowded`."""
+    return (
+        f"the answer is large and waited {seconds:g} s for other large answers to be done; the call may have run. "
+        "Ask for less of it, try later, or have the operator raise `server.largeResultBytes`"
+    )
+
+
 def turned_away(server: str, status: int, retry_after: str) -> RpcError | None:
     """What stands in for an answer to a request that was not taken: for want of credentials, or because there are too many."""
     if status in (401, 403):

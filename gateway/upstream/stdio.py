@@ -21,6 +21,7 @@ from gateway.errors import UpstreamUnavailable
 from gateway.processes import seal_descriptors
 from gateway.sdk import load
 from gateway.upstream.children import ChildProcesses
+from gateway.upstream.large import LargeBodies
 from gateway.upstream.link import Link
 from gateway.upstream.links import PipeLink, StreamLink
 from gateway.upstream.pipe import ChildLog, Pipe
@@ -39,7 +40,14 @@ _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 
 @asynccontextmanager
 async def open_stdio(
-    server: str, entry: StdioServer, log: ChildLog, *, max_line_bytes: int, children: ChildProcesses | None = None, is_direct: bool = True
+    server: str,
+    entry: StdioServer,
+    log: ChildLog,
+    *,
+    max_line_bytes: int,
+    children: ChildProcesses | None = None,
+    bodies: LargeBodies | None = None,
+    is_direct: bool = True,
 ) -> AsyncGenerator[Link, None]:
     """Start the child and yield the link to it, by the SDK only without `is_direct`; leaving stops it and everything it started.
 
@@ -67,7 +75,7 @@ async def open_stdio(
     seal_descriptors()
     try:
         transport, pipe = await asyncio.get_running_loop().subprocess_exec(
-            lambda: Pipe(server, log, max_line_bytes), entry.command, *entry.args, **how
+            lambda: Pipe(server, log, max_line_bytes, bodies), entry.command, *entry.args, **how
         )
     except OSError as error:
         reason = error.strerror or type(error).__name__

@@ -75,7 +75,9 @@ class RemoteTool:
         result = await self._sender.send("tools/call", params, ctx, headers)
         match result.pop("resultType", "complete"):
             case "complete" if is_readable(result):
-                return Complete(result, result.encoded, result.verbatim) if isinstance(result, Received) else Complete(result)
+                if not isinstance(result, Received):
+                    return Complete(result)
+                return Complete(result, result.encoded, result.verbatim, result.claim)
             case "complete":
                 raise ToolFailed(f"Tool {name!r} answered with a result that cannot be read; it may have run.")
             case "input_required":

@@ -67,13 +67,17 @@ async def open_transport(
     Raises:
         UpstreamUnavailable: The child cannot be started, or the URL is unusable.
     """
+    bodies = children.bodies if children is not None else None
     if isinstance(entry, StdioServer):
-        async with open_stdio(server, entry, log, max_line_bytes=MAX_MESSAGE_BYTES, children=children, is_direct=is_direct) as link:
+        how = open_stdio(
+            server, entry, log, max_line_bytes=MAX_MESSAGE_BYTES, children=children, bodies=bodies, is_direct=is_direct
+        )
+        async with how as link:
             yield link
         return
     _check_url(server, entry)
     if isinstance(entry, HttpServer) and is_direct:
-        exchange = open_exchange(server, entry, credentials, max_body_bytes=MAX_MESSAGE_BYTES)
+        exchange = open_exchange(server, entry, credentials, max_body_bytes=MAX_MESSAGE_BYTES, bodies=bodies)
         if exchange is not None:
             yield HttpLink(exchange, lambda up: _open_streams(server, entry, credentials, up))
             return

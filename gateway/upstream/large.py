@@ -1,0 +1,143 @@
+"""`LargeBodies`: a limit on the bytes of large answers that the gateway works on at once, in total and for each caller.
+
+`pool` and `pipe` claim the bytes while a large answer arrives and stop reading until the claim is granted. The claim is given back when
+the result has passed the gate (or nobody holds it any more). So many large results cost time, not memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+
+LARGE_BYTES = 1_048_576
+"""Size from which an answer needs a claim, and is parsed and searched in a worker thread."""
+
+WAIT_SECONDS = 50.0
+"""How long an answer waits for its claim; then its call fails and names the key, before the usual deadline of a call."""
+
+SWITCH_SECONDS = 0.0005
+"""Python's switch interval while large answers are worked on: the event loop gets the interpreter's lock back so soon, not after 5 ms."""
+
+_WORKERS = 2
+"""Answers that are parsed at once: more would only take turns with the interpreter's lock."""
+
+T = TypeVar("T")
+
+
+class _Wish:
+    """Bytes that are wanted or granted."""
+
+    __slots__ = ("caller", "granted", "is_granted", "is_over", "size")
+
+    def __init__(self, caller: str, size: int, granted: Callable[[], None]) -> None:
+        self.caller = caller
+        self.size = size
+        self.granted = granted
+        self.is_granted = self.is_over = False
+
+
+class Claim:
+    """Bytes of one large answer. They are given back by `release`, or when the claim is garbage."""
+
+    __slots__ = ("_bodies", "_wish")
+
+    def __init__(self, bodies: LargeBodies, wish: _Wish) -> None:
+        self._bodies = bodies
+        self._wish = wish
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether the answer may be read."""
+        return self._wish.is_granted
+
+    def release(self) -> None:
+        """Give the bytes back, or stop waiting for them. Callable from any thread, more than once."""
+        self._bodies.end(self._wish)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+class LargeBodies:
+    """Claims of one process. Belongs to the event loop in which it is made."""
+
+    def __init__(self, max_bytes: int, *, used: Callable[[], None] | None = None) -> None:
+        """One caller gets at most half of `max_bytes`; an answer that is larger than that is granted when its caller has no other one.
+
+        `used` is called in the event loop whenever an answer is done with.
+        """
+        self.max_bytes = max_bytes
+        self._used = used
+        self._switch_seconds = sys.getswitchinterval()
+        self._loop = asyncio.get_running_loop()
+        self._limiter = anyio.CapacityLimiter(_WORKERS)
+        self._bytes = 0
+        self._by_caller: Counter[str] = Counter()
+        self._queues: dict[str, deque[_Wish]] = {}
+        """Waiting claims by caller; the caller whose turn is next is first."""
+
+    def claim(self, caller: str, size: int, granted: Callable[[], None]) -> Claim:
+        """Claim `size` bytes. `granted` is called once if they are not granted at once."""
+        wish = _Wish(caller, size, granted)
+        self._queues.setdefault(caller, deque()).append(wish)
+        self._grant(quietly=wish)
+        return Claim(self, wish)
+
+    async def work(self, job: Callable[[], T]) -> T:
+        """Run `job` in a worker thread."""
+        return await anyio.to_thread.run_sync(job, limiter=self._limiter)
+
+    def end(self, wish: _Wish) -> None:
+        """As `Claim.release`."""
+        if not wish.is_over:
+            wish.is_over = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and everything with it
+                self._loop.call_soon_threadsafe(self._end, wish)
+
+    def _end(self, wish: _Wish) -> None:
+        if wish.is_granted:
+            self._bytes -= wish.size
+            self._by_caller[wish.caller] -= wish.size
+            if not self._by_caller[wish.caller]:
+                del self._by_caller[wish.caller]
+            if not self._bytes:
+                sys.setswitchinterval(self._switch_seconds)
+            if self._used is not None:
+                self._used()
+        elif (queue := self._queues.get(wish.caller)) is not None:
+            with contextlib.suppress(ValueError):
+                queue.remove(wish)
+            if not queue:
+                del self._queues[wish.caller]
+        self._grant()
+
+    def _grant(self, quietly: _Wish | None = None) -> None:
+        """Grant what fits, one claim of each caller in turn. A claim that does not fit in total keeps later ones waiting."""
+        is_moving = True
+        while is_moving:
+            is_moving = False
+            for caller in list(self._queues):
+                queue = self._queues[caller]
+                wish, own = queue[0], self._by_caller.get(caller, 0)
+                if own and own + wish.size > self.max_bytes // 2:
+                    continue
+                if self._bytes and self._bytes + wish.size > self.max_bytes:
+                    return
+                queue.popleft()
+                del self._queues[caller]
+                if queue:
+                    self._queues[caller] = queue  # behind all other callers
+                if not self._bytes:
+                    sys.setswitchinterval(SWITCH_SECONDS)
+                self._bytes += wish.size
+                self._by_caller[caller] += wish.size
+                wish.is_granted = is_moving = True
+                if wish is not quietly:
+                    wish.granted()
