@@ -94,6 +94,10 @@ def main() -> int:
             todo = [mutant for mutant in sample if given.module in mutant.module]
             run(name, todo, results, given)
         rows += report(name, sample, verdicts(results))
+        present = {key_of(mutant) for mutant in mutants_of_package(name)}
+        for key in equivalents():
+            if key not in present and key[0] in {module for module, *_ in present}:
+                say(f"\nequivalent.toml names a mutant that the code no longer has: {key[0]} {key[1]}: {key[3]}")
     say("\n| package | mutants | judged | killed | timed out | equivalent | survived | score |\n|---|---|---|---|---|---|---|---|")
     say("\n".join(rows))
     return 0
