@@ -13,7 +13,9 @@ import pytest
 
 from gateway.config.models import HttpServer
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import RpcError
 from gateway.tools.context import CallContext
+from gateway.upstream import pool
 from gateway.upstream.exchange import open_exchange
 from gateway.upstream.large import LARGE_BYTES, Claim, LargeBodies
 
@@ -186,4 +188,24 @@ async def test_cancelled_call_gives_the_bytes_of_its_answer_back(kind: str) -> N
             result = await send()  # the claim of the second answer went with it
             assert result is not None
             assert result["content"][0]["text"] == "näher \\ \n" * (LARGE // 10)
+        exchange.close()
+
+
+async def test_answer_that_waits_too_long_fails_its_call_and_names_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "WAIT_SECONDS", 0.2)
+    site = Site("sized")
+    server = await asyncio.start_server(site.serve, "127.0.0.1", 0)
+    async with server:
+        entry = HttpServer(type="http", url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp")
+        exchange = open_exchange("up", entry, None, max_body_bytes=2 * LARGE, bodies=LargeBodies(LARGE_BYTES))
+        assert exchange is not None
+        send = partial(exchange.request, "tools/call", {"name": "x"}, (), hear)
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as first:
+                first.start_soon(send)
+                await site.stalls.wait()
+                await anyio.sleep(0.1)  # its bytes arrive
+                with pytest.raises(RpcError, match=r"server\.largeResultBytes"):
+                    await send()
+                first.cancel_scope.cancel()
         exchange.close()
