@@ -20,7 +20,8 @@ from tests.tasks.test_gateways import requests, start_gateway, stop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.fault(3)]
 SECONDS = 40
-ERAS: list[Era] = ["modern", "legacy"]
+LONG = pytest.mark.faults
+"""Marks what only the long targets run."""
 
 Choose = Callable[[str], dict[str, Any] | None]
 """The content of the answer to a question of these words; `None` to leave it open."""
@@ -147,7 +148,7 @@ async def begun(folder: Path, config: dict[str, Any], era: Era, tool: str, conte
     raise AssertionError
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", ["modern", pytest.param("legacy", marks=LONG)])
 async def test_second_of_two_equal_questions_is_shown_after_a_kill(era: Era, tmp_path: Path) -> None:
     (tmp_path / "release_functions.py").write_text(FUNCTIONS)
     (tmp_path / "release.workflow.yaml").write_text(FLOW)
@@ -169,7 +170,7 @@ def asks(then: str = "") -> dict[str, Any]:
     return {"ask": request, "then": then, "result": {"content": [{"type": "text", "text": "deleted"}]}}
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", [pytest.param("modern", marks=LONG), "legacy"])
 async def test_question_of_a_call_that_is_made_again_is_asked_again(era: Era, tmp_path: Path) -> None:
     """A server's question ends with the call in which it was asked."""
     log = tmp_path / "requests.jsonl"

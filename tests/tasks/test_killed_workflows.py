@@ -79,7 +79,7 @@ KILLS = st.lists(st.integers(1, 9), min_size=1, max_size=3)
 
 @pytest.mark.fault(3)
 @pytest.mark.timeout(300)
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(form=forms(), kills=KILLS, answer_down=st.booleans())
 def test_killed_workflow_ends_as_undisturbed_one(form: Form, kills: list[int], answer_down: bool) -> None:
     compare(form, kills, answer_down=answer_down)
