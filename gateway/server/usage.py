@@ -173,5 +173,10 @@ class CountedBody:
         return message
 
     def release(self) -> None:
-        """Count its bytes no longer."""
+        """Count its bytes no longer, and let go of the request: an application may keep this object in a reference cycle."""
         self._usage.hold_bytes(-self._size)
+        self._receive = _disconnected
+
+
+async def _disconnected() -> Message:
+    return {"type": "http.disconnect"}

@@ -133,7 +133,7 @@ def answer(data: bytes) -> None:
 
             async def wait() -> None:
                 with suppress(UpstreamLost), anyio.fail_after(5):
-                    await line.begin(b"")
+                    await line.begin(b"", "caller")
 
             tasks.start_soon(wait)
             await anyio.wait_all_tasks_blocked()

@@ -14,6 +14,7 @@ import time
 import types
 from collections.abc import Generator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +129,9 @@ class Measure:
     """Notes for each test the lines that it runs in this process, and how long it takes."""
 
     def __init__(self, root: Path, packages: list[str], out: Path) -> None:
-        import coverage
-
+        coverage: Any = import_module("coverage")  # `make mutants` installs it, `make types` runs without it
         self._root, self._out = root, out
-        self._coverage = coverage.Coverage(data_file=None, include=[str(root / package) for package in packages], config_file=False)
+        self._coverage: Any = coverage.Coverage(data_file=None, include=[str(root / package) for package in packages], config_file=False)
         self._coverage.set_option("run:disable_warnings", ["no-data-collected"])
         self._seconds: dict[str, float] = {}
         self._failed: set[str] = set()
@@ -157,10 +157,10 @@ class Measure:
     def pytest_sessionfinish(self) -> None:
         """Write the lines of each test."""
         self._coverage.stop()
-        data = self._coverage.get_data()
+        data: Any = self._coverage.get_data()
         lines: dict[str, dict[str, list[str]]] = {}
         for path in data.measured_files():
-            by_line = data.contexts_by_lineno(path)
+            by_line: dict[int, list[str]] = data.contexts_by_lineno(path)
             named = {str(line): sorted({name for name in names if name} - self._failed) for line, names in by_line.items()}
             lines[str(Path(path).relative_to(self._root))] = named
         self._out.write_text(json.dumps({"seconds": self._seconds, "lines": lines, "failed": sorted(self._failed)}))

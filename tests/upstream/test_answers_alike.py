@@ -47,7 +47,7 @@ class Server:
         return said, is_kept
 
     async def _answers(self, packets: Sequence[bytes]) -> object:
-        wait = self.line.begin(b"x")
+        wait = self.line.begin(b"x", "caller")
         for packet in packets:
             if self.far.is_closed:
                 break
