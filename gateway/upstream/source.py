@@ -311,12 +311,20 @@ class UpstreamSource:
         return self._recalled is not None or self._connection.negotiated is not None
 
     async def _keep_lists(self) -> None:
-        """Write each new listing down, off the path of calls."""
-        while True:
-            await self._kept.wait()
+        """Write each new listing down, off the path of calls, and the last one before the source ends."""
+        try:
+            while True:
+                await self._kept.wait()
+                await self._keep()
+                await self.suspicions.judge()
+        finally:
+            if self._kept.is_set():
+                await self._keep()
+
+    async def _keep(self) -> None:
+        with anyio.CancelScope(shield=True):
             self._kept = anyio.Event()
             self._judge_again(is_needed=await self._pins.write())
-            await self.suspicions.judge()
             if self._memory is not None and self._to_keep is not None:
                 await anyio.to_thread.run_sync(self._memory.keep, self._to_keep)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251  # callbacks of the loop are counted
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import anyio
 import pytest
@@ -15,6 +14,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.context import CallContext
 from gateway.upstream.exchange import open_exchange
 from gateway.upstream.pipe import LINES_AT_ONCE, ChildLog, Pipe
+from tests.fakes.streams import streams
 
 MANY = 3_000
 SECONDS = 20
@@ -80,8 +80,7 @@ async def test_lines_that_wait_are_taken_when_the_output_ends() -> None:
     assert heard == list(range(MANY))
 
 
-@asynccontextmanager
-async def streaming(events: bytes) -> AsyncGenerator[str]:
+def streaming(events: bytes) -> AbstractAsyncContextManager[str]:
     """A server that answers each request with this event stream; yields its URL."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -89,11 +88,8 @@ async def streaming(events: bytes) -> AsyncGenerator[str]:
         head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(events)}\r\n\r\n"
         writer.write(head.encode() + events)
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    return streams(serve)
 
 
 @pytest.mark.fault(32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio  # noqa: TID251  # a server that sends what it likes
-import contextlib
 import gc
 import json
 from functools import partial
@@ -18,6 +17,7 @@ from gateway.tools.context import CallContext
 from gateway.upstream import pool
 from gateway.upstream.exchange import open_exchange
 from gateway.upstream.large import LARGE_BYTES, Claim, LargeBodies
+from tests.fakes.streams import streams
 
 HALF = 50
 
@@ -140,18 +140,16 @@ class Site:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            self.asked += 1
-            answer = self.answer(self.asked)
-            if self.asked == 1:
-                writer.write(answer[: len(answer) * 3 // 4])
-                self.stalls.set()
-                await reader.read()
-            else:
-                writer.write(answer)
-                await writer.drain()
-        writer.close()
+        await reader.readuntil(b"\r\n\r\n")
+        self.asked += 1
+        answer = self.answer(self.asked)
+        if self.asked == 1:
+            writer.write(answer[: len(answer) * 3 // 4])
+            self.stalls.set()
+            await reader.read()
+        else:
+            writer.write(answer)
+            await writer.drain()
 
 
 async def hear(method: str, params: JsonMapping, ctx: CallContext | None) -> None:
@@ -163,9 +161,8 @@ async def hear(method: str, params: JsonMapping, ctx: CallContext | None) -> Non
 async def test_cancelled_call_gives_the_bytes_of_its_answer_back(kind: str) -> None:
     site = Site(kind)
     found: list[JsonObject | None] = []
-    server = await asyncio.start_server(site.serve, "127.0.0.1", 0)
-    async with server:
-        entry = HttpServer(type="http", url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp")
+    async with streams(site.serve) as url:
+        entry = HttpServer(type="http", url=url)
         exchange = open_exchange("up", entry, None, max_body_bytes=2 * LARGE, bodies=LargeBodies(LARGE_BYTES))
         assert exchange is not None
         send = partial(exchange.request, "tools/call", {"name": "x"}, (), hear)
@@ -194,9 +191,8 @@ async def test_cancelled_call_gives_the_bytes_of_its_answer_back(kind: str) -> N
 async def test_answer_that_waits_too_long_fails_its_call_and_names_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "WAIT_SECONDS", 0.2)
     site = Site("sized")
-    server = await asyncio.start_server(site.serve, "127.0.0.1", 0)
-    async with server:
-        entry = HttpServer(type="http", url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp")
+    async with streams(site.serve) as url:
+        entry = HttpServer(type="http", url=url)
         exchange = open_exchange("up", entry, None, max_body_bytes=2 * LARGE, bodies=LargeBodies(LARGE_BYTES))
         assert exchange is not None
         send = partial(exchange.request, "tools/call", {"name": "x"}, (), hear)
