@@ -16,6 +16,9 @@ from tests.fakes.running import upstream_stdio
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.fault(33), pytest.mark.faults]
 
+LARGE = 1_500_000
+"""Bytes of a request that the event loop reads in several turns."""
+
 STOPPED_SECONDS = 12.0
 """More than any of the timeouts that are at stake."""
 
@@ -24,7 +27,9 @@ def test_stopped_gateway_keeps_sessions_and_requests(tmp_path: Path) -> None:
     config = {"mcpServers": {"up": upstream_stdio()}, "server": {"http": {"headSeconds": 5, "bodySeconds": 5}}}
     with besieged(tmp_path, config) as at, ExitStack() as stack:
         sessions = [session_of(at, "honest") for _ in range(100)]
-        moving, heads, bodies = (stack.enter_context(connections(at, count)) for count in (100, 20, 20))
+        moving, heads, bodies, large = (stack.enter_context(connections(at, count)) for count in (100, 20, 20, 5))
+        long, fields = call(text="x" * LARGE)
+        long_request = at.head("honest", len(long), **fields) + long.encode()
         body, fields = call()
         request = at.head("honest", len(body), **fields) + body.encode()
         for raw, session in zip(moving, sessions, strict=True):
@@ -33,6 +38,8 @@ def test_stopped_gateway_keeps_sessions_and_requests(tmp_path: Path) -> None:
             raw.sendall(request[:40])
         for raw in bodies:
             raw.sendall(request[:-20])
+        for raw in large:
+            raw.sendall(long_request[:1000])
         time.sleep(0.2)
         os.kill(at.process.pid, signal.SIGSTOP)
         try:
@@ -40,9 +47,11 @@ def test_stopped_gateway_keeps_sessions_and_requests(tmp_path: Path) -> None:
                 raw.sendall(request[40:])
             for raw in bodies:
                 raw.sendall(request[-20:])
+            for raw in large:
+                raw.sendall(long_request[1000:])
             time.sleep(STOPPED_SECONDS)
         finally:
             os.kill(at.process.pid, signal.SIGCONT)
-        for name, group in (("sessions", moving), ("heads", heads), ("bodies", bodies)):
+        for name, group in (("sessions", moving), ("heads", heads), ("bodies", bodies), ("large", large)):
             assert {status_of(raw) for raw in group} == {200}, name
         assert {ping(at, session) for session in sessions} == {200}
