@@ -68,7 +68,6 @@ CANCEL_SECONDS = 1.0
 """Head start of a call's cancellation over the refusal of its unanswered question, after which a server might go on."""
 
 
-
 class UpstreamSource:
     """One remote server. Enter it to start; calls wait for the connection, listings never do."""
 
@@ -150,6 +149,8 @@ class UpstreamSource:
         self._connection.heard.set()
         await self.tasks.drain()
         await self._stack.aclose()
+        if self._kept.is_set():
+            await self._keep()
 
     async def settled(self) -> None:
         """Wait until the first attempt to reach the server has ended, well or badly; not at all for one that starts with the first call."""
@@ -221,9 +222,8 @@ class UpstreamSource:
                 listing = await list_kind(session, kind, self._own_id)
                 # Two gateways that list each other would otherwise announce to each other for ever.
                 announced = announced and not listing.from_gateway
-                if listing.entries != self._lists[kind]:
-                    self._lists[kind] = listing.entries
-                    differs = True
+                differs = differs or listing.entries != self._lists[kind]
+                self._lists[kind] = listing.entries
             if change == "tools":
                 known, self._agreed = self._agreed, session.negotiated
                 tasks_differ = (known is not None and known.has_tasks) != session.negotiated.has_tasks
@@ -234,15 +234,13 @@ class UpstreamSource:
                 self._pins.note(self._lists["tools"])
             if differs or announced:
                 self._on_change(change)
-        if self._memory is not None:
-            agreed = session.negotiated
-            self._to_keep = Remembered(dict(self._lists), session.is_modern, agreed.protocol_version, agreed.instructions)
+        agreed = session.negotiated
+        self._to_keep = Remembered(dict(self._lists), session.is_modern, agreed.protocol_version, agreed.instructions)
         self._kept.set()
 
     def _rebuild_tools(self, *, modern: bool) -> None:
         """Make a tool for each accepted listing entry, keeping those whose definition did not change."""
-        agreed = self._agreed
-        has_tasks = agreed is not None and agreed.has_tasks
+        has_tasks = self._agreed is not None and self._agreed.has_tasks
         may_ask = self._guard.asks_midway(is_modern=modern and not has_tasks)
         keeps_era, self._built_modern = modern == self._built_modern, modern
         held = self._pins.judge(self._lists["tools"])
@@ -311,15 +309,11 @@ class UpstreamSource:
         return self._recalled is not None or self._connection.negotiated is not None
 
     async def _keep_lists(self) -> None:
-        """Write each new listing down, off the path of calls, and the last one before the source ends."""
-        try:
-            while True:
-                await self._kept.wait()
-                await self._keep()
-                await self.suspicions.judge()
-        finally:
-            if self._kept.is_set():
-                await self._keep()
+        """Write each new listing down, off the path of calls; `__aexit__` does it with the last one."""
+        while True:
+            await self._kept.wait()
+            await self._keep()
+            await self.suspicions.judge()
 
     async def _keep(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -457,7 +451,6 @@ class UpstreamSource:
 
         Refusals that the caller's era says otherwise are translated.
         """
-
         if self._is_over:
             text = f"Server {self._server!r} was taken out of the configuration, or changed in it; list what there is now."
             raise UpstreamUnavailable(text, server=self._server)
