@@ -105,13 +105,14 @@ def test_waiting_connections_give_way_to_new_ones(tmp_path: Path, sent: bytes) -
         kept.is_served()
         with ExitStack() as flood:
             opened: list[socket.socket] = []
-            for _ in range(8):  # each time fewer than are accepted before an honest request is read
+            for _ in range(8):  # each time fewer than push out an honest connection that has not sent its request yet
                 group = flood.enter_context(connections(at, 50))
                 for raw in group:
                     with suppress(ConnectionError):
                         raw.send(sent)
                 opened += group
                 kept.is_served(calls=1)
+                fresh.is_served(calls=1)
             kept.is_served()
             fresh.is_served()
             assert sum(map(is_open, opened)) <= 200
