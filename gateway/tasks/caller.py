@@ -115,8 +115,7 @@ class TaskCaller:
         ended = [item for item in self._task.row.asked.values() if is_open(item) and not item.get("step", version == 1)]
         for item in ended:
             forget(item)
-        if self._task.status == "input_required" and not self._task.asks:
-            self._task.row.status = "working"
+        self._task.settle()
         return bool(ended)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
@@ -147,8 +146,7 @@ class TaskCaller:
                     return await self._ask_live(self._live, item, request)
         except (anyio.get_cancelled_exc_class(), AskExpired):
             item["withdrawn"] = True  # nobody waits for the answer any more, so the question is not shown
-            if task.status == "input_required" and not task.asks:
-                task.row.status = "working"
+            task.settle()
             raise
         return item["answer"]
 

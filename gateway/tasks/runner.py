@@ -201,8 +201,7 @@ class TaskRunner:
                     task.row.asked[key]["answer"] = value
         await (await self._records.tasks()).answer(task.id, responses)
         if task.is_here:
-            if task.status == "input_required" and not task.asks:
-                task.row.status = "working"
+            task.settle()
             task.touch()
 
     async def cancel(self, task: Task) -> Task:
@@ -507,12 +506,11 @@ class TaskRunner:
             if "answer" in item and key in task.row.asked and "answer" not in task.row.asked[key]:
                 task.row.asked[key]["answer"] = item["answer"]
                 changed = True
-        if changed and task.status == "input_required" and not task.asks:
-            task.row.status = "working"
         if row.is_cancelled and not task.is_over:
             task.row.is_cancelled = True
             task.scope.cancel()
         if changed:
+            task.settle()
             task.touch()
 
     async def _tick(self) -> None:

@@ -104,6 +104,11 @@ class Task:
         self.refusal = reason
         self.scope.cancel()
 
+    def settle(self) -> None:
+        """Set the status back to `working` if the task waited for answers, and no question is open any more."""
+        if self.row.status == "input_required" and not self.asks:
+            self.row.status = "working"
+
     def touch(self) -> None:
         """Wake whoever waits for a change."""
         moved, self.moved = self.moved, anyio.Event()

@@ -432,6 +432,7 @@ async def test_open_question_of_an_old_task_counts_with_marked_lines_too(message
 # -- steps that failed -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.faults  # `test_runner` has the same with processes that stop
 def test_decision_about_a_step_does_not_count_for_its_next_doubt(tmp_path: Path) -> None:
     """A retried step that fails is not on record. When it is in doubt once more, a person is asked once more."""
     state, ledger = tmp_path / "state", Ledger(tmp_path / "ledger")

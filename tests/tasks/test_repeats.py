@@ -133,6 +133,7 @@ def test_a_request_that_is_sent_again_after_a_kill_under_its_key_is_the_task_tha
 
 
 @pytest.mark.requirement(97)
+@pytest.mark.faults  # `test_runner` has the same with processes that stop
 def test_a_person_is_asked_once_more_when_the_retry_dies_too(tmp_path: Path) -> None:
     """The answer to the first question is not taken for the second."""
     journal, questions = Journal(tmp_path / "journal"), tmp_path / "questions"

@@ -1,0 +1,614 @@
+"""Background calls over stops, starts, other processes and faults of the database, with real SQLite. Nothing here starts a process.
+
+A gateway that stops while a step runs leaves the step in flight, as a crash does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from gateway.auth.principal import Principal
+from gateway.config.models import TaskSettings
+from gateway.errors import NotFound, PolicyDenied, StorageError, TaskError, ToolFailed
+from gateway.json_types import JsonObject, JsonValue
+from gateway.storage.names import DATABASE_FILE
+from gateway.storage.records import Records
+from gateway.storage.state import StateFolder
+from gateway.storage.tasks import TaskRows
+from gateway.tasks.rights import KEY_GONE
+from gateway.tasks.runner import TaskRunner
+from gateway.tasks.task import Task, TaskKind
+from gateway.tasks.tools import TaskTools
+from gateway.tools.base import Complete, ToolOutcome
+from gateway.tools.context import CallContext, ClientProfile, DurablePort
+from tests.tasks.dying import running, steady
+from tests.tasks.test_callers import Person
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60), pytest.mark.requirement(97)]
+CTX = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+GO: JsonObject = {"method": "elicitation/create", "params": {"mode": "form", "message": "Go?", "requestedSchema": {}}}
+YES: JsonObject = {"action": "accept", "content": {}}
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    with anyio.fail_after(10):
+        while not is_so():
+            await anyio.sleep(0.01)
+
+
+async def ended(runner: TaskRunner, task: Task) -> Task:
+    with anyio.fail_after(10):
+        while not task.is_over:
+            task = await runner.moved(task)
+    return task
+
+
+async def taken_up(runner: TaskRunner, number: int = 0) -> Task:
+    """The caller's task with this number, once this runner has it."""
+    with anyio.fail_after(10):
+        while not (task := (await runner.all_of("local"))[number]).is_here:
+            await anyio.sleep(0.02)
+    return task
+
+
+async def sql(folder: Path, statement: str) -> list[Any]:
+    """The rows of a statement on the database. It runs in a thread, because the runner may hold the lock across an await."""
+
+    def run() -> list[Any]:
+        with closing(sqlite3.connect(folder / DATABASE_FILE, timeout=20)) as database:
+            rows = database.execute(statement).fetchall()
+            database.commit()
+            return rows
+
+    return await anyio.to_thread.run_sync(run)
+
+
+def port(ctx: CallContext) -> DurablePort:
+    assert ctx.durable is not None
+    return ctx.durable
+
+
+async def forever(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
+    await anyio.sleep_forever()
+
+
+# -- steps in doubt ----------------------------------------------------------------------------------------------------
+
+
+class OneStep:
+    """A call of one step that must not run twice. The step hangs, or fails if `fails` is set."""
+
+    def __init__(self, *, begins: bool = False) -> None:
+        self.begins = begins
+        self.runs = 0
+        self.fails = self.has_failed = False
+
+    async def call(self, tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        async def work(key: str) -> JsonValue:
+            self.runs += 1
+            if self.fails:
+                raise ToolFailed("not today")
+            await anyio.sleep_forever()
+            return None
+
+        try:
+            if self.begins:
+                await port(ctx).begin("deliver", repeatable=False)
+                await work("")
+            else:
+                await port(ctx).step("deliver", work, repeatable=False)
+        except ToolFailed as error:
+            if "not today" not in str(error):
+                raise
+            self.has_failed = True
+            await anyio.sleep_forever()
+        return Complete.text("done")
+
+
+async def doubt(runner: TaskRunner, answer: JsonObject | None = None) -> tuple[Task, str]:
+    """The task once it asks about its step, with the text of the question, after an answer."""
+    task = await taken_up(runner)
+    await until(lambda: task.asks)
+    ((key, request),) = task.asks.items()
+    if answer is not None:
+        await runner.answer(task, {key: answer})
+    return task, request["params"]["message"]
+
+
+RETRY: JsonObject = {"action": "accept", "content": {"outcome": "retry"}}
+
+
+@pytest.mark.fault(3)
+@pytest.mark.parametrize("begins", [False, True], ids=["step", "begun"])
+async def test_person_decides_about_each_doubt_of_a_step(begins: bool, tmp_path: Path) -> None:
+    step = OneStep(begins=begins)
+    async with running(tmp_path, step.call) as runner:
+        await runner.start("tool", {}, CTX)
+        await until(lambda: step.runs == 1)
+    for again in ("", " again (after 1 retry)", " again (after 2 retries)"):
+        before = step.runs
+        async with running(tmp_path, step.call) as runner:
+            _, text = await doubt(runner)
+            assert text.startswith(f"The gateway stopped{again} while 'deliver' ran, so its outcome is unknown")
+            assert step.runs == before
+            await doubt(runner, RETRY)
+            await until(lambda before=before: step.runs == before + 1)
+
+
+@pytest.mark.fault(3)
+@pytest.mark.parametrize("answer", [{"action": "decline"}, {"action": "accept"}, {"action": "accept", "content": {"outcome": "skip"}}])
+async def test_step_in_doubt_is_not_repeated_without_the_word_of_a_person(answer: JsonObject, tmp_path: Path) -> None:
+    step = OneStep()
+    async with running(tmp_path, step.call) as runner:
+        await runner.start("tool", {}, CTX)
+        await until(lambda: step.runs == 1)
+    async with running(tmp_path, step.call) as runner:
+        task, _ = await doubt(runner, answer)
+        task = await ended(runner, task)
+    text = "The gateway stopped while 'deliver' ran. Its outcome is unknown, and it was not repeated."
+    assert (task.status, (task.error or {})["message"], step.runs) == ("failed", text, 1)
+
+
+@pytest.mark.fault(3)
+async def test_step_that_failed_is_not_in_doubt_and_keeps_the_count_of_its_retries(tmp_path: Path) -> None:
+    step = OneStep()
+    step.fails = True
+    async with running(tmp_path, step.call) as runner:
+        await runner.start("tool", {}, CTX)
+        await until(lambda: step.has_failed)
+    step.fails = False
+    async with running(tmp_path, step.call) as runner:  # nothing was done, so it begins as if for the first time
+        task = await taken_up(runner)
+        await until(lambda: step.runs == 2)
+        assert not task.asks
+    step.fails, step.has_failed = True, False
+    async with running(tmp_path, step.call) as runner:
+        _, text = await doubt(runner, RETRY)
+        assert text.startswith("The gateway stopped while")
+        await until(lambda: step.has_failed)
+    step.fails = False
+    async with running(tmp_path, step.call) as runner:
+        task = await taken_up(runner)
+        await until(lambda: step.runs == 4)
+        assert not task.asks
+    async with running(tmp_path, step.call) as runner:
+        _, text = await doubt(runner)
+        assert text.startswith("The gateway stopped again (after 1 retry)")
+
+
+async def test_step_that_failed_is_run_again_in_the_same_process_without_a_question(tmp_path: Path) -> None:
+    runs = list[str]()
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        async def work(key: str) -> JsonValue:
+            runs.append(key.partition(":")[2])
+            if len(runs) < 3:
+                raise ToolFailed("not yet")
+            return len(runs)
+
+        for _ in range(3):
+            with suppress(ToolFailed):
+                value = await port(ctx).scoped("round").step("work", work, repeatable=False)
+                return Complete.text(str(value))
+        raise AssertionError
+
+    async with running(tmp_path, call) as runner:
+        task = await ended(runner, await runner.start("tool", {}, CTX))
+    assert (task.status, task.result, runs) == ("completed", Complete.text("3").result, ["/round/work#1"] * 3)
+
+
+async def test_client_that_cannot_be_asked_gets_an_error_about_a_step_in_doubt(tmp_path: Path) -> None:
+    step = OneStep()
+    async with running(tmp_path, step.call) as runner:
+        await runner.start("tool", {}, CallContext())
+        await until(lambda: step.runs == 1)
+    async with running(tmp_path, step.call) as runner:
+        task = await ended(runner, await taken_up(runner))
+    assert "Its outcome is unknown" in (task.error or {})["message"] and step.runs == 1
+
+
+# -- stops and starts --------------------------------------------------------------------------------------------------
+
+
+async def test_stop_waits_for_what_the_work_still_writes_and_then_releases_the_lease(tmp_path: Path) -> None:
+    """Other processes take the task up at once."""
+    at_work = anyio.Event()
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
+        try:
+            at_work.set()
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.1)
+                await port(ctx).keep("place", 7)
+
+    async def go_on(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        return Complete.text(str(port(ctx).kept("place")))
+
+    async with running(tmp_path, call) as runner:
+        await runner.start("tool", {}, CTX)
+        await at_work.wait()
+    assert (runner.callers(), await sql(tmp_path, "SELECT * FROM task_owners")) == (set(), [])
+    async with running(tmp_path, go_on) as runner:
+        assert (await ended(runner, await taken_up(runner))).result == Complete.text("7").result
+
+
+async def test_call_that_became_a_task_is_left_to_the_next_process_at_a_stop(tmp_path: Path) -> None:
+    async def work(ctx: CallContext) -> ToolOutcome:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def go_on(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        return Complete.text(f"{tool} {arguments}")
+
+    async with running(tmp_path, forever, settings=TaskSettings(inline_seconds=0.02)) as runner:
+        assert isinstance(await runner.attend("tool", {"a": 1}, CTX, work), Task)
+        assert runner.callers() == {"local"}
+    assert runner.callers() == set()
+    async with running(tmp_path, go_on) as runner:
+        assert (await ended(runner, await taken_up(runner))).result == Complete.text("tool {'a': 1}").result
+
+
+@pytest.mark.parametrize("how", ["stopped", "cancelled", "not resumed", "attended"])
+async def test_cancelled_work_knows_whether_its_task_goes_on(how: str, tmp_path: Path) -> None:
+    said, at_work = list[bool](), anyio.Event()
+
+    async def work(ctx: CallContext) -> Any:
+        try:
+            at_work.set()
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                if how == "cancelled":  # and the process stops before the work has
+                    await anyio.sleep(0.1)
+                said.append(await port(ctx).goes_on())
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
+        await work(ctx)
+
+    async with running(tmp_path, call) as runner:
+        async with anyio.create_task_group() as client:
+            if how == "attended":
+                client.start_soon(partial(runner.attend, "tool", {}, CTX, work))
+                await at_work.wait()
+                client.cancel_scope.cancel()
+            else:
+                task = await runner.start("tool", {}, CTX, kind=TaskKind(resumes=how != "not resumed"))
+                await at_work.wait()
+                if how == "cancelled":
+                    task.scope.cancel()
+    assert said == [how == "stopped"]
+
+
+async def test_orphan_behind_one_that_ends_is_taken_up(tmp_path: Path) -> None:
+    async def go_on(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        return Complete.text(tool)
+
+    async with running(tmp_path, forever) as runner:
+        for number in range(3):
+            await runner.start(f"tool{number}", {}, CTX, kind=TaskKind(resumes=number != 1))
+        await anyio.sleep(0.02)
+    await sql(tmp_path, "UPDATE tasks SET is_cancelled = 1 WHERE tool = 'tool0'")
+    async with running(tmp_path, go_on) as runner:
+        tasks = [await ended(runner, task) for task in await runner.all_of("local")]
+    assert [task.status for task in tasks] == ["cancelled", "failed", "completed"]
+    assert "`tasks.resume`" in (tasks[1].error or {})["message"]
+
+
+async def test_task_that_is_taken_up_waits_for_its_tool_and_a_new_task_does_not(tmp_path: Path) -> None:
+    at = list[float]()
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        at.append(anyio.current_time())
+        if tool == "gone" or len(at) < 3:
+            raise NotFound("tool", tool)
+        return Complete.text("there")
+
+    async with running(tmp_path, call) as runner:
+        task = await ended(runner, await runner.start("gone", {}, CTX))
+        assert (task.status, len(at)) == ("failed", 1)
+    async with running(tmp_path, forever) as runner:
+        await runner.start("tool", {}, CTX)
+        await anyio.sleep(0.02)
+    async with running(tmp_path, call) as runner:
+        task = await ended(runner, await taken_up(runner, 1))
+    assert (task.status, len(at)) == ("completed", 3)
+    assert at[2] - at[1] >= 0.4
+
+
+async def test_call_in_the_background_wants_progress_and_no_task_or_logs(tmp_path: Path) -> None:
+    seen = list[CallContext]()
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        seen.append(ctx)
+        return Complete.text("done")
+
+    ctx = dataclasses.replace(CTX, takes_tasks=True, log_level="info")
+    async with running(tmp_path, call, settings=TaskSettings(ask_timeout_seconds=77)) as runner:
+        await ended(runner, await runner.start("tool", {}, ctx))
+    (got,) = seen
+    assert (got.wants_progress, got.in_task, got.takes_tasks, got.log_level, got.ask_timeout_seconds) == (True, True, False, None, 77)
+
+
+# -- other processes ---------------------------------------------------------------------------------------------------
+
+
+async def test_answers_through_another_process_reach_their_questions_and_change_nothing_else(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
+        await ctx.progress(1, None, "at work")
+        if tool == "asks":
+            await ctx.ask(GO)
+        await anyio.sleep_forever()
+
+    async with running(tmp_path, call, settings=TaskSettings(max_running_per_caller=1)) as one, steady(tmp_path, forever) as two:
+        tasks = [await one.start(tool, {}, CTX) for tool in ("asks", "runs", "waits")]  # a task that asks makes room for the next
+        await until(lambda: tasks[0].asks and tasks[1].message == "at work")
+        for task in tasks:
+            seen = await two.find(task.id, "local")
+            assert not seen.is_here
+            known = task.updated
+            await two.answer(seen, {"other": YES})
+            await until(lambda task=task, known=known: task.updated > known)
+        states = [(task.status, task.message) for task in tasks]
+        assert states == [("input_required", "at work"), ("working", "at work"), ("working", "Waiting for its turn")]
+        assert [bool(task.row.admitted_at) for task in tasks] == [True, True, False]
+        await two.answer(await two.find(tasks[0].id, "local"), dict.fromkeys(tasks[0].asks, YES))
+        await until(lambda: not tasks[0].asks)
+        assert tasks[0].status == "working"
+
+
+async def test_answer_is_stored_when_it_is_given_and_wakes_the_task(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
+        await ctx.ask(GO)
+        await anyio.sleep_forever()
+
+    async with running(tmp_path, call) as runner:
+        task = await runner.start("tool", {}, CTX)
+        await until(lambda: task.asks)
+        await runner.answer(task, dict.fromkeys(task.asks, YES))
+        assert (task.asks, task.status) == ({}, "working")
+        ((asked, status),) = await sql(tmp_path, "SELECT asked, status FROM tasks")
+        assert '"answer"' in asked and status == "working"
+
+
+async def test_task_that_another_process_took_is_found_there_and_no_longer_counts_here(tmp_path: Path) -> None:
+    async with running(tmp_path, forever) as runner:
+        task = await runner.start("tool", {}, CTX)
+        await anyio.sleep(0.02)
+        await sql(tmp_path, "INSERT INTO task_owners VALUES ('another', 1e12)")
+        await sql(tmp_path, "UPDATE tasks SET owner = 'another', message = 'there'")
+        with anyio.fail_after(10):
+            while task.is_here:
+                task = await runner.moved(task)
+        assert (task.is_lost, runner.callers()) == (True, set())
+        found = await runner.find(task.id, "local")
+        assert (found.is_here, found.status, found.message) == (False, "working", "there")
+        assert [seen.message for seen in await runner.all_of("local")] == ["there"]
+
+
+async def test_new_task_has_a_lease_before_it_is_stored(tmp_path: Path) -> None:
+    records = Records(StateFolder(tmp_path), audit_days=1)
+    try:
+        async with anyio.create_task_group() as group:
+            runner = TaskRunner(group, records, forever, lease_seconds=60)  # nothing renews the lease later
+            task = await runner.start("tool", {}, CTX)
+            assert task.is_here
+            assert not await (await records.tasks()).any_orphans(owner="another")
+            group.cancel_scope.cancel()
+    finally:
+        await records.aclose()
+
+
+async def test_gateway_without_tasks_does_not_write_to_a_shared_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a server it is not known without a query whether there are orphans."""
+    looks = list[float]()
+
+    def as_on_a_server(records: Records, now: float) -> bool:
+        looks.append(now)
+        return True
+
+    monkeypatch.setattr(Records, "has_orphans", as_on_a_server)
+    async with running(tmp_path, forever):
+        await until(lambda: len(looks) >= 3)
+    assert await sql(tmp_path, "SELECT * FROM task_owners") == []
+
+
+# -- faults of the database --------------------------------------------------------------------------------------------
+
+
+async def test_start_that_cannot_be_stored_is_an_error_and_runs_nothing(tmp_path: Path) -> None:
+    ran = list[str]()
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        ran.append(tool)
+        return Complete.text("done")
+
+    async with running(tmp_path, call) as runner:
+        await ended(runner, await runner.start("first", {}, CTX))
+        await sql(tmp_path, "CREATE TRIGGER full BEFORE INSERT ON tasks BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+        with pytest.raises(StorageError, match="disk full"):
+            await runner.start("second", {}, CTX)
+        assert runner.callers() == set()
+        await anyio.wait_all_tasks_blocked()
+    assert ran == ["first"]
+
+
+async def test_task_whose_start_was_refused_after_it_was_stored_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add = TaskRows.add
+
+    async def lost(rows: TaskRows, row: Any, **options: Any) -> str:
+        await add(rows, row, **options)
+        raise StorageError("the connection ended after the commit")
+
+    monkeypatch.setattr(TaskRows, "add", lost)
+    async with running(tmp_path, forever) as runner:
+        with pytest.raises(StorageError, match="after the commit"):
+            await runner.start("tool", {}, CTX)
+        assert len(await runner.all_of("local")) == 1
+        with anyio.fail_after(10):
+            while await runner.all_of("local"):
+                await anyio.sleep(0.02)
+
+
+# -- calls that a client waits for -------------------------------------------------------------------------------------
+
+
+class Handover:
+    """Holds up the moment in which an attended call is stored, and may refuse it then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, refusal: Exception | None = None) -> None:
+        self.began, self.goes = anyio.Event(), anyio.Event()
+        add = TaskRows.add
+
+        async def held(rows: TaskRows, row: Any, **options: Any) -> str:
+            self.began.set()
+            await self.goes.wait()
+            if refusal is not None:
+                raise refusal
+            return await add(rows, row, **options)
+
+        monkeypatch.setattr(TaskRows, "add", held)
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_question_asked_while_the_call_becomes_a_task_is_not_lost(
+    is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task shows the question in every process. The client of a call that cannot become a task is asked itself."""
+    handover = Handover(monkeypatch, TaskError("too many") if is_refused else None)
+    person = Person()
+
+    async def work(ctx: CallContext) -> ToolOutcome:
+        await handover.began.wait()
+        return Complete.text((await ctx.ask(GO))["action"])
+
+    async with running(tmp_path, forever, settings=TaskSettings(inline_seconds=0.02)) as runner:
+        outcomes = list[ToolOutcome | Task]()
+
+        async def attend() -> None:
+            outcomes.append(await runner.attend("tool", {}, CallContext(client=CTX.client, caller=person), work))
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as client:
+                client.start_soon(attend)
+                await handover.began.wait()
+                await anyio.wait_all_tasks_blocked()
+                assert person.asked == []
+                handover.goes.set()
+        if is_refused:
+            assert (outcomes, len(person.asked)) == ([Complete.text("accept")], 1)
+        else:
+            (task,) = outcomes
+            assert isinstance(task, Task) and len(task.asks) == 1
+            ((status,),) = await sql(tmp_path, "SELECT status FROM tasks WHERE asked LIKE '%Go?%'")
+            assert status == "input_required"
+
+
+async def test_call_with_a_step_that_cannot_be_stored_goes_on_for_its_client(tmp_path: Path) -> None:
+    waited = anyio.Event()
+
+    async def work(ctx: CallContext) -> ToolOutcome:
+        async def step(key: str) -> JsonValue:
+            return cast("JsonValue", object())
+
+        await port(ctx).step("odd", step, repeatable=True)
+        await waited.wait()
+        return Complete.text("done")
+
+    class Patient(Person):
+        async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+            await super().progress(progress, total, message)
+            if len(self.told) > 5:  # the call could have become a task by then
+                waited.set()
+
+    async with running(tmp_path, forever, settings=TaskSettings(inline_seconds=0.08)) as runner:
+        with anyio.fail_after(10):
+            assert await runner.attend("tool", {}, CallContext(caller=Patient()), work) == Complete.text("done")
+            assert await runner.all_of("local") == []
+
+
+async def test_call_that_ends_within_the_time_of_its_client_is_no_task(tmp_path: Path) -> None:
+    """The client hears several signs of life meanwhile."""
+    person = Person()
+
+    async def work(ctx: CallContext) -> ToolOutcome:
+        await until(lambda: len(person.told) >= 2)
+        return Complete.text("done")
+
+    async with running(tmp_path, forever, settings=TaskSettings(inline_seconds=0.8)) as runner:
+        assert await runner.attend("tool", {}, CallContext(caller=person), work) == Complete.text("done")
+    assert not (tmp_path / DATABASE_FILE).exists()
+
+
+async def test_call_that_its_client_cancels_stops_and_is_no_task(tmp_path: Path) -> None:
+    stopped = list[bool]()
+
+    async def work(ctx: CallContext) -> ToolOutcome:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.append(True)
+        raise AssertionError
+
+    async with running(tmp_path, forever) as runner:
+        with anyio.move_on_after(0.05) as client:
+            await runner.attend("tool", {}, CTX, work)
+        await until(lambda: stopped)
+        assert client.cancelled_caught
+    assert not (tmp_path / DATABASE_FILE).exists()
+
+
+@pytest.mark.attack(5)
+async def test_call_of_a_caller_without_rights_ends_before_its_next_step(tmp_path: Path) -> None:
+    ran = list[str]()
+
+    async def gone(tool: str, principal: Principal) -> Principal:
+        raise PolicyDenied(KEY_GONE, rule="scopes", subject=tool)
+
+    async def work(ctx: CallContext) -> ToolOutcome:
+        async def step(key: str) -> JsonValue:
+            ran.append(key)
+            return None
+
+        await port(ctx).step("work", step, repeatable=True)
+        raise AssertionError
+
+    async with running(tmp_path, forever, caller_now=gone) as runner:
+        with anyio.fail_after(10), pytest.raises(TaskError, match="was revoked or has expired"):
+            await runner.attend("tool", {}, CTX, work)
+    assert ran == []
+
+
+# -- the tools ---------------------------------------------------------------------------------------------------------
+
+
+def test_tools_say_which_of_them_changes_something() -> None:
+    tools = {tool.definition.name: tool.definition for tool in TaskTools().tools}
+    reads: JsonObject = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
+    stops: JsonObject = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
+    assert {name: tool.annotations for name, tool in tools.items()} == {"task_status": reads, "task_result": reads, "task_cancel": stops}
+    assert [name for name, tool in tools.items() if tool.may_ask] == ["task_result"]
+
+
+async def test_result_tool_gives_the_error_of_a_task_that_failed(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        raise ToolFailed("the printer is on fire")
+
+    tools = TaskTools()
+    async with running(tmp_path, call) as runner:
+        tools.run_with(runner)
+        task = await ended(runner, await runner.start("tool", {}, CTX))
+        outcome = await tools.tools[1].call({"task_id": task.id}, CTX)
+    assert isinstance(outcome, Complete)
+    assert (outcome.is_error, outcome.as_text()) == (True, "the printer is on fire")
