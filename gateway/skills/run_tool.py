@@ -95,7 +95,7 @@ class RunSkillScript:
         if self._runner is None or skill.is_remote:
             raise SkillError(f"Script {path!r} of skill {skill.name!r} may not run: {_why_not(skill)}.", code="scripts-off")
         self._runner.judge(skill, path)
-        finished = await self._runner.run(skill, path, args, await self._files(skill, ctx))
+        finished = await self._runner.run(skill, path, args, await self._files(skill, ctx), caller=ctx.principal.id)
         ran = finished.ran
         outcome = "timeout" if ran.timed_out else "complete" if ran.exit_code == 0 else "failed"
         facts: JsonObject = {"outcome": outcome, "exitCode": ran.exit_code, "milliseconds": ran.milliseconds}

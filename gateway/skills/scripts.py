@@ -124,8 +124,8 @@ class ScriptRunner:
         text = f"Script {path!r} of skill {skill.name!r} may not run: {reason}. The operator grants it with {command}."
         raise SkillError(text, code="script-not-granted")
 
-    async def run(self, skill: Skill, path: str, args: JsonValue, files: Mapping[str, bytes]) -> Finished:
-        """Run a script over `files`, which are the skill's with the digests of its table.
+    async def run(self, skill: Skill, path: str, args: JsonValue, files: Mapping[str, bytes], *, caller: str) -> Finished:
+        """Run a script over `files`, which are the skill's with the digests of its table, for the principal with the id `caller`.
 
         Raises:
             SkillError: Not granted, wrong arguments, no interpreter, or no sandbox.
@@ -146,6 +146,7 @@ class ScriptRunner:
             environment={key: self._environ[key] for key in self.settings.environment if key in self._environ},
             read_paths=(*prefixes_of(program), *self.settings.read_paths),
             network=grant.network,
+            caller=caller,
             needs_address_space=name == "node",
         )
         ran = await self._sandbox.run(job)

@@ -6,7 +6,6 @@ A `Slot` is one place in a source's `Limiter`, given back while a person is aske
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar, TypeVarTuple
 
@@ -14,6 +13,7 @@ import anyio
 
 from gateway.errors import AskExpired
 from gateway.tools.context import CallClock, CallContext
+from gateway.tools.queues import CallerQueues
 from gateway.tools.waits import CANCELLED, PlainWait, own_task
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Usage:
 
 
 class Limiter:
-    """At most `total` places of one source are held at once; whoever comes later waits, first come, first served. Of one loop.
+    """Limits how many calls hold a place at once to `total`. Later calls wait; callers get free places in rotation. Of one loop.
 
     Waiting for a place needs no task (`tools.waits`).
     """
@@ -58,7 +58,7 @@ class Limiter:
         self._total = total
         self.held = 0
         """How many are held now."""
-        self._waiting: deque[PlainWait[None]] = deque()
+        self._waiting: CallerQueues[PlainWait[None]] = CallerQueues()
 
     @property
     def total(self) -> int:
@@ -77,18 +77,16 @@ class Limiter:
         self.held += 1
         return True
 
-    async def take(self) -> None:
-        """Hold a place, as soon as one is free."""
+    async def take(self, caller: str) -> None:
+        """Hold a place for a call of the principal `caller`, as soon as one is free and it is this caller's turn."""
         if self.take_now():
             return
         wait: PlainWait[None] = PlainWait()
-        self._waiting.append(wait)
+        self._waiting.add(caller, wait)
         try:
             await wait
         except BaseException:
-            if wait in self._waiting:
-                self._waiting.remove(wait)
-            else:  # it was given one in the same moment
+            if not self._waiting.discard(caller, wait) and not wait.cancelled():  # it was given a place in the same moment
                 self.give_back()
             raise
 
@@ -100,17 +98,30 @@ class Limiter:
 
     def _hand_out(self) -> None:
         while self._waiting and self.held < self._total:
-            self.held += 1
-            self._waiting.popleft().settle_soon(None)
+            wait = self._waiting.serve_next()
+            if not wait.done():  # a cancelled call is still queued until its task runs
+                self.held += 1
+                wait.settle_soon(None)
+
+    @contextlib.asynccontextmanager
+    async def place(self, caller: str) -> AsyncGenerator[None, None]:
+        """Hold a place for a call of the principal `caller`."""
+        await self.take(caller)
+        try:
+            yield
+        finally:
+            self.give_back()
 
 
 class Slot:
     """One place in a source's limiter. Also an entry of `CallContext.waits`: calling it gives the place back meanwhile."""
 
-    __slots__ = ("_is_held", "_waiting", "limiter")
+    __slots__ = ("_caller", "_is_held", "_waiting", "limiter")
 
-    def __init__(self, limiter: Limiter) -> None:
+    def __init__(self, limiter: Limiter, caller: str) -> None:
+        """`caller` is the id of the principal that the call belongs to."""
         self.limiter = limiter
+        self._caller = caller
         self._is_held = False
         self._waiting = 0
 
@@ -121,7 +132,7 @@ class Slot:
 
     async def take(self) -> None:
         """Hold a place, waiting for one if need be."""
-        await self.limiter.take()
+        await self.limiter.take(self._caller)
         if self._is_held or self._waiting:  # somebody else took it back first, or is asking again by now
             self.limiter.give_back()
         else:
@@ -156,7 +167,7 @@ def slot_for(limiter: Limiter | None, ctx: CallContext) -> Slot | None:
     for wait in ctx.waits:
         if isinstance(wait, Slot) and wait.limiter is limiter:
             return None
-    return Slot(limiter)
+    return Slot(limiter, ctx.principal.id)
 
 
 async def run_within(

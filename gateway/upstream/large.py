@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
 import anyio
 import anyio.to_thread
+
+from gateway.tools.queues import CallerQueues
 
 LARGE_BYTES = 1_048_576
 """Size from which an answer needs a claim, and is parsed and searched in a worker thread."""
@@ -80,13 +82,12 @@ class LargeBodies:
         self._limiter = anyio.CapacityLimiter(_WORKERS)
         self._bytes = 0
         self._by_caller: Counter[str] = Counter()
-        self._queues: dict[str, deque[_Wish]] = {}
-        """Waiting claims by caller; the caller whose turn is next is first."""
+        self._waiting: CallerQueues[_Wish] = CallerQueues()
 
     def claim(self, caller: str, size: int, granted: Callable[[], None]) -> Claim:
         """Claim `size` bytes. `granted` is called once if they are not granted at once."""
         wish = _Wish(caller, size, granted)
-        self._queues.setdefault(caller, deque()).append(wish)
+        self._waiting.add(caller, wish)
         self._grant(quietly=wish)
         return Claim(self, wish)
 
@@ -111,11 +112,8 @@ class LargeBodies:
                 sys.setswitchinterval(self._switch_seconds)
             if self._used is not None:
                 self._used()
-        elif (queue := self._queues.get(wish.caller)) is not None:
-            with contextlib.suppress(ValueError):
-                queue.remove(wish)
-            if not queue:
-                del self._queues[wish.caller]
+        else:
+            self._waiting.discard(wish.caller, wish)
         self._grant()
 
     def _grant(self, quietly: _Wish | None = None) -> None:
@@ -123,17 +121,13 @@ class LargeBodies:
         is_moving = True
         while is_moving:
             is_moving = False
-            for caller in list(self._queues):
-                queue = self._queues[caller]
-                wish, own = queue[0], self._by_caller.get(caller, 0)
+            for caller, wish in self._waiting.heads():
+                own = self._by_caller.get(caller, 0)
                 if own and own + wish.size > self.max_bytes // 2:
                     continue
                 if self._bytes and self._bytes + wish.size > self.max_bytes:
                     return
-                queue.popleft()
-                del self._queues[caller]
-                if queue:
-                    self._queues[caller] = queue  # behind all other callers
+                self._waiting.serve(caller)
                 if not self._bytes:
                     sys.setswitchinterval(SWITCH_SECONDS)
                 self._bytes += wish.size

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, Protocol
 
-import anyio
-
 from gateway.errors import AskUnavailable, WorkflowFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.framing import frame
 from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext, Caller, LogLevel
+from gateway.tools.slot import Limiter
 from gateway.tools.toolbox import ToolBox, ToolGuards
 from gateway.workflows.asking import run_to_end
 from gateway.workflows.definition import object_schema
@@ -58,7 +57,7 @@ class WorkflowTool:
         self._plan = plan
         self._toolbox = toolbox
         self._constants = constants({name: schema.get("default") for name, schema in plan.file.input.items()})
-        self._one_by_one = anyio.CapacityLimiter(1) if isinstance(plan.code, Workflow) else None
+        self._one_by_one = Limiter(1) if isinstance(plan.code, Workflow) else None
         self.definition = define(plan)
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
@@ -79,7 +78,7 @@ class WorkflowTool:
         if self._plan.code is not None:
             message = message_of(workflow, filled, is_derived=not file.input)
         person = dataclasses.replace(ctx, caller=_Person(file.name, narrator, self._forms, ctx)) if self._forms is not None else ctx
-        async with self._one_by_one or nullcontext():
+        async with self._one_by_one.place(ctx.principal.id) if self._one_by_one is not None else nullcontext():
             workflow.reset()
             outputs = (await run_to_end(workflow, message, ctx, narrator.hear, person=person)).get_outputs()
         is_last_only = file.python is None and file.team is None and file.output_from is None

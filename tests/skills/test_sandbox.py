@@ -165,6 +165,23 @@ async def test_a_program_that_is_not_there_is_an_error_that_says_so(sandbox: San
         await sandbox.run(Job(("/usr/bin/no-such-program",), {}))
 
 
+@pytest.mark.attack(42)
+async def test_callers_take_turns() -> None:
+    sandbox, ended = Sandbox(concurrency=1), list[str]()
+
+    async def work(caller: str) -> None:
+        with pytest.raises(SkillError, match="No such file"):
+            await sandbox.run(Job(("/usr/bin/no-such-program",), {}, caller=caller))
+        ended.append(caller)
+
+    await need_sandbox()
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            for caller in ("anna", "anna", "anna", "anna", "bob"):
+                tasks.start_soon(work, caller)
+    assert ended == ["anna", "anna", "bob", "anna", "anna"]
+
+
 async def test_the_exit_code_and_both_outputs_come_apart(sandbox: Sandbox) -> None:
     ran = await run(sandbox, "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)")
     assert (ran.exit_code, ran.stdout, ran.stderr) == (3, "out\n", "err\n")

@@ -28,7 +28,7 @@ async def test_calls_without_a_task_wait_for_a_place_without_one_and_go_on_in_tu
     limiter, answers, order = Limiter(1), [PlainWait[str]() for _ in range(200)], list[int]()
 
     async def work(number: int) -> ToolOutcome:
-        await limiter.take()
+        await limiter.take("anna")
         order.append(number)
         try:
             return Complete.text(await answers[number])
@@ -53,7 +53,7 @@ async def test_a_crowd_whose_calls_all_fail_at_once_ends_without_running_inside_
     assert limiter.take_now()
 
     async def work() -> ToolOutcome:
-        await limiter.take()
+        await limiter.take("anna")
         limiter.give_back()
         raise ValueError
 
@@ -72,7 +72,7 @@ async def test_who_leaves_while_waiting_or_just_when_its_turn_comes_leaves_the_p
     gate, took, calls = anyio.Event(), list[str](), list[Underway]()
 
     async def wait(name: str) -> None:
-        await limiter.take()
+        await limiter.take("anna")
         took.append(name)
         try:
             await gate.wait()
@@ -80,7 +80,7 @@ async def test_who_leaves_while_waiting_or_just_when_its_turn_comes_leaves_the_p
             limiter.give_back()
 
     async def plainly() -> ToolOutcome:
-        await limiter.take()
+        await limiter.take("anna")
         limiter.give_back()
         return Complete.text("")
 
@@ -110,7 +110,7 @@ async def test_more_places_let_those_in_who_wait_and_fewer_take_none_away() -> N
     gate = anyio.Event()
 
     async def work(number: int) -> None:
-        await limiter.take()
+        await limiter.take("anna")
         inside.append(number)
         await gate.wait()
         limiter.give_back()
@@ -157,3 +157,43 @@ async def test_a_call_that_is_handed_on_and_ended_at_once_hears_of_it_and_gives_
             await anyio.lowlevel.checkpoint()
     assert isinstance(call.error, asyncio.CancelledError)
     assert (heard, limiter.held) == (["cancelled"], 0)
+
+
+async def test_free_places_go_to_callers_in_rotation() -> None:
+    limiter, order = Limiter(1), list[str]()
+    assert limiter.take_now()
+
+    async def work(caller: str) -> None:
+        async with limiter.place(caller):
+            order.append(caller)
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            for caller in ("anna", "anna", "anna", "anna", "bob", "bob", "carl"):
+                tasks.start_soon(work, caller)
+                await anyio.wait_all_tasks_blocked()
+            limiter.give_back()
+    assert order == ["anna", "bob", "carl", "anna", "bob", "anna", "anna"]
+    assert limiter.held == 0
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+async def test_place_freed_right_after_waiter_is_cancelled_goes_to_next(turns: int) -> None:
+    limiter, inside = Limiter(1), list[str]()
+    assert limiter.take_now()
+
+    async def work(caller: str) -> None:
+        async with limiter.place(caller):
+            inside.append(caller)
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks, anyio.create_task_group() as leaving:
+            leaving.start_soon(work, "anna")
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(work, "bob")
+            await anyio.wait_all_tasks_blocked()
+            leaving.cancel_scope.cancel()
+            for _ in range(turns):
+                await anyio.lowlevel.cancel_shielded_checkpoint()
+            limiter.give_back()
+    assert (inside, limiter.held) == (["bob"], 0)

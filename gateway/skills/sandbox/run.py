@@ -28,6 +28,7 @@ from gateway.errors import SkillError
 from gateway.processes import seal_descriptors
 from gateway.skills.sandbox import NOBODY
 from gateway.skills.sandbox.spec import Spec
+from gateway.tools.slot import Limiter
 
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
 """Read and executed by every program; the rest of `/etc` is nobody's business."""
@@ -111,6 +112,8 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=lambda: dict[str, str]())
     read_paths: Sequence[str] = ()
     network: bool = False
+    caller: str = ""
+    """Id of the principal that the program runs for."""
     needs_address_space: bool = False
     """For runtimes that reserve far more memory than they use (Node); only what they write to is limited then."""
 
@@ -134,13 +137,13 @@ class Ran:
 
 
 class Sandbox:
-    """Runs jobs, at most `concurrency` at once. Call `probe` first."""
+    """Runs jobs, at most `concurrency` at once; callers take turns. Call `probe` first."""
 
     def __init__(self, limits: Limits | None = None, *, concurrency: int = 4, wrapper_path: str = SAFE_PATH) -> None:
         """`wrapper_path` is the search path for bubblewrap, which is used if the launcher's own namespaces are not allowed."""
         self._wrapper_path = wrapper_path
         self.limits = limits or Limits()
-        self._limiter = anyio.CapacityLimiter(concurrency)
+        self._limiter = Limiter(concurrency)
         self._wrapper = ""
         self.gap = ""
         """Why scripts can see names and attributes of files outside here; empty if they cannot."""
@@ -211,7 +214,7 @@ class Sandbox:
         Raises:
             SkillError: The sandbox cannot be set up (code `sandbox`).
         """
-        async with self._limiter, AsyncExitStack() as stack:
+        async with self._limiter.place(job.caller), AsyncExitStack() as stack:
             folder = await anyio.to_thread.run_sync(tempfile.mkdtemp, None, "moongate-skill-")
             stack.push_async_callback(_remove, folder)
             as_nobody = os.geteuid() == 0 and is_open_to_all(job.argv[0]) and is_open_to_all(os.path.dirname(folder))
