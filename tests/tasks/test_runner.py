@@ -51,11 +51,13 @@ async def ended(runner: TaskRunner, task: Task) -> Task:
 
 
 async def taken_up(runner: TaskRunner, number: int = 0) -> Task:
-    """The caller's task with this number, once this runner has it."""
+    """The caller's task with this number, once this runner has it or has ended it."""
     with anyio.fail_after(10):
-        while not (task := (await runner.all_of("local"))[number]).is_here:
+        while True:
+            task = (await runner.all_of("local"))[number]
+            if task.is_here or task.is_over:
+                return task
             await anyio.sleep(0.02)
-    return task
 
 
 async def sql(folder: Path, statement: str) -> list[Any]:
