@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Generator
 from pathlib import Path
@@ -284,6 +286,110 @@ async def test_connections_that_hang_cannot_pile_up(far_loopback: Sandbox) -> No
         far_loopback.limits = Limits(seconds=60, processes=200)
         ran = await run(far_loopback, CROWD, str(full.getsockname()[1]), network=True)
     assert (ran.stdout, ran.timed_out) == ("20\n", False), ran
+
+
+LOCAL_SOCKETS = """
+import ctypes, errno, json, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+names = [text.replace("@", chr(0), 1) for text in sys.argv[1:]]
+ways = {
+    "connect": lambda s, name: s.connect(name),
+    "send": lambda s, name: s.sendto(b"evil", name),
+    "send a message": lambda s, name: s.sendmsg([b"evil"], [], 0, name),
+    "bind": lambda s, name: s.bind(name),
+}
+pairs, others, answers = [], [], []
+for family in range(46):
+    for kind in range(16):
+        for flags in (0, socket.SOCK_NONBLOCK, socket.SOCK_CLOEXEC):
+            pair = (ctypes.c_int * 2)()
+            if family != socket.AF_UNIX:
+                others += [family] if libc.socketpair(family, kind | flags, 0, pair) == 0 else []
+                continue
+            if libc.socketpair(family, kind | flags, 0, pair):
+                continue
+            pairs.append(kind)
+            for way, work in ways.items():
+                found = set()
+                for name in names:
+                    with socket.socket(fileno=os.dup(pair[0])) as s:
+                        try:
+                            work(s, name)
+                            found.add("done")
+                        except OSError as error:
+                            found.add(errno.errorcode[error.errno])
+                answers.append([kind, way, *sorted(found)])
+print(json.dumps([sorted(set(pairs)), others, sorted(map(list, set(map(tuple, answers))))]))
+"""
+
+
+@pytest.mark.parametrize("network", [False, True], ids=["alone", "network"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_script_reaches_no_local_socket_and_learns_of_none(kind: Kind, network: bool) -> None:
+    sandbox = await sandbox_of(kind)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        os.chmod(folder, 0o755)
+        names: list[str] = [f"{folder}/nothing", f"{folder}/nothing/at/all", f"@nothing-{os.getpid()}", f"@free-{os.getpid()}", folder]
+        listening: list[socket.socket] = []
+        for at, kind_of_socket in enumerate((socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET)):
+            for name in (f"{folder}/{at}", f"@moongate-{os.getpid()}-{at}"):
+                made = stack.enter_context(socket.socket(socket.AF_UNIX, kind_of_socket))
+                made.bind(name.replace("@", "\0", 1))
+                made.setblocking(False)
+                if kind_of_socket != socket.SOCK_DGRAM:
+                    made.listen()
+                names, listening = [*names, name], [*listening, made]
+        for at in range(3):
+            os.chmod(f"{folder}/{at}", 0o777)
+        ran = await run(sandbox, LOCAL_SOCKETS, *names, network=network)
+        for made in listening:
+            with pytest.raises(BlockingIOError):
+                made.recv(10) if made.type == socket.SOCK_DGRAM else made.accept()
+    assert ran.stderr == ""
+    pairs, others, answers = json.loads(ran.stdout)
+    refused = "EACCES" if network else "EPERM"
+    both = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
+    sent = [[pair, way, "EISCONN" if pair == socket.SOCK_STREAM else "done"] for pair in both for way in ("send", "send a message")]
+    expected = sorted([*([pair, way, refused] for pair in both for way in ("bind", "connect")), *sent])
+    assert (pairs, others, answers) == ([1, 5], [], expected)
+
+
+SERVING = """
+import errno, json, socket
+worked = []
+def attempt(name, work):
+    try:
+        work()
+        worked.append(name)
+    except OSError as error:
+        assert error.errno in (errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT), (name, error)
+def bound(kind, host, port, family=socket.AF_INET):
+    s = socket.socket(family, kind)
+    s.bind((host, port))
+    return s
+attempt("datagrams from any port", lambda: bound(socket.SOCK_DGRAM, "", 0).sendto(b"x", ("127.0.0.1", 9)))
+attempt("stream from any port", lambda: bound(socket.SOCK_STREAM, "0.0.0.0", 0))
+attempt("names of interfaces", lambda: socket.if_nameindex())
+attempt("names of hosts", lambda: socket.getaddrinfo("localhost", 80))
+attempt("route", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).bind((0, 0)))
+attempt("port of a service", lambda: bound(socket.SOCK_STREAM, "127.0.0.1", 18080))
+attempt("privileged port", lambda: bound(socket.SOCK_DGRAM, "0.0.0.0", 1))
+attempt("port of a service in IPv6", lambda: bound(socket.SOCK_DGRAM, "::", 18080, socket.AF_INET6))
+attempt("listening", lambda: socket.socket().listen())
+attempt("list of sockets", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4))
+attempt("events of devices", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15))
+attempt("messages that connect", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132))
+attempt("virtual machines", lambda: socket.socket(40, socket.SOCK_STREAM))
+print(json.dumps(worked))
+"""
+
+
+@pytest.mark.parametrize("kind", ["own root", "no namespaces"])
+async def test_script_with_a_network_offers_nothing_on_its_machine(kind: Kind) -> None:
+    sandbox = await sandbox_of(kind)
+    ran = await run(sandbox, SERVING, network=True)
+    expected = ["datagrams from any port", "stream from any port", "names of interfaces", "names of hosts", "route"]
+    assert (json.loads(ran.stdout or "[]"), ran.stderr) == (expected, "")
 
 
 ADDRESSES = {

@@ -10,6 +10,7 @@ import resource
 import shutil
 import socket
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,26 @@ async def test_names_outside_are_hidden_or_the_gap_is_named(kind: Kind, network:
 
 FILES = "for n in range(10**6): open({place}, 'wb').write(b'x' * 900_000)"
 KEEPING = "kept = []\nfor n in range(50):\n kept.append({opened}); os.write(kept[-1], b'x' * 900_000)"
+KEPT = """for n in range(50):
+ file = unlinked(); os.write(file, b'x' * 900_000); {keep}; os.close(file)"""
+HIDING = (
+    KEEPING.format(opened="unlinked()")
+    + """
+with open('/bin/sleep', 'rb') as program, open('sleep', 'wb', opener=lambda path, flags: os.open(path, flags, 0o111)) as copy:
+ shutil.copyfileobj(program, copy)
+if os.fork() == 0:
+ [os.set_inheritable(file, True) for file in kept]
+ os.execv('./sleep', ['sleep', '9'])
+[os.close(file) for file in kept]"""
+)
+HANDED = (
+    KEEPING.format(opened="unlinked()")
+    + """
+if os.fork() == 0:
+ while True:
+  if os.fork() > 0: os._exit(0)
+[os.close(file) for file in kept]"""
+)
 WRITERS = {
     "many files": FILES.format(place="f'x{n}'"),
     "files without a name": KEEPING.format(opened="unlinked()"),
@@ -177,6 +198,12 @@ WRITERS = {
     "temporary files": FILES.format(place="f'/tmp/x{n}'"),
     "home": FILES.format(place="os.environ['HOME'] + f'/x{n}'"),
     "shared memory": FILES.format(place="f'/dev/shm/x{n}'"),
+    "deleted files that are mapped": KEPT.format(keep="mapped(file)"),
+    "deleted files in messages": KEPT.format(keep="sent(file)"),
+    "deleted files of a process that hides": "libc.prctl(4, 0, 0, 0, 0)\n" + KEEPING.format(opened="unlinked()"),
+    "deleted files of a program that hides": HIDING,
+    "deleted files handed from process to process": HANDED,
+    "deeper than the launcher can look": "for n in range(1200):\n os.mkdir('d'); os.chdir('d')\n" + FILES.format(place="f'x{n}'"),
     "memory files": KEEPING.format(opened="os.memfd_create('x')"),
     "a folder that nobody may list": "os.mkdir('h', 0o300); os.chdir('h')\n" + FILES.format(place="f'x{n}'"),
 }
@@ -188,11 +215,19 @@ async def test_run_cannot_write_more_than_its_limit(kind: Kind, writer: str) -> 
     limits = Limits(seconds=20, file_bytes=1_000_000, disk_bytes=10_000_000)
     sandbox = await sandbox_of(kind, limits)
     code = f"""
-import os, time
+import array, ctypes, os, shutil, socket, sys, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+ends = []
 def unlinked():
     file = os.open("x", os.O_RDWR | os.O_CREAT)
     os.unlink("x")
     return file
+def mapped(file):
+    assert libc.mmap(None, ctypes.c_size_t(4096), 1, 2, file, ctypes.c_long(0)) != 2 ** 64 - 1
+def sent(file):
+    ends.extend(() if ends else socket.socketpair())
+    ends[0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))])
 def work():
     {WRITERS[writer].replace(chr(10), chr(10) + "    ")}
 try:
@@ -219,6 +254,18 @@ async def test_run_cannot_make_more_files_than_its_limit(kind: Kind) -> None:
     ran = await run(sandbox, code)
     assert "went on" not in ran.stdout
     assert ran.is_over_disk or "No space left on device" in ran.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_deep_folders_are_removed_after_the_run(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = await sandbox_of(kind)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        code = "import os\nfor n in range(1200): os.mkdir('d'); open('f', 'w').close(); os.symlink('d', 'l'); os.chdir('d')\nprint('made')"
+        ran = await run(sandbox, code)
+        assert ran.stdout == "made\n" or ran.is_over_disk
+        assert os.listdir(folder) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

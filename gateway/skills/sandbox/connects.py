@@ -1,8 +1,12 @@
 """Makes the connections of a script that has a network, except those that stay on this machine.
 
-The kernel hands every `connect` of the script to the launcher (seccomp user notification, seccomp_unotify(2)) and waits. The launcher
-copies the address out of the script's memory, judges the copy, and makes the connection itself on its own descriptor of the same
-socket. So what was judged is what is connected to, whatever other threads of the script write over the address meanwhile.
+The kernel hands every `connect` and `bind` of the script to the launcher (seccomp user notification, seccomp_unotify(2)) and waits. The
+launcher copies the address out of the script's memory, judges the copy, and makes the call itself on its own descriptor of the same
+socket. So the address that was judged is the one that is used, whatever other threads of the script write over it meanwhile.
+
+The launcher is outside of the script's namespaces and Landlock rules. So it makes calls on internet sockets only, and binds netlink
+sockets. A local socket (`AF_UNIX`) is refused whatever its address is, because the launcher would find files and sockets of the machine.
+A script may bind to a port that the kernel chooses, and to no other.
 
 Refused are stream connections to this machine: loopback, unspecified and link-local addresses, and every address of its interfaces.
 The gateway, its servers and whatever else trusts local callers listens there. Datagrams pass: the resolver may be on this machine, and
@@ -20,7 +24,7 @@ import select
 import socket
 import struct
 
-from .kernel import LIBC, system_call
+from .kernel import LIBC, number_of, system_call
 
 RECEIVE, ANSWER, IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 """`SECCOMP_IOCTL_NOTIF_RECV`, `_SEND` and `_ID_VALID` (linux/seccomp.h)."""
@@ -49,11 +53,22 @@ _CARRIES_V4 = (bytes(10) + b"\xff\xff", b"\x00\x64\xff\x9b" + bytes(8))
 
 
 class Judge:
-    """Decides which addresses a script may connect to."""
+    """Decides which sockets a script may connect and bind, and to which addresses."""
 
     def __init__(self, resolvers: str = RESOLVERS) -> None:
         """`resolvers` is the file that names the machine's name servers, which may be asked over a stream wherever they are."""
         self._resolvers = {packed for text in _name_servers(resolvers) if (packed := _pack(text)) is not None}
+
+    def refuses_call(self, ours: socket.socket, address: bytes, *, is_bind: bool) -> bool:
+        """Whether a socket may not be connected, or bound, to a socket address.
+
+        The launcher may be root, so the port that a socket is bound to is left to the kernel (0).
+        """
+        if is_bind and ours.family == socket.AF_NETLINK:
+            return False
+        if ours.family not in (socket.AF_INET, socket.AF_INET6):
+            return True
+        return address[2:4] != bytes(2) if is_bind else ours.type != socket.SOCK_DGRAM and self.refuses(address)
 
     def refuses(self, address: bytes) -> bool:
         """Whether a stream may not be connected to a socket address; anything unreadable is refused."""
@@ -143,7 +158,7 @@ def serve(listener: int) -> None:
 
 def _answer(listener: int, request: tuple[int, ...], judge: Judge) -> None:
     try:
-        error = _connect(listener, request, judge)
+        error = _make_call(listener, request, judge)
     except OSError as problem:
         error = problem.errno or errno.EACCES
     _send(listener, request[0], error)
@@ -156,9 +171,9 @@ def _send(listener: int, number: int, error: int) -> None:
         pass  # the process that asked has ended
 
 
-def _connect(listener: int, request: tuple[int, ...], judge: Judge) -> int:
-    """Make a connection for the script; the error number that its `connect` is to have, 0 for success."""
-    number, thread, *_ = request
+def _make_call(listener: int, request: tuple[int, ...], judge: Judge) -> int:
+    """Make a `connect` or `bind` for the script; the error number that the script's call returns, 0 for success."""
+    number, thread, _, call = request[:4]
     descriptor, at, size = request[6:9]
     if size > MAX_ADDRESS_BYTES:
         return errno.EINVAL
@@ -169,11 +184,12 @@ def _connect(listener: int, request: tuple[int, ...], judge: Judge) -> int:
         mine = system_call("pidfd_getfd", process, descriptor, 0)
     finally:
         os.close(process)
-    with socket.socket(fileno=mine) as connection:
+    with socket.socket(fileno=mine) as ours:
         fcntl.ioctl(listener, IS_VALID, struct.pack("=Q", number))  # else the thread's number may be another one's by now
-        if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type != socket.SOCK_DGRAM and judge.refuses(address):
+        is_bind = call == number_of("bind")
+        if judge.refuses_call(ours, address, is_bind=is_bind):
             return errno.EACCES
-        done = LIBC.connect(connection.fileno(), address, len(address))
+        done = (LIBC.bind if is_bind else LIBC.connect)(ours.fileno(), address, len(address))
         return ctypes.get_errno() if done != 0 else 0
 
 

@@ -15,7 +15,11 @@ import ctypes
 import errno
 import struct
 
-from .kernel import MACHINE, NEWEST, Unfit, number_of, system_call
+from .kernel import MACHINE, NEWEST, PR_SET_DUMPABLE, Unfit, number_of, system_call
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ATTRIBUTES = (
     *("setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
@@ -45,6 +49,9 @@ OTHERS = (
 )
 """Tracing, mounting, modules, keys, namespaces, watching, handles of files, and calls that reach past the rest of the filter."""
 
+LANDLOCK = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
+"""Rules keep a deleted file on the disk where `usage` cannot see it. Programs run without Landlock where the kernel has none."""
+
 GROUPS = ("setpgid", "setsid")
 """Refused without a process namespace: the run is ended as one process group."""
 
@@ -63,7 +70,15 @@ NAMESPACE_FLAGS = 0x7E020000
 FAMILIES = (2, 10, 16)
 """Of sockets, with a network: `AF_INET`, `AF_INET6`, and `AF_NETLINK`, by which libc asks for the machine's addresses."""
 
-DATAGRAM, SOCKET_TYPE = 2, 0xF
+PROTOCOLS = (0, 1, 6, 17, 58, 262)
+"""Of these sockets: the family's own, ICMP, TCP, UDP, ICMPv6 and MPTCP. SCTP connects by messages; netlink has lists of sockets."""
+
+LOCAL = 1
+"""`AF_UNIX`. Such sockets come as connected pairs only."""
+
+PAIRED, SOCKET_TYPE = (1, 5), 0xF
+"""`SOCK_STREAM` and `SOCK_SEQPACKET`: their messages reach only the other socket of the pair. `SOCK_RAW` makes a datagram socket."""
+
 FASTOPEN = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 MSG_FASTOPEN = 0x20000000
 """Flag that makes a first message connect; in argument `FASTOPEN` of each call. Without it every connection is a `connect`."""
@@ -82,12 +97,13 @@ _SUCCESS, _EPERM, _ENOSYS = _ERRNO, _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
 
 
 def install(*, is_apart: bool, has_network: bool) -> int | None:
-    """Filter the calls of this thread from here on; with a network returns the descriptor on which `connect` calls arrive.
+    """Filter the calls of this thread from here on; with a network returns the descriptor on which `bind` and `connect` calls
+    arrive.
 
     `is_apart` is whether a process namespace hides other processes.
 
     Raises:
-        Unfit: The kernel does not hand on `connect` calls.
+        Unfit: The kernel does not hand these calls over.
         OSError: The kernel takes no filter.
     """
     code = program(is_apart=is_apart, has_network=has_network)
@@ -109,24 +125,27 @@ def program(*, is_apart: bool, has_network: bool) -> list[_Line]:
         code += [(_AT_LEAST, 0, 1, _X32_CALLS), (_RETURN, 0, 0, _EPERM)]
     code += [(_AT_LEAST, 0, 1, NEWEST + 1), (_RETURN, 0, 0, _ENOSYS)]
     code += _answer(("clone3",), _ENOSYS)  # its flags are in memory, which a filter cannot read; libc uses `clone` then
+    code += _answer(LANDLOCK, _ENOSYS)
     code += _answer(PRETENDED, _SUCCESS)
     code += _answer(ATTRIBUTES, _ERRNO | errno.EOPNOTSUPP)
     code += _answer((*UNBOUNDED, *OTHERS), _EPERM)
     code += _on("clone", _unless_set(0, NAMESPACE_FLAGS))
     code += _on("ioctl", _unless_file_request())
-    code += _on("socketpair", [(_LOAD, 0, 0, _argument(1)), (_AND, 0, 0, SOCKET_TYPE), *_unless(DATAGRAM)])
+    code += _on("fallocate", _only(1, (0,), errno.EOPNOTSUPP))  # space beyond a file's end is not counted to its size
+    code += _on("prctl", [(_LOAD, 0, 0, _argument(0)), (_EQUAL, 0, 1, PR_SET_DUMPABLE), (_RETURN, 0, 0, _SUCCESS)])  # keeps `usage` out
+    code += _on("socketpair", _only(0, (LOCAL,)), _only(1, PAIRED, mask=SOCKET_TYPE))
+    code += _answer(("listen",), _EPERM)
     if has_network:
-        families = [(_EQUAL, len(FAMILIES) - at, 0, family) for at, family in enumerate(FAMILIES)]
-        code += _on("socket", [(_LOAD, 0, 0, _argument(0)), *families, (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)])
-        code += _answer(("connect",), _NOTIFY)
+        code += _on("socket", _only(0, FAMILIES), _only(2, PROTOCOLS))
+        code += _answer(("bind", "connect"), _NOTIFY)
         for name, at in FASTOPEN.items():
             code += _on(name, _unless_set(at, MSG_FASTOPEN, errno.EOPNOTSUPP))
     else:
-        code += _answer(("socket",), _EPERM)
+        code += _answer(("bind", "connect", "socket"), _EPERM)
     if not is_apart:
         code += _answer(GROUPS, _EPERM)
         for name, at in OF_PROCESSES.items():
-            code += _on(name, [(_LOAD, 0, 0, _argument(at)), (_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)])
+            code += _on(name, _only(at, (0,)))
     return [*code, (_RETURN, 0, 0, _ALLOW)]
 
 
@@ -136,10 +155,17 @@ def _answer(names: tuple[str, ...], answer: int) -> list[_Line]:
     return [line for number in numbers for line in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, answer))]
 
 
-def _on(name: str, body: list[_Line]) -> list[_Line]:
-    """Run `body`, which returns in every case, for this call."""
+def _on(name: str, *conditions: list[_Line]) -> list[_Line]:
+    """Allow this call if none of the conditions returns."""
     number = number_of(name)
+    body = [line for condition in conditions for line in condition] + [(_RETURN, 0, 0, _ALLOW)]
     return [] if number is None else [(_EQUAL, 0, len(body), number), *body]
+
+
+def _only(at: int, values: Sequence[int], error: int = errno.EPERM, *, mask: int = 0xFFFFFFFF) -> list[_Line]:
+    """Fail unless this argument, as far as `mask` goes, is one of the values."""
+    jumps = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
+    return [(_LOAD, 0, 0, _argument(at)), (_AND, 0, 0, mask), *jumps, (_RETURN, 0, 0, _ERRNO | error)]
 
 
 def _argument(at: int) -> int:
@@ -148,16 +174,10 @@ def _argument(at: int) -> int:
 
 
 def _unless_set(at: int, flags: int, error: int = errno.EPERM) -> list[_Line]:
-    return [(_LOAD, 0, 0, _argument(at)), (_SET, 0, 1, flags), (_RETURN, 0, 0, _ERRNO | error), (_RETURN, 0, 0, _ALLOW)]
-
-
-def _unless(value: int) -> list[_Line]:
-    return [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
+    return [(_LOAD, 0, 0, _argument(at)), (_SET, 0, 1, flags), (_RETURN, 0, 0, _ERRNO | error)]
 
 
 def _unless_file_request() -> list[_Line]:
     kinds = [(_EQUAL, len(FILE_IOCTLS) - at, 0, kind << 8) for at, kind in enumerate(FILE_IOCTLS)]
     tail = [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | errno.ENOTTY)]
     return [(_LOAD, 0, 0, _argument(1)), (_AND, 0, 0, 0xFF00), *kinds, *tail]
-
-

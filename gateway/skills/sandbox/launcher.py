@@ -230,7 +230,13 @@ def _limit(limits: dict[str, int]) -> None:
 def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket) -> int:
     """Wait for the script, and return its exit code; ends everything if the gateway is gone or too much is written."""
     size, entries = root.measure(spec.given)
-    max_bytes, max_files = spec.max_bytes + size, spec.max_files + entries
+    used = usage.Usage(
+        spec.own,
+        0 if spec.wrapped else os.getpid(),  # the wrapper's file system counts bytes
+        max_bytes=spec.max_bytes + size,
+        max_files=spec.max_files + entries,
+        max_file_bytes=spec.limits["FSIZE"],
+    )
     ended = os.pidfd_open(child)
     events = select.poll()
     for source in (ended, _CHANNEL, script.fileno()):
@@ -248,7 +254,7 @@ def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket) -> 
             patience = usage.SECONDS_BETWEEN * 1000 if state == UNBOUNDED else None
             for _, _, packed in descriptors:
                 _start_connecting(*struct.unpack("i", packed))
-        elif patience is not None and usage.is_exceeded(spec.own, os.getpid(), max_bytes=max_bytes, max_files=max_files):
+        elif patience is not None and used.is_exceeded():
             channel.report("stopped", "disk")
             os.killpg(0, SIGKILL)
 

@@ -5,6 +5,7 @@ Knows programs and folders, not skills (`scripts` does). Linux only: elsewhere `
 
 from __future__ import annotations
 
+import logging
 import marshal
 import os
 import shutil
@@ -29,6 +30,8 @@ from gateway.processes import seal_descriptors
 from gateway.skills.sandbox import NOBODY
 from gateway.skills.sandbox.spec import Spec
 from gateway.tools.slot import Limiter
+
+logger = logging.getLogger(__name__)
 
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
 """Read and executed by every program; the rest of `/etc` is nobody's business."""
@@ -411,12 +414,23 @@ async def _remove(folder: str) -> None:
 
 
 def _remove_now(folder: str) -> None:
-    for top, folders, _ in os.walk(folder):
-        for name in folders:
-            path = os.path.join(top, name)
-            if not os.path.islink(path):
+    """Remove a folder, however deep: what is in its folders is moved up before they are removed."""
+    moved = 0
+    try:
+        while inner := [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]:
+            for path in inner:
                 os.chmod(path, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+                for entry in os.scandir(path):
+                    if entry.is_dir(follow_symlinks=False):
+                        os.chmod(entry.path, 0o700)
+                        moved += 1
+                        os.rename(entry.path, f"{folder}/{moved}")
+                    else:
+                        os.unlink(entry.path)
+                os.rmdir(path)
+        os.rmdir(folder)
+    except OSError as error:
+        logger.warning("run's folder not removed folder=%s reason=%r", folder, error.strerror)
 
 
 def python_path() -> str:
