@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gateway.config.agents import FileAccess as AgentFiles
 from gateway.config.agents import FlowSecurity, MiddlewareEntry, checked_middleware, checked_reference, reference_of
-from gateway.config.documents import DocumentError, load_mapping, split_frontmatter
+from gateway.config.documents import DocumentError, load_mapping, read_document, split_frontmatter
 from gateway.config.executes import RunEntry, file_entry
 from gateway.config.suggest import did_you_mean
 from gateway.errors import AgentError
@@ -310,7 +310,7 @@ def read_agent(path: Path) -> AgentDefinition:
         AgentError: It cannot be used; the text names the file, the key and the fix.
     """
     try:
-        parts = split_frontmatter(path.read_bytes().decode())
+        parts = split_frontmatter(read_document(path).decode())
         header = load_mapping(parts.header)
     except DocumentError as error:
         raise AgentError(f"{path}: {error}") from None

@@ -1,14 +1,20 @@
-"""YAML and frontmatter, read one way for agents, skills and workflows.
+"""YAML and frontmatter, and the files they are in, read one way for agents, skills and workflows.
 
 YAML is read as YAML 1.2 core, because that is how other hosts' JavaScript parsers read it: `yes` is a
 string, `0123` is 123, dates are strings. Aliases, anchors, tags and duplicate keys are refused, so a
 document costs no more than its size. Knows nothing of what the documents mean.
+
+A file with a second name (hard link) may be somebody's file from outside the folder, so it is refused. Only folders of the Python
+installation are exempt, because installers link files there.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sysconfig
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gateway.errors import ConfigError
@@ -23,6 +29,11 @@ MAX_DOCUMENT_BYTES = 262_144
 MAX_DEPTH = 64
 """Nesting depth of a document."""
 
+HAS_SECOND_NAME = "has a second name (hard link), so it may be a file from elsewhere; replace it by a copy."
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""The gateway's own code, which contains the bundled agents and skills."""
+
 _INT = re.compile(r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$")
 _FLOAT = re.compile(r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$")
 _CONSTANTS: dict[str, JsonValue] = {
@@ -34,7 +45,7 @@ _CONSTANTS: dict[str, JsonValue] = {
 
 class DocumentError(ConfigError):
     """A document cannot be read. `code` is stable: `yaml-syntax`, `yaml-alias`, `yaml-tag`,
-    `yaml-duplicate-key`, `yaml-depth`, `too-large`, `no-frontmatter`, `unclosed-frontmatter`."""
+    `yaml-duplicate-key`, `yaml-depth`, `too-large`, `no-frontmatter`, `unclosed-frontmatter`, `hard-link`."""
 
     def __init__(self, message: str, *, code: str, line: int = 0, path: str = "") -> None:
         super().__init__(message, path=path)
@@ -51,6 +62,30 @@ class Frontmatter:
     body: str
     body_line: int
     """1-based line where the body starts."""
+
+
+def has_second_name(status: os.stat_result, place: str) -> bool:
+    """Whether a file has further names outside the Python installation. `place` is the file's real path, or that of a folder around it."""
+    return status.st_nlink > 1 and not _is_installed(place)
+
+
+def _is_installed(place: str) -> bool:
+    """Whether a real path is in the Python installation: uv and others hard-link packages there, and its files run in this process."""
+    folders = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), _PACKAGE)
+    return any(Path(place).is_relative_to(os.path.realpath(folder)) for folder in folders)
+
+
+def read_document(path: Path) -> bytes:
+    """Read the file of a document.
+
+    Raises:
+        DocumentError: `hard-link`.
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        if has_second_name(os.fstat(file.fileno()), os.path.realpath(path)):
+            raise DocumentError(HAS_SECOND_NAME, code="hard-link")
+        return file.read()
 
 
 def split_frontmatter(text: str) -> Frontmatter:

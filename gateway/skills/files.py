@@ -2,9 +2,8 @@
 
 A skill folder is written by others. So listing looks at links and kinds itself instead of following them, and
 reading opens one segment after the other below the configured root without following links, never blocks on a
-FIFO and never reads past the size that was listed. A file with a second name (hard link) may be somebody's file
-from outside, so it is refused; only folders of the Python installation are exempt, because installers link files
-there. What a client says never reaches this module: callers look names up in the index and pass on what listing
+FIFO and never reads past the size that was listed. A file with a second name (hard link) is refused (`config.documents`).
+What a client says never reaches this module: callers look names up in the index and pass on what listing
 found. Blocking; call it in a worker thread.
 """
 
@@ -13,21 +12,18 @@ from __future__ import annotations
 import os
 import re
 import stat
-import sysconfig
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import cast
 
+from gateway.config.documents import HAS_SECOND_NAME, has_second_name
 from gateway.diagnostics import Diagnostic, Level
 from gateway.skills.models import MANIFEST, MAX_SKILL_BYTES, Stamp
 
 _UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
 """Control characters, backslashes and undecodable bytes: no client could ask for such a file by name."""
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-"""The gateway's own code, where its bundled skills are."""
 
 JUNK = (".git", "node_modules", "__pycache__", ".venv", ".DS_Store", "*.pyc", ".env*")
 """Never part of a skill: caches, dependencies and secrets (the largest real skill carries 48 MB of them)."""
@@ -78,12 +74,6 @@ def is_junk(name: str) -> bool:
 def stamp_of(status: os.stat_result) -> Stamp:
     """The identity of a file's content, from its status."""
     return (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
-
-
-def is_installed(root: str) -> bool:
-    """Whether a real path is in the Python installation: uv and others hard-link packages there, and its files run in this process."""
-    folders = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), _PACKAGE)
-    return any(_inside(os.path.realpath(folder), root) is not None for folder in folders)
 
 
 # -- finding skills ------------------------------------------------------------------------------------------------
@@ -208,9 +198,7 @@ class _Walk:
             name = MANIFEST if not path and folded == MANIFEST.casefold() else entry.name
             self.entry(entry, f"{path}/{name}" if path else name, (*segments, entry.name), parents)
 
-    def entry(
-        self, entry: os.DirEntry[str], path: str, segments: tuple[str, ...], parents: tuple[tuple[str, ...], ...]
-    ) -> None:
+    def entry(self, entry: os.DirEntry[str], path: str, segments: tuple[str, ...], parents: tuple[tuple[str, ...], ...]) -> None:
         """Add one entry by its kind."""
         try:
             status = entry.stat(follow_symlinks=False)
@@ -225,9 +213,8 @@ class _Walk:
         elif stat.S_ISDIR(status.st_mode):
             self.folder(path, segments, (*parents, segments))
         elif stat.S_ISREG(status.st_mode):
-            if status.st_nlink > 1 and not is_installed(self.root):
-                text = f"{path!r} has a second name (hard link), so it may be a file from elsewhere; replace it by a copy."
-                self.problem("hard-link", "error", text)
+            if has_second_name(status, self.root):
+                self.problem("hard-link", "error", f"{path!r} {HAS_SECOND_NAME}")
                 return
             if path != MANIFEST and entry.name == MANIFEST:
                 self.listing.nested.append(segments[:-1])
@@ -297,7 +284,7 @@ def read_file(root: str, segments: tuple[str, ...], max_bytes: int = MAX_SKILL_B
         raise Changed from error
     try:
         before = os.fstat(handle)
-        if not stat.S_ISREG(before.st_mode) or before.st_size > max_bytes or (before.st_nlink > 1 and not is_installed(root)):
+        if not stat.S_ISREG(before.st_mode) or before.st_size > max_bytes or has_second_name(before, root):
             raise Changed
         chunks: list[bytes] = []
         left = before.st_size + 1  # one more, to notice a file that grows

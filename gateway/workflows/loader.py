@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 
 from pydantic import ValidationError
 
-from gateway.config.documents import MAX_DOCUMENT_BYTES, DocumentError, load_mapping
+from gateway.config.documents import MAX_DOCUMENT_BYTES, DocumentError, load_mapping, read_document
 from gateway.config.problems import Problem, keys_of, problems_of
 from gateway.config.suggest import did_you_mean
 from gateway.errors import WorkflowInvalid
@@ -62,7 +62,9 @@ def examine(path: Path) -> tuple[WorkflowFile | None, list[Finding]]:
     try:
         if path.stat().st_size > MAX_DOCUMENT_BYTES:
             return None, [Finding(None, "unreadable", f"larger than {MAX_DOCUMENT_BYTES} bytes.")]
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_document(path).decode("utf-8-sig")
+    except DocumentError as error:
+        return None, [Finding(None, "unreadable", str(error))]
     except OSError as error:
         return None, [Finding(None, "unreadable", f"cannot be read: {error.strerror or error}.")]
     except UnicodeDecodeError:
