@@ -6,6 +6,7 @@ child process that asks back, callers take turns (`turns`). Results pass through
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -190,8 +191,8 @@ class Delivery:
             await session.want_level(envelope.log_level)
             if self._turns is not None:
                 await own_task()
-                async with self._turns.turn(ctx):
-                    return await self._admitted(session, method, params, envelope)
+                async with self._turns.turn(ctx) as held:
+                    return await self._admitted(session, method, params, dataclasses.replace(envelope, ctx=held))
         return await self._admitted(session, method, params, envelope)
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:

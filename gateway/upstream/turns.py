@@ -5,17 +5,22 @@ A 2025 server over stdio asks on the one pipe all callers share, so while it may
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 
+from gateway.errors import AskExpired
 from gateway.tools.context import CallContext
 from gateway.tools.queues import CallerQueues
 
 MAX_JOINED = 32
 """Calls of one client that join its turn while others wait. Not 0: a client may make calls before it answers a question of the server."""
+
+QUESTION_SECONDS = 60.0
+"""How long a question of the server may stay unanswered while calls of other clients wait for the server."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +33,10 @@ class _Waiter:
 class Turns:
     """Gives the server to one client after the other, the clients of each principal in rotation; calls of one client run together."""
 
-    def __init__(self) -> None:
+    def __init__(self, question_seconds: float = QUESTION_SECONDS) -> None:
+        """`question_seconds` counts only while other clients wait."""
+        self._question_seconds = question_seconds
+        self._questions: set[anyio.CancelScope] = set()
         self._owner: object = None
         self._running = 0
         self._joined = 0
@@ -36,8 +44,8 @@ class Turns:
         self._waiting: CallerQueues[_Waiter] = CallerQueues()
 
     @asynccontextmanager
-    async def turn(self, ctx: CallContext) -> AsyncGenerator[None, None]:
-        """Hold the server for the client of `ctx`. The call's clocks stand still while it waits."""
+    async def turn(self, ctx: CallContext) -> AsyncGenerator[CallContext, None]:
+        """Hold the server for the client of `ctx`, and yield the context to make the call with. Its clocks stand still while it waits."""
         owner: object = ctx.client.session_id or object()
         if self._running and (owner != self._owner or (self._waiting and self._joined >= MAX_JOINED)):
             async with AsyncExitStack() as stack:
@@ -50,17 +58,44 @@ class Turns:
             self._running += 1
             self._joined += bool(self._waiting)
         try:
-            yield
+            yield replace(ctx, waits=(*ctx.waits, self._asking))
         finally:
             self._leave()
 
+    @asynccontextmanager
+    async def _asking(self) -> AsyncGenerator[None, None]:
+        """Entered around each question of the owner's calls (`CallContext.waits`). An unanswered question must not hold up all others.
+
+        Raises:
+            AskExpired: Others waited too long.
+        """
+        with anyio.CancelScope() as scope:
+            self._questions.add(scope)
+            self._limit_questions()
+            try:
+                yield
+            finally:
+                self._questions.discard(scope)
+        if scope.cancelled_caught:
+            raise AskExpired(
+                f"Nobody answered within {self._question_seconds:g} s while other callers waited for the server, so this did not go on. "
+                "With `callers: separate` in the server's policy each client has a process of its own."
+            )
+
+    def _limit_questions(self) -> None:
+        deadline = anyio.current_time() + self._question_seconds
+        for scope in self._questions:
+            scope.deadline = min(scope.deadline, deadline) if self._waiting else math.inf
+
     async def _wait(self, waiter: _Waiter) -> None:
         self._waiting.add(waiter.principal, waiter)
+        self._limit_questions()
         try:
             await waiter.granted.wait()
         except BaseException:
             if not self._waiting.discard(waiter.principal, waiter):  # the turn came in the moment of being cancelled
                 self._leave()
+            self._limit_questions()
             raise
 
     def _leave(self) -> None:

@@ -26,13 +26,13 @@ def config(limits: dict[str, Any], **http: Any) -> dict[str, Any]:
     return {"mcpServers": {"up": upstream_stdio()}, "policies": {"up": {"maxConcurrency": 500}}, "server": {"http": http, "limits": limits}}
 
 
-def session_of(at: Besieged, caller: str, http: httpx2.Client | None = None) -> dict[str, str]:
-    """The headers of a new 2025 session."""
+def session_of(at: Besieged, caller: str, http: httpx2.Client | None = None, **facts: Any) -> dict[str, str]:
+    """The headers of a new 2025 session, whose client says these `facts` of itself."""
     if http is None:
         with httpx2.Client(timeout=20) as new:
-            return session_of(at, caller, new)
+            return session_of(at, caller, new, **facts)
     headers = {**ACCEPT, **at.key_of(caller)}
-    hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
+    hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {**HELLO, **facts}}
     opened = http.post(at.url, json=hello, headers=headers)
     assert opened.status_code == 200, opened.text
     headers["mcp-session-id"] = opened.headers["mcp-session-id"]

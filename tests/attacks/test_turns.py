@@ -96,3 +96,20 @@ def test_busy_session_leaves_serial_server_to_others(tmp_path: Path) -> None:
             for thread in running:
                 thread.result()
         assert "honest" in seen(tmp_path)[:most]
+
+
+@pytest.mark.faults
+def test_unanswered_question_does_not_keep_serial_server(tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    with besieged(tmp_path, config(tmp_path, WAYS["serial"])) as at, connections(at, 2) as (weak, honest):
+        headers = session_of(at, "weak", capabilities={"elicitation": {}})
+        raw_post(at, weak, legacy("tools/call", 1, name="up__ask", arguments={"who": "weak"}), headers)
+        until(lambda: seen(tmp_path) == ["weak"])
+        send(at, "honest", [honest])
+        honest.settimeout(90)
+        assert honest.recv(4096).startswith(b"HTTP/1.1 200 ")
+        told = b""
+        while b"callers: separate" not in told:
+            part = weak.recv(4096)
+            assert part, told
+            told += part

@@ -1,0 +1,82 @@
+"""A serial server's turns: who is next, and how long a question may keep others waiting."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from gateway.auth.principal import Principal
+from gateway.errors import AskExpired
+from gateway.json_types import JsonObject
+from gateway.tools.context import CallContext, ClientProfile, NoCaller
+from gateway.upstream.turns import Turns
+
+pytestmark = pytest.mark.attack(42)
+
+
+class Silent(NoCaller):
+    """A client that answers only when told to."""
+
+    def __init__(self) -> None:
+        self.may_answer = anyio.Event()
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        await self.may_answer.wait()
+        return {"action": "accept", "content": {}}
+
+
+async def call(turns: Turns, who: str, caller: NoCaller | None = None) -> None:
+    """A call of a client; with a `caller` the server asks it something."""
+    ctx = CallContext(principal=Principal(who), client=ClientProfile(session_id=who), caller=caller or NoCaller())
+    async with turns.turn(ctx) as held:
+        if caller is not None:
+            await held.ask({"method": "elicitation/create", "params": {}})
+
+
+async def test_unanswered_question_ends_only_when_others_wait() -> None:
+    turns, weak, ended = Turns(question_seconds=0.3), Silent(), list[str]()
+
+    async def ask() -> None:
+        with pytest.raises(AskExpired, match="callers: separate"):
+            await call(turns, "weak", weak)
+        ended.append("weak")
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await anyio.sleep(0.5)
+            assert not ended
+            await call(turns, "honest")
+    assert ended == ["weak"]
+
+
+async def test_question_has_its_time_again_when_nobody_waits_any_more() -> None:
+    turns, slow = Turns(question_seconds=2), Silent()
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, turns, "slow", slow)
+            await anyio.wait_all_tasks_blocked()
+            with anyio.move_on_after(0.05):
+                await call(turns, "honest")
+            await anyio.sleep(2.2)
+            slow.may_answer.set()
+        await call(turns, "honest")
+
+
+async def test_question_asked_while_others_wait_is_limited_too() -> None:
+    turns, begun = Turns(question_seconds=0.2), anyio.Event()
+
+    async def work_then_ask() -> None:
+        ctx = CallContext(principal=Principal("weak"), caller=Silent())
+        async with turns.turn(ctx) as held:
+            await begun.wait()
+            with pytest.raises(AskExpired):
+                await held.ask({"method": "elicitation/create", "params": {}})
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work_then_ask)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(call, turns, "honest")
+            await anyio.wait_all_tasks_blocked()
+            begun.set()
