@@ -206,6 +206,7 @@ def marked(message: str, **params: Any) -> JsonObject:
         ({"old": OLD}, marked("Old?", requestedSchema={"type": "object"}), ["ask-2", "old"]),
         ({"old": OLD}, question("Old?\nReally?"), ["ask-2", "old"]),
         ({"old": {"request": {"method": "elicitation/create"}, "at": 1e12}}, question("None"), ["ask-2", "old"]),
+        ({"old": OLD}, {"method": "elicitation/create"}, ["ask-2", "old"]),
         ({"old": {"request": question("A\nB"), "at": 1e12}}, marked("A\nB"), ["old"]),
         ({"old": OLD, "twin": OLD}, question("Old?"), ["ask-3", "old", "twin"]),
         ({"old": {**OLD, "answer": NO}}, question("Old?"), ["ask-2"]),

@@ -87,8 +87,7 @@ async def forever(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
 class OneStep:
     """A call of one step that must not run twice. The step hangs, or fails if `fails` is set."""
 
-    def __init__(self, *, begins: bool = False) -> None:
-        self.begins = begins
+    def __init__(self) -> None:
         self.runs = 0
         self.fails = self.has_failed = False
 
@@ -101,11 +100,7 @@ class OneStep:
             return None
 
         try:
-            if self.begins:
-                await port(ctx).begin("deliver", repeatable=False)
-                await work("")
-            else:
-                await port(ctx).step("deliver", work, repeatable=False)
+            await port(ctx).step("deliver", work, repeatable=False)
         except ToolFailed as error:
             if "not today" not in str(error):
                 raise
@@ -128,9 +123,8 @@ RETRY: JsonObject = {"action": "accept", "content": {"outcome": "retry"}}
 
 
 @pytest.mark.fault(3)
-@pytest.mark.parametrize("begins", [False, True], ids=["step", "begun"])
-async def test_person_decides_about_each_doubt_of_a_step(begins: bool, tmp_path: Path) -> None:
-    step = OneStep(begins=begins)
+async def test_person_decides_about_each_doubt_of_a_step(tmp_path: Path) -> None:
+    step = OneStep()
     async with running(tmp_path, step.call) as runner:
         await runner.start("tool", {}, CTX)
         await until(lambda: step.runs == 1)
@@ -145,14 +139,13 @@ async def test_person_decides_about_each_doubt_of_a_step(begins: bool, tmp_path:
 
 
 @pytest.mark.fault(3)
-@pytest.mark.parametrize("answer", [{"action": "decline"}, {"action": "accept"}, {"action": "accept", "content": {"outcome": "skip"}}])
-async def test_step_in_doubt_is_not_repeated_without_the_word_of_a_person(answer: JsonObject, tmp_path: Path) -> None:
+async def test_step_in_doubt_is_not_repeated_without_the_word_of_a_person(tmp_path: Path) -> None:
     step = OneStep()
     async with running(tmp_path, step.call) as runner:
         await runner.start("tool", {}, CTX)
         await until(lambda: step.runs == 1)
     async with running(tmp_path, step.call) as runner:
-        task, _ = await doubt(runner, answer)
+        task, _ = await doubt(runner, {"action": "decline"})
         task = await ended(runner, task)
     text = "The gateway stopped while 'deliver' ran. Its outcome is unknown, and it was not repeated."
     assert (task.status, (task.error or {})["message"], step.runs) == ("failed", text, 1)
@@ -204,16 +197,6 @@ async def test_step_that_failed_is_run_again_in_the_same_process_without_a_quest
     async with running(tmp_path, call) as runner:
         task = await ended(runner, await runner.start("tool", {}, CTX))
     assert (task.status, task.result, runs) == ("completed", Complete.text("3").result, ["/round/work#1"] * 3)
-
-
-async def test_client_that_cannot_be_asked_gets_an_error_about_a_step_in_doubt(tmp_path: Path) -> None:
-    step = OneStep()
-    async with running(tmp_path, step.call) as runner:
-        await runner.start("tool", {}, CallContext())
-        await until(lambda: step.runs == 1)
-    async with running(tmp_path, step.call) as runner:
-        task = await ended(runner, await taken_up(runner))
-    assert "Its outcome is unknown" in (task.error or {})["message"] and step.runs == 1
 
 
 # -- stops and starts --------------------------------------------------------------------------------------------------
@@ -324,6 +307,15 @@ async def test_task_that_is_taken_up_waits_for_its_tool_and_a_new_task_does_not(
         task = await ended(runner, await taken_up(runner, 1))
     assert (task.status, len(at)) == ("completed", 3)
     assert at[2] - at[1] >= 0.4
+
+
+async def test_task_that_waits_for_its_turn_begins_when_another_ends(tmp_path: Path) -> None:
+    async with running(tmp_path, forever, settings=TaskSettings(max_running_per_caller=1)) as runner:
+        first, second = await runner.start("tool", {}, CTX), await runner.start("tool", {}, CTX)
+        assert (bool(second.row.admitted_at), second.message) == (False, "Waiting for its turn")
+        await runner.cancel(first)
+        await until(lambda: second.row.admitted_at)
+        assert second.message == ""
 
 
 async def test_call_in_the_background_wants_progress_and_no_task_or_logs(tmp_path: Path) -> None:
