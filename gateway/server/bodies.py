@@ -3,8 +3,8 @@
 JSON in other encodings is valid for Python's `json.loads`, which detects UTF-16 and UTF-32 and accepts encoded surrogates. A proxy or a
 policy in front of the gateway would read other text than the gateway, so only UTF-8 is accepted (RFC 8259, 8.1).
 
-A member costs microseconds in models, copies and rules, on the event loop. So a body may have only so many members, counted before it is
-parsed.
+A member or an element costs microseconds in models, copies and rules, on the event loop. So a body may have only so many, counted before
+it is parsed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ NOT_UTF8 = "Parse error: the message is not UTF-8 JSON. Send UTF-8 without a byt
 MAX_PARTS = 50_000
 """Members of objects, objects and lists in one message. As many members cost about 0.2 s on the SDK path."""
 
-TOO_MANY_PARTS = f"The message has more than {MAX_PARTS} members, objects and lists. Send fewer, or put the data into a string or a file."
+MAX_VALUES = 100_000
+"""Members of objects and elements of lists in one message. As many numbers cost about 0.2 s."""
+
+TOO_MANY_PARTS = (
+    f"The message has more than {MAX_PARTS} members, objects and lists, or lists of more than {MAX_VALUES} values. "
+    "Send fewer, or put the data into a string or a file."
+)
 
 
 def problem_of(data: bytes) -> tuple[int, str] | None:
@@ -35,15 +41,15 @@ def problem_of(data: bytes) -> tuple[int, str] | None:
 
 
 def has_too_many_parts(data: bytes) -> bool:
-    """Whether JSON text has more than `MAX_PARTS` members, objects and lists. Small bodies cost one comparison."""
-    if len(data) <= MAX_PARTS or _count_parts(data) <= MAX_PARTS:
+    """Whether JSON text has more than `MAX_PARTS` members, objects and lists, or `MAX_VALUES` values. Small bodies cost one comparison."""
+    if len(data) <= MAX_PARTS or not _has_many(data):
         return False
     unescaped = data.replace(rb"\\", b"").replace(rb"\"", b"")
-    return _count_parts(b"".join(unescaped.split(b'"')[::2])) > MAX_PARTS  # what is outside strings
+    return _has_many(b"".join(unescaped.split(b'"')[::2]))  # what is outside strings
 
 
-def _count_parts(data: bytes) -> int:
-    return data.count(b":") + data.count(b"{") + data.count(b"[")
+def _has_many(data: bytes) -> bool:
+    return data.count(b":") + data.count(b"{") + data.count(b"[") > MAX_PARTS or data.count(b",") >= MAX_VALUES
 
 
 def is_utf8_text(data: bytes) -> bool:

@@ -34,6 +34,12 @@ CAPS: tuple[Cap, ...] = (
         "test_message_with_too_many_members_is_refused",
     ),
     Cap(
+        "gateway.server.bodies:MAX_VALUES",
+        "members and elements of lists in it",
+        "tests/attacks/test_encodings.py",
+        "test_message_with_too_many_members_is_refused",
+    ),
+    Cap(
         "server.http.maxConnections",
         "connections at once",
         "tests/attacks/test_connections.py",
