@@ -187,10 +187,13 @@ def measure(tree: Path, files: Sequence[str], tests: Sequence[str], *, again: bo
 
 
 def tests_for(mutant: Mutant, lines: dict[str, list[str]]) -> list[str]:
-    """The tests that run the line; for a line inside a longer statement, those of the statement's first line."""
+    """The tests that run the line; for a line inside a longer statement, those of the statement's first line.
+
+    If it is one test alone, the function's result may be cached, so the other tests of the module follow.
+    """
     for line in range(mutant.line, max(mutant.line - 8, 0), -1):
         if found := lines.get(str(line)):
-            return found
+            return found if len(found) > 1 else sorted({name for names in lines.values() for name in names})
     return []
 
 

@@ -148,13 +148,27 @@ def test_further_parameters_may_not_ask_for_a_secret() -> None:
     assert rule({**field(), "_meta": {"note": "password"}}) is None
 
 
+@pytest.mark.attack(17)
+@pytest.mark.parametrize(("key", "value"), [("x-widget", "secret"), ("ui:widget", "PasswordInput "), ("inputType", "password-input")])
+def test_extension_that_hides_the_input_like_a_password_is_refused(key: str, value: str) -> None:
+    assert rule(field(**{key: value})) == "elicitation.secret"
+    assert rule(field(**{key: "text"})) is None
+    assert rule(field(default=value)) is None
+
+
+def test_reason_names_the_text_that_asks() -> None:
+    for form, where in ((asking("Enter your PIN"), "The message asks"), ({**field(), "note": "Enter your PIN"}, "The text 'note' asks")):
+        problem = judge_form(form)
+        assert problem is not None and problem.reason.startswith(where)
+
+
 @pytest.mark.parametrize(
     "message",
     [
         "We will never ask for your password.", "Do not enter your PIN here. What can we help you with?", "The password policy document",
         "Reset the password of Alice?", "How do I enter my password? asks a customer.", "Should users enter their password again?",
         "Which page token comes next?", "Enter a name for the API key", "Enter the ID of the token to revoke",
-        "Enter the subject of the password reset e-mail",
+        "Enter the subject of the password reset e-mail", "The operator can confirm password",
     ],
 )  # fmt: skip
 def test_mentioning_a_secret_is_not_asking_for_it(message: str) -> None:

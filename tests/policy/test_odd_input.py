@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from gateway.config.policies import SourcePolicy, ToolOverride
+from gateway.json_types import JsonValue
 from gateway.policy.argument_kinds import is_closed, kind_of_name, kinds_of_argument
-from gateway.policy.arguments import ArgumentPolicy
+from gateway.policy.arguments import ArgumentPolicy, rule_problem
 from gateway.policy.checking import SchemaCheck, measure
-from gateway.policy.decision import PASS, Reject, Rewrite
-from gateway.policy.hidden_text import strip_schema
+from gateway.policy.decision import PASS, Pass, Reject, Rewrite
+from gateway.policy.hidden_text import MAX_TEXT_DEPTH, judge_hidden_text, strip_schema
 from gateway.policy.lint import lint_policy
 from gateway.policy.own_sources import is_own_source, may_change_something, own_policy
 from gateway.policy.path_rule import judge_path, read_path_rule
@@ -285,3 +286,17 @@ def test_value_that_fits_two_of_its_alternatives_is_explained() -> None:
 def test_rule_with_hosts_that_are_not_a_list_of_texts_refuses_every_value(hosts: Any) -> None:
     rules: Any = {"read": {"path": {"oneOfHosts": hosts}}}
     assert isinstance(ArgumentPolicy.build("read", SCHEMA, {}, rules).judge({"path": "https://example.com"}), Reject)
+
+
+def test_rule_that_is_malformed_is_refused_with_what_is_wrong() -> None:
+    assert "needs a list of texts under `oneOfHosts`" in str(rule_problem({"oneOfHosts": 5}))
+    assert rule_problem({"properties": True, "items": {"properties": []}}) is not None
+    assert rule_problem({"type": ["string", "null"], "oneOfHosts": ["example.com"]}) is None
+
+
+def test_texts_are_searched_to_their_greatest_depth() -> None:
+    value: JsonValue = ["plain", 5, None]
+    for _ in range(MAX_TEXT_DEPTH):
+        value = [value]
+    assert isinstance(judge_hidden_text(value, "The value"), Pass)
+    assert isinstance(judge_hidden_text([value], "The value"), Reject)
