@@ -311,7 +311,10 @@ class DirectPath:
     async def go_on(self, running: Underway, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand a call on as it runs."""
         scope[PRINCIPAL_SCOPE_KEY], scope[RUNNING_SCOPE_KEY] = principal, running
-        await self._app(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            scope.pop(RUNNING_SCOPE_KEY, None)  # the connection keeps the scope, and so the result, until its next request
 
 
 class Begun:

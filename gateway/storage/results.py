@@ -81,6 +81,11 @@ class ResultStore:
         self._clock = clock
         self._limiter = anyio.CapacityLimiter(_WORKERS)
 
+    @property
+    def settings(self) -> JsonObject:
+        """What makes the same store in another process, but for the clock."""
+        return {"folder": str(self._folder), "ttl_seconds": self._ttl, "max_bytes_per_owner": self._max_bytes}
+
     async def work(self, job: Callable[[], T]) -> T:
         """Run blocking work on bodies in a worker thread, few at a time."""
         return await anyio.to_thread.run_sync(job, limiter=self._limiter)

@@ -16,6 +16,8 @@ from gateway.json_types import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     from gateway.tools.context import CallContext
+    from gateway.tools.results import Judged, ResultKeeper, Rules
+    from gateway.tools.results import Source as ResultSource
     from gateway.tools.verbatim import Verbatim
 
 TaskSupport = Literal["never", "optional", "required"]
@@ -71,14 +73,25 @@ class Releasable(Protocol):
         ...
 
 
+@runtime_checkable
+class Held(Releasable, Protocol):
+    """A large result that is not in memory here: a helper process has read it (`upstream.held`). It stands in for the claim."""
+
+    async def judge(self, rules: Rules, keeper: ResultKeeper | None, source: ResultSource) -> Judged | None:
+        """As `tools.results.judge_whole`, once. Raises `ToolFailed` if the helper process ended."""
+        ...
+
+    async def whole(self) -> Received:
+        """The result itself, as it came."""
+        ...
+
+
 class Received(dict[str, JsonValue]):
     """The result of a request as it was read, together with what it was read from."""
 
     __slots__ = ("claim", "encoded", "verbatim")
 
-    def __init__(
-        self, result: JsonObject, encoded: tuple[bytes, ...], verbatim: Verbatim | None, claim: Releasable | None = None
-    ) -> None:
+    def __init__(self, result: JsonObject, encoded: tuple[bytes, ...], verbatim: Verbatim | None, claim: Releasable | None = None) -> None:
         """Takes over the members of `result`; `encoded` holds them, among others, in parts, and `verbatim` is a long text of it."""
         dict.__init__(self, result)  # pyright: ignore[reportUnknownMemberType]  # `super()` takes as long again, for every call
         self.encoded = encoded
@@ -97,7 +110,7 @@ class Complete:
     verbatim: Verbatim | None = field(default=None, compare=False, repr=False)
     """A long text of `result` with its JSON, likewise. Then `encoded` has this at each odd place, and what is around it at the others."""
     claim: Releasable | None = field(default=None, compare=False, repr=False)
-    """Of a large result, until it has passed the gate."""
+    """Of a large result, until it has passed the gate. If it is `Held`, `result` lacks its content and structured content until then."""
 
     @classmethod
     def text(cls, text: str, *, is_error: bool = False, structured: JsonValue = None) -> Complete:
@@ -108,6 +121,13 @@ class Complete:
         if is_error:
             result["isError"] = True
         return cls(result)
+
+    @classmethod
+    def received(cls, result: JsonObject) -> Complete:
+        """A server's result, with its JSON and its claim where they are at hand."""
+        if not isinstance(result, Received):
+            return cls(result)
+        return cls(result, result.encoded, result.verbatim, result.claim)
 
     @property
     def looked_at(self) -> tuple[bytes, ...] | None:

@@ -51,6 +51,7 @@ from gateway.tools.approvals import Approvals, Grant
 from gateway.tools.base import (
     Complete,
     DescribingTool,
+    Held,
     InputRequired,
     TaskMethod,
     TaskStarted,
@@ -62,7 +63,7 @@ from gateway.tools.base import (
 from gateway.tools.context import CallContext
 from gateway.tools.published import clean_definition, shape_definition
 from gateway.tools.recorded import record_call
-from gateway.tools.results import ResultKeeper, Source, shorten
+from gateway.tools.results import ResultKeeper, Rules, Source, judge_whole, shorten
 from gateway.tools.slot import Limiter, Usage, run_within
 from gateway.tools.waits import own_task
 
@@ -161,9 +162,7 @@ class ToolGate:
         queues = _queues(source_policy, override)
         resumes = source_policy.tasks.resume
         trusted = is_local or source_policy.trust_annotations
-        repeats = is_repeatable(
-            definition.name, definition.annotations, idempotent=source_policy.idempotent, trust_annotations=trusted
-        )
+        repeats = is_repeatable(definition.name, definition.annotations, idempotent=source_policy.idempotent, trust_annotations=trusted)
         audited = is_own and may_change_something(definition.annotations)
         how = mask, keeper, needs_approval, source_policy.approval_by, queues, resumes, is_local, repeats, is_own, audited
         return cls(arguments, published, *times, *limits, hidden_text, *how)
@@ -430,16 +429,36 @@ class GuardedTool:
         return encoded is not None and len(encoded) == 1 and len(encoded[0]) <= self._short_bytes and not may_hide(encoded[0])
 
     async def _passed(self, outcome: ToolOutcome, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
-        """The outcome without hidden text and within its size. A large one is searched in a worker thread, then gives its claim back."""
-        claim = outcome.claim if isinstance(outcome, Complete) else None
-        if claim is None:
+        """The outcome without hidden text and within its size. A large one is judged elsewhere, then gives its claim back."""
+        if not isinstance(outcome, Complete) or outcome.claim is None:
             return await self._limited(self._cleaned(outcome, record), ctx, record)
         await own_task()
         try:
-            outcome = await anyio.to_thread.run_sync(self._cleaned, outcome, record)
-            return await self._limited(outcome, ctx, record)
+            return await self._passed_large(outcome, ctx, record)
+        except ToolFailed as error:
+            record.outcome = "failed"
+            return Complete.text(str(error), is_error=True)
         finally:
-            claim.release()
+            outcome.claim.release()
+
+    async def _passed_large(self, outcome: Complete, ctx: CallContext, record: _CallRecord) -> Complete:
+        """As `_passed`: in the helper process that holds the result, or in a worker thread."""
+        policy, claim = self._policy, outcome.claim
+        rules = Rules(policy.hidden_text, policy.max_result_bytes, policy.max_kept_bytes)
+        source = Source(ctx.principal.id, self.exposed_name, output_schema=self.definition.output_schema)
+        if isinstance(claim, Held):
+            judged = await claim.judge(rules, policy.keeper, source)
+            if judged is None:
+                outcome = Complete.received(await claim.whole())
+        else:
+            judge = partial(judge_whole, outcome.result, rules, policy.keeper, source)
+            judged = await (anyio.to_thread.run_sync(judge) if policy.keeper is None else policy.keeper.work(judge))
+        if judged is None:
+            return outcome
+        if judged.rule:
+            return record.refuse(Reject(judged.rule, judged.reason))
+        record.shortened = judged.is_shortened
+        return Complete(judged.result)
 
     def _cleaned(self, outcome: ToolOutcome, record: _CallRecord) -> ToolOutcome:
         """The outcome without hidden text, or a refusal. Asks of an `InputRequired` were cleaned where they were judged."""
@@ -453,8 +472,7 @@ class GuardedTool:
         verdict = judge_result_text(outcome.result, self._policy.hidden_text)
         match verdict:
             case Reject():
-                record.refuse(verdict)
-                return refusal(verdict.rule, verdict.reason)
+                return record.refuse(verdict)
             case Rewrite():
                 return Complete(verdict.arguments)
             case Pass():
@@ -472,8 +490,7 @@ class GuardedTool:
         policy = self._policy
         if isinstance(outcome, Complete):
             known = sum(map(len, outcome.encoded)) if outcome.encoded is not None else None
-            judge = partial(judge_result, outcome.result, policy.max_result_bytes, policy.max_kept_bytes, known)
-            verdict = judge() if outcome.claim is None else await anyio.to_thread.run_sync(judge)
+            verdict = judge_result(outcome.result, policy.max_result_bytes, policy.max_kept_bytes, known)
         elif isinstance(outcome, InputRequired):
             verdict = judge_asks(dict(outcome.requests), policy.max_result_bytes)
         else:
@@ -488,8 +505,7 @@ class GuardedTool:
             verdict = shortened
         if not isinstance(verdict, Reject):
             return outcome
-        record.refuse(verdict)
-        return refusal(verdict.rule, verdict.reason)
+        return record.refuse(verdict)
 
     def _note_dropped(self, names: tuple[str, ...]) -> None:
         """By name only: what a caller gave for them may be secret (requirements 3.A/25)."""
@@ -516,9 +532,10 @@ class _CallRecord:
         self.dropped: tuple[str, ...] = ()
         self.shortened = False
 
-    def refuse(self, verdict: Reject) -> None:
+    def refuse(self, verdict: Reject) -> Complete:
         self.kind, self.outcome, self.rule = "call.refused", "refused", verdict.rule
         self.dropped = self.dropped or verdict.dropped
+        return refusal(verdict.rule, verdict.reason)
 
     def fail(self, error: Exception) -> None:
         """Note how a call ended that raised. A call that ends the run it belongs to has not failed."""

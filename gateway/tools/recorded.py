@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from gateway.json_types import JsonObject, JsonValue
-from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool, ToolOutcome
+from gateway.tools.base import Complete, Held, InputRequired, TaskStarted, Tool, ToolOutcome
 from gateway.tools.context import CallContext, DurablePort
 from gateway.tools.drive import digest_of
 
@@ -46,7 +46,10 @@ async def record_call(
 
     async def work(key: str) -> JsonValue:
         inner = durable.scoped(key.rpartition("/")[2]) if records_itself or follows else None
-        return _to_json(await settle(ctx.as_step(inner, key)))
+        outcome = await settle(ctx.as_step(inner, key))
+        if isinstance(outcome, Complete) and isinstance(outcome.claim, Held):  # what is recorded is the result itself
+            outcome = Complete.received(await outcome.claim.whole())
+        return _to_json(outcome)
 
     return _from_json(cast("JsonObject", await durable.step(name, work, repeatable=repeatable, ctx=ctx)))
 

@@ -16,20 +16,24 @@ that a result is partial.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from pathlib import Path
+from typing import Literal, TypeVar, cast
 
 from gateway.errors import StorageError, TooLargeToKeep, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.checking import SchemaCheck, measure
-from gateway.policy.decision import Reject
-from gateway.policy.limits import Shorten, measure_bytes
+from gateway.policy.decision import Reject, Rewrite
+from gateway.policy.hidden_text import HiddenText, judge_result_text
+from gateway.policy.limits import Shorten, judge_result, measure_bytes
 from gateway.storage.results import KeptResult, ResultStore
 from gateway.tools.selection import decode, encode, encode_parts, parse_json, to_json, whole_characters
 from gateway.tools.shapes import describe_json, describe_text
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SHORTENED_META_KEY = "dev.moongate/shortened"
 """Key in a result's `_meta` that lists what was shortened."""
@@ -84,10 +88,31 @@ class ResultKeeper:
         self._store = store
         self._ttl = ttl_seconds
 
+    @property
+    def settings(self) -> JsonObject:
+        """What `from_settings` makes the same keeper of, in another process."""
+        return self._store.settings
+
+    @classmethod
+    def from_settings(cls, settings: JsonObject) -> ResultKeeper:
+        """A keeper over the same folder."""
+        ttl = settings["ttl_seconds"]
+        return cls(
+            ResultStore(Path(settings["folder"]), ttl_seconds=ttl, max_bytes_per_owner=settings["max_bytes_per_owner"]), ttl_seconds=ttl
+        )
+
     async def shorten(self, result: JsonObject, max_bytes: int, source: Source) -> JsonObject | Reject:
-        """The result as handed out, within about `max_bytes`; `result` is not changed. All work is done in a thread."""
+        """As `shorten_now`, in a worker thread."""
+        return await self.work(lambda: self.shorten_now(result, max_bytes, source))
+
+    async def work(self, job: Callable[[], T]) -> T:
+        """As `ResultStore.work`."""
+        return await self._store.work(job)
+
+    def shorten_now(self, result: JsonObject, max_bytes: int, source: Source) -> JsonObject | Reject:
+        """The result as handed out, within about `max_bytes`; `result` is not changed. Blocks."""
         try:
-            return await self._store.work(lambda: _Shortening(self._store, self._ttl, result, max_bytes, source).run())
+            return _Shortening(self._store, self._ttl, result, max_bytes, source).run()
         except (StorageError, RecursionError) as error:
             logger.warning("A large result of %s could not be kept: %s", source.origin, error)
             why = _why(error)
@@ -106,12 +131,50 @@ def _why(error: StorageError | RecursionError) -> str:
 
 async def shorten(result: JsonObject, verdict: Shorten, keeper: ResultKeeper | None, source: Source) -> JsonObject | Reject:
     """Act on a verdict; without a keeper (a gate outside a gateway) what is too large is refused."""
-    if keeper is not None:
-        return await keeper.shorten(result, verdict.max_bytes, source)
+    return _unkept(verdict) if keeper is None else await keeper.shorten(result, verdict.max_bytes, source)
+
+
+def _unkept(verdict: Shorten) -> Reject:
     return Reject(
         "maxResultBytes",
         f"The result is larger than the {verdict.max_bytes} bytes allowed here. Ask for less of it (a filter, a page, a range).",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a result must pass."""
+
+    hidden_text: HiddenText
+    max_result_bytes: int
+    max_kept_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is handed out in place of a result; a refusal if `rule` is not empty, and then `result` is empty."""
+
+    result: JsonObject
+    rule: str = ""
+    reason: str = ""
+    is_shortened: bool = False
+
+
+def judge_whole(result: JsonObject, rules: Rules, keeper: ResultKeeper | None, source: Source) -> Judged | None:
+    """Judge a large result as the gate judges every result: hidden text, then size. `None` if it passes as it is. Blocks."""
+    verdict = judge_result_text(result, rules.hidden_text)
+    if isinstance(verdict, Reject):
+        return Judged({}, verdict.rule, verdict.reason)
+    cleaned = verdict.arguments if isinstance(verdict, Rewrite) else result
+    limit = judge_result(cleaned, rules.max_result_bytes, rules.max_kept_bytes)
+    if isinstance(limit, Shorten):
+        shortened = _unkept(limit) if keeper is None else keeper.shorten_now(cleaned, limit.max_bytes, source)
+        if not isinstance(shortened, Reject):
+            return Judged(shortened, is_shortened=True)
+        limit = shortened
+    if isinstance(limit, Reject):
+        return Judged({}, limit.rule, limit.reason)
+    return None if cleaned is result else Judged(cleaned)
 
 
 class _Shortening:

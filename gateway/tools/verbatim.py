@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -91,6 +91,37 @@ def decode_parts(parts: list[bytes]) -> Decoded:
     return from_json(data), (data,), None
 
 
+def decode_lean(parts: list[bytes]) -> JsonValue:
+    """Read a message of which nothing is written again as it came: in less memory than `decode_parts`. Takes over `parts`.
+
+    Raises:
+        ValueError: It is not JSON.
+    """
+    data = parts[0] if len(parts) == 1 else b"".join(parts)
+    parts.clear()
+    apart = _lean(data)
+    if apart is None:
+        return from_json(data)
+    del data  # the decoded text may take four times its bytes
+    message, node, name, text = apart
+    node[name] = text.decode()
+    return message
+
+
+def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
+    """A message without its long text, the place of this text, and the text in UTF-8; `None` if it cannot be set apart."""
+    place = _place([data], len(data)) if len(data) >= LONG_BYTES else None
+    if place is None:
+        return None
+    start, stop = place
+    try:
+        message: JsonValue = from_json(data[:start] + _MARKED + data[stop:])
+        marked = _marked(message)
+        return (message, *marked[0], _utf8(memoryview(data)[start:stop])) if len(marked) == 1 else None
+    except ValueError:
+        return None
+
+
 def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | None:
     """What is read with the text between these set apart, or the two texts if it is twice the same; nothing where it cannot be."""
     gap = _gap(parts, start, stop)
@@ -118,16 +149,26 @@ def _text(encoded: bytes) -> str:
     """
     if len(encoded) <= SLICE_BYTES:
         return cast("str", from_json(encoded))
-    slices: list[str] = []
+    return "".join(_slices(encoded))
+
+
+def _utf8(encoded: memoryview) -> bytearray:
+    """As `_text`, in UTF-8."""
+    found = bytearray()
+    for part in _slices(encoded):
+        found += part.encode()
+    return found
+
+
+def _slices(encoded: bytes | memoryview) -> Iterator[str]:
     start, end = 1, len(encoded) - 1
     while start < end:
         stop = _boundary(encoded, start, start + SLICE_BYTES) if end - start > SLICE_BYTES else end
-        slices.append(cast("str", from_json(b'"%b"' % encoded[start:stop])))
+        yield cast("str", from_json(b'"%b"' % encoded[start:stop]))
         start = stop
-    return "".join(slices)
 
 
-def _boundary(encoded: bytes, start: int, near: int) -> int:
+def _boundary(encoded: bytes | memoryview, start: int, near: int) -> int:
     """A place shortly before `near` that is neither within an escape, or two that belong together, nor within a character.
 
     `start` is such a place.
@@ -136,7 +177,7 @@ def _boundary(encoded: bytes, start: int, near: int) -> int:
         ValueError: There is none near enough.
     """
     for stop in range(near, near - MAX_STEPS, -1):
-        before = encoded[max(start, stop - WINDOW_BYTES) : stop]
+        before = bytes(encoded[max(start, stop - WINDOW_BYTES) : stop])
         backslashes = len(before) - len(before.rstrip(b"\\"))
         if encoded[stop] & 0xC0 == 0x80 or backslashes % 2 or backslashes == WINDOW_BYTES:
             continue

@@ -86,6 +86,9 @@ class ChildProcesses:
 
     async def __aexit__(self, *exc: object) -> None:
         watch, self._watch = self._watch, None
+        if self.bodies is not None:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(PLACE_SECONDS):
+                await self.bodies.helpers.aclose()
         if watch is not None:
             with anyio.CancelScope(shield=True), anyio.move_on_after(PLACE_SECONDS):
                 await watch.aclose()

@@ -5,6 +5,8 @@ An event without data says nothing: a server may begin a stream with one, to giv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 MESSAGE = b"message"
 """The name of an event that has none."""
 
@@ -63,18 +65,18 @@ class Events:
         while (end := part.find(b"\n", start)) >= 0:  # a quarter of what a split takes where lines are long
             line, start = part[start:end], end + 1
             if self._line:
-                self._line.append(line)
-                line = b"".join(self._line)
-                self._line.clear()
-                self._held = 0
-            if line:
+                self._hold(line)
+                first, *more = self._line
+                self._line, self._held = [], 0
+                self._take(first, more)
+            elif line:
                 self._take(line)
             else:
                 if self._is_wanted and (data := b"\n".join(self._data)):
                     (self.cut if self._is_cut else complete).append(data)
                 self._data, self._size, self._is_cut, self._is_wanted = [], 0, False, self._name == MESSAGE
         if start < len(part):
-            self._line.append(part[start:])
+            self._hold(part[start:])
             self._held += len(part) - start
         self.is_too_large = self._size + self._held > self._max_bytes
         if self.is_too_large and self._cuts:
@@ -82,13 +84,22 @@ class Events:
             del self._line[2:-2], self._data[END_LINES:-END_LINES]  # the ends tell whose answer it is
         return complete
 
-    def _take(self, line: bytes) -> None:
+    def _hold(self, part: bytes) -> None:
+        """Keep a part of a line. The first part has the whole name of the field, so a long value is copied once, when it is complete."""
+        if self._line and len(self._line[0]) < _LONGEST_NAME:
+            self._line[0] += part
+        else:
+            self._line.append(part)
+
+    def _take(self, line: bytes, more: Sequence[bytes] = ()) -> None:
         name, _, value = line[:_LONGEST_NAME].partition(b":")
         if name == b"data":
-            data = line[6 if value.startswith(b" ") else 5 :]
+            data = b"".join((line[6 if value.startswith(b" ") else 5 :], *more))
             self._size += len(data) + bool(self._data)
             self._data.append(data)
-        elif name == b"event":
+            return
+        line = b"".join((line, *more))
+        if name == b"event":
             self._is_wanted = (line[6:].removeprefix(b" ") or MESSAGE) == self._name
         elif name == b"id":
             said = line[3:].removeprefix(b" ")

@@ -15,7 +15,6 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -28,8 +27,8 @@ from gateway.egress.tls import tls_context
 from gateway.errors import ToolFailed, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
-from gateway.tools.base import Received
-from gateway.tools.verbatim import decode, decode_parts
+from gateway.tools.base import Received, Releasable
+from gateway.tools.verbatim import Decoded, decode, decode_parts
 from gateway.tools.waits import CANCELLED, own_task
 from gateway.upstream.answers import error_of, outcome_of
 from gateway.upstream.codings import uncoding
@@ -202,14 +201,16 @@ class Exchange:
         body = b"".join(parts)
         try:
             caller = ctx.principal.id if ctx is not None else ""
+            is_call = method == "tools/call"
             answer = await self._pool.send(b"%b\r\ncontent-length: %d\r\n\r\n%b" % (fields, len(body), body), caller)
             if 300 <= answer.status < 400:
                 return None
             if joined is not None and b"set-cookie" in answer.headers:
                 self._joined = None  # the SDK's client keeps cookies, by which a balancer may find the session
             if answer.stream is not None:
-                return await self._streamed(answer.stream, number, hear, joined, ctx)
-            return self._settle(answer, number, joined) if answer.claim is None else await self._settled(answer, number, joined)
+                return await self._streamed(answer.stream, number, hear, joined, ctx, is_call=is_call)
+            is_large = answer.claim is not None
+            return await self._settled(answer, number, joined, is_call=is_call) if is_large else self._settle(answer, number, joined)
         except CANCELLED:
             if joined is not None:
                 joined.pass_on(cancellation(number))
@@ -251,14 +252,34 @@ class Exchange:
             return None
         return (self._head + "".join(f"\r\n{name}: {value}" for name, value in headers)).encode()
 
-    async def _settled(self, answer: Answer, number: int, joined: Joined | None) -> JsonObject:
+    async def _settled(self, answer: Answer, number: int, joined: Joined | None, *, is_call: bool) -> JsonObject:
         """As `_settle`, of a large answer."""
         await own_task()
-        assert self._pool.bodies is not None, "they gave the claim"
-        result = await self._pool.bodies.work(lambda: self._settle(answer, number, joined))
-        if isinstance(result, Received):
-            result.claim = answer.claim
-        return result
+        bodies = self._pool.bodies
+        assert bodies is not None, "they gave the claim"
+        if not is_call or answer.status != 200 or not _is_json(answer):
+            result = await bodies.work(lambda: self._settle(answer, number, joined))
+            if isinstance(result, Received):
+                result.claim = answer.claim
+            return result
+        parts = await bodies.work(lambda: self._read(answer))
+        (message, encoded, verbatim), claim = await self._read_large(bodies, parts, answer.claim, "JSON response", is_call=True)
+        outcome = outcome_of(message, number)
+        if isinstance(outcome, dict):
+            return Received(outcome, encoded, verbatim, claim)
+        raise outcome or no_answer()
+
+    async def _read_large(
+        self, bodies: LargeBodies, parts: list[bytes], claim: Releasable | None, what: str, *, is_call: bool
+    ) -> tuple[Decoded, Releasable | None]:
+        """A large message, and its claim or what stands in for it."""
+        await own_task()
+        try:
+            return await bodies.read(parts, claim, lambda said: is_call)
+        except ValueError:
+            raise _no_json(what) from None
+        except ToolFailed as error:
+            raise RpcError(TOO_LARGE, str(error)) from None
 
     def _settle(self, answer: Answer, number: int, joined: Joined | None) -> JsonObject:
         status = answer.status
@@ -269,8 +290,7 @@ class Exchange:
                 raise refused
         if status == 202:
             raise RpcError(INVALID_REQUEST, "server answered a request with 202 Accepted")
-        kind = headers.get(b"content-type", b"").lower()
-        is_json = kind.startswith(b"application/json")
+        is_json = _is_json(answer)
         if status >= 400:
             body = b"".join(self._read(answer))
             if joined is not None and "mcp-session-id" in joined.headers and is_session_gone(status, body):
@@ -284,7 +304,8 @@ class Exchange:
                 raise RpcError(METHOD_NOT_FOUND, "Not Found")
             raise RpcError(INTERNAL_ERROR, "Server returned an error response")
         if not is_json:
-            raise RpcError(INVALID_REQUEST, f"Unexpected content type: {kind.decode('latin-1')}")
+            kind = headers.get(b"content-type", b"").lower().decode("latin-1")
+            raise RpcError(INVALID_REQUEST, f"Unexpected content type: {kind}")
         try:
             message, encoded, verbatim = decode_parts(self._read(answer))
         except ValueError:
@@ -300,13 +321,15 @@ class Exchange:
         uncode = uncoding(answer.headers, self._pool.max_body_bytes)
         return said if uncode is None else list(uncode(b"".join(said)))
 
-    async def _streamed(self, stream: Stream, number: int, hear: Hear, joined: Joined | None, ctx: CallContext | None) -> JsonObject:
+    async def _streamed(
+        self, stream: Stream, number: int, hear: Hear, joined: Joined | None, ctx: CallContext | None, *, is_call: bool
+    ) -> JsonObject:
         """The answer at the end of an event stream; that of a 2025 server may break off and be taken up again."""
         last_id, seconds = b"", RETRY_SECONDS
         while True:
             found, failure = None, RpcError(CONNECTION_CLOSED, "SSE stream ended without a response")
             try:
-                found = await self._answer_in(stream, number, hear, joined, ctx)
+                found = await self._answer_in(stream, number, hear, joined, ctx, is_call=is_call)
             except TooLarge:
                 raise
             except UpstreamLost as error:
@@ -322,19 +345,20 @@ class Exchange:
             stream = await self._taken_up(joined, last_id, seconds)
 
     async def _answer_in(
-        self, stream: Stream, number: int, hear: Hear, joined: Joined | None, ctx: CallContext | None
+        self, stream: Stream, number: int, hear: Hear, joined: Joined | None, ctx: CallContext | None, *, is_call: bool
     ) -> JsonObject | None:
         try:
             while data := await stream.message():
                 claim, bodies = stream.take_claim(), self._pool.bodies
-                try:
-                    if len(data) < LARGE_BYTES or bodies is None:
-                        message, encoded, verbatim = decode(data)
-                    else:
-                        await own_task()
-                        message, encoded, verbatim = await bodies.work(partial(decode, data))
-                except ValueError:
-                    raise _no_json("SSE message") from None
+                parts = [data]
+                del data
+                if sum(map(len, parts)) >= LARGE_BYTES and bodies is not None:
+                    (message, encoded, verbatim), claim = await self._read_large(bodies, parts, claim, "SSE message", is_call=is_call)
+                else:
+                    try:
+                        message, encoded, verbatim = decode(parts[0])
+                    except ValueError:
+                        raise _no_json("SSE message") from None
                 outcome = outcome_of(message, number)
                 if isinstance(outcome, dict):
                     return Received(outcome, encoded, verbatim, claim)
@@ -374,6 +398,10 @@ class Exchange:
             joined.take(fields, ctx)
         else:
             logger.debug("%s: a request in an answer was dropped, as modern servers ask in results", self._server)
+
+
+def _is_json(answer: Answer) -> bool:
+    return answer.headers.get(b"content-type", b"").lower().startswith(b"application/json")
 
 
 def _hearing(number: int, progress: Progress, hear: Hear) -> Hear:

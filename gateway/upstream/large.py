@@ -16,7 +16,11 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
+from gateway.json_types import JsonValue
+from gateway.tools.base import Releasable
 from gateway.tools.queues import CallerQueues
+from gateway.tools.verbatim import Decoded, decode_parts
+from gateway.upstream.held import HELD_BYTES, Helpers
 
 LARGE_BYTES = 1_048_576
 """Size from which an answer needs a claim, and is parsed and searched in a worker thread."""
@@ -80,6 +84,8 @@ class LargeBodies:
         self._switch_seconds = sys.getswitchinterval()
         self._loop = asyncio.get_running_loop()
         self._limiter = anyio.CapacityLimiter(_WORKERS)
+        self.helpers = Helpers()
+        """Processes that read and judge the largest results; `ChildProcesses` closes them."""
         self._bytes = 0
         self._by_caller: Counter[str] = Counter()
         self._waiting: CallerQueues[_Wish] = CallerQueues()
@@ -90,6 +96,19 @@ class LargeBodies:
         self._waiting.add(caller, wish)
         self._grant(quietly=wish)
         return Claim(self, wish)
+
+    async def read(
+        self, parts: list[bytes], claim: Releasable | None, is_call: Callable[[JsonValue], bool]
+    ) -> tuple[Decoded, Releasable | None]:
+        """Read a message: a very large one as `Helpers.hold`, another one in a worker thread.
+
+        Raises:
+            ValueError: It is not JSON.
+            ToolFailed: A helper process ended.
+        """
+        if sum(map(len, parts)) >= HELD_BYTES:
+            return await self.helpers.hold(parts, claim, is_call)
+        return await self.work(lambda: decode_parts(parts)), claim
 
     async def work(self, job: Callable[[], T]) -> T:
         """Run `job` in a worker thread."""

@@ -21,10 +21,11 @@ from typing import cast
 import anyio
 import anyio.lowlevel
 
+from gateway.errors import ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED, PARSE_ERROR, RpcError
-from gateway.tools.base import Received
-from gateway.tools.verbatim import Decoded, decode, decode_parts
+from gateway.tools.base import Received, Releasable
+from gateway.tools.verbatim import Decoded, decode
 from gateway.tools.waits import PlainWait, own_task
 from gateway.upstream.answers import error_of, failed, id_of, outcome_of
 from gateway.upstream.exchange import FIRST_NUMBER, Progress, RequestWriter, cancellation, encode_message
@@ -87,8 +88,8 @@ class Pipe(asyncio.SubprocessProtocol):
         self._bodies = bodies
         self._claim: Claim | None = None
         """Of the line that is being read, where it is large."""
-        self._parsing: asyncio.Future[Decoded] | None = None
-        """Parses a large line in a thread; what was read after it waits."""
+        self._parsing: asyncio.Future[tuple[Decoded, Releasable | None]] | None = None
+        """Parses a large line elsewhere; what was read after it waits."""
         self._parsed_ends = b""
         """The ends of that line."""
         self._is_ending = False
@@ -110,6 +111,8 @@ class Pipe(asyncio.SubprocessProtocol):
         """Nothing of it is there, nor just being handled."""
         self._came = anyio.Event()
         self._calls: dict[int, PlainWait[JsonObject]] = {}
+        self._others: set[int] = set()
+        """Of these, the requests of other methods than `tools/call`."""
         self._progress: dict[int, Progress] = {}
         """Where calls want to hear how far they are."""
         self._writable: asyncio.Future[None] | None = None
@@ -273,20 +276,25 @@ class Pipe(asyncio.SubprocessProtocol):
         if size > self._max_line_bytes:
             self._claim = None
             self._refuse(parts)
-        elif self._claim is None:
+        elif self._claim is None or self._bodies is None:
             self._deliver(b"".join(parts))
         else:
             self._parsed_ends = parts[0][:END_BYTES] + parts[-1][-END_BYTES:]
-            self._parsing = asyncio.get_running_loop().run_in_executor(None, decode_parts, parts)
+            self._parsing = asyncio.ensure_future(self._bodies.read(parts, self._claim, self._is_call))
             self._parsing.add_done_callback(self._parsed)
 
-    def _parsed(self, parsing: asyncio.Future[Decoded]) -> None:
+    def _parsed(self, parsing: asyncio.Future[tuple[Decoded, Releasable | None]]) -> None:
         """Deliver a large line, then go on with what was read after it."""
-        claim, self._claim, self._parsing = self._claim, None, None
+        self._claim = self._parsing = None
         try:
-            decoded = parsing.result()
+            decoded, claim = parsing.result()
         except ValueError:
             self._skip(self._parsed_ends)
+        except ToolFailed as error:
+            if (said := id_of(self._parsed_ends)) is not None:
+                self._stand_in(said, RpcError(TOO_LARGE, str(error)))
+        except asyncio.CancelledError:  # the loop ends
+            return
         else:
             if not self._settle(decoded, claim):
                 self._hear(decoded[0], self._parsed_ends)
@@ -317,10 +325,7 @@ class Pipe(asyncio.SubprocessProtocol):
     def _skip(self, line: bytes) -> None:
         """Drop what is not JSON-RPC; the call that it seems to answer fails."""
         self._complain("a line that is not JSON-RPC")
-        said = id_of(line)
-        if said is None:
-            return
-        if _number(said) in self._calls or _is_marked_answer(line):
+        if (said := id_of(line)) is not None and (_number(said) in self._calls or _is_marked_answer(line)):
             self._stand_in(said, RpcError(PARSE_ERROR, "Failed to parse JSON response"))
 
     def _stand_in(self, said: int | str, error: RpcError) -> None:
@@ -330,7 +335,7 @@ class Pipe(asyncio.SubprocessProtocol):
         else:
             self._hand_on(failed(said, error))
 
-    def _settle(self, decoded: Decoded, claim: Claim | None) -> bool:
+    def _settle(self, decoded: Decoded, claim: Releasable | None) -> bool:
         """Give an answer to the call that waits for it; whether it was one."""
         message, encoded, verbatim = decoded
         fields: JsonMapping | None = message  # at best
@@ -462,10 +467,16 @@ class Pipe(asyncio.SubprocessProtocol):
 
     # -- calls -------------------------------------------------------------------------------------------------
 
-    def expect(self, number: int, progress: Progress | None = None) -> PlainWait[JsonObject]:
+    def _is_call(self, said: JsonValue) -> bool:
+        """Whether a call of `tools/call` waits for the answer with this id."""
+        return (number := _number(said)) in self._calls and number not in self._others
+
+    def expect(self, number: int, progress: Progress | None = None, *, is_call: bool = True) -> PlainWait[JsonObject]:
         """The answer to a request that is about to be sent; `forget` it in any case."""
         call: PlainWait[JsonObject] = PlainWait()
         self._calls[number] = call
+        if not is_call:
+            self._others.add(number)
         if progress is not None:
             self._progress[number] = progress
         if not self.is_open:
@@ -476,6 +487,7 @@ class Pipe(asyncio.SubprocessProtocol):
         """Nobody waits any more."""
         self._calls.pop(number, None)
         self._progress.pop(number, None)
+        self._others.discard(number)
         if call.done() and not call.cancelled():
             call.exception()  # or the loop reports one that nobody took
 
@@ -522,7 +534,7 @@ class PipeExchange:
             meta = {**(meta or {}), "progressToken": number}
         line = self._writer.parts(number, method, params, meta)
         pipe = self._pipe
-        call = pipe.expect(number, progress)
+        call = pipe.expect(number, progress, is_call=method == "tools/call")
         is_written = is_answered = False
         try:
             if pipe.is_writable:
@@ -541,7 +553,7 @@ class PipeExchange:
                 self._cancel(number)
             raise
         finally:
-            if not is_answered or progress is not None:
+            if not is_answered or progress is not None or method != "tools/call":
                 pipe.forget(number, call)
 
     async def notify(self, method: str, params: JsonMapping | None) -> None:

@@ -10,7 +10,7 @@ from typing import Protocol, cast
 from gateway.errors import NotFound, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonObject
 from gateway.protocol import INVALID_PARAMS
-from gateway.tools.base import Complete, InputRequired, Received, TaskMethod, TaskStarted, ToolDefinition, ToolOutcome
+from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskStarted, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.recorded import FOLLOWED_TASK
 from gateway.upstream.answers import is_readable
@@ -71,13 +71,11 @@ class RemoteTool:
         params: JsonObject = {"name": name, "arguments": arguments}
         if listed.definition.task == "required":
             ctx = dataclasses.replace(ctx, line=ctx.line or secrets.token_hex(8))
-            return Complete(await self._sender.tasks.call(params, ctx, headers))
+            return Complete.received(await self._sender.tasks.call(params, ctx, headers))
         result = await self._sender.send("tools/call", params, ctx, headers)
         match result.pop("resultType", "complete"):
             case "complete" if is_readable(result):
-                if not isinstance(result, Received):
-                    return Complete(result)
-                return Complete(result, result.encoded, result.verbatim, result.claim)
+                return Complete.received(result)
             case "complete":
                 raise ToolFailed(f"Tool {name!r} answered with a result that cannot be read; it may have run.")
             case "input_required":

@@ -20,7 +20,7 @@ from tests.interaction.ways import Way, connected
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 AT_ONCE, BYTES = 8, 60_000_000
-PEAK_MEGABYTES, KEPT_MEGABYTES = 450, 160
+PEAK_MEGABYTES, KEPT_MEGABYTES = 250, 64
 TOLD: dict[str, Any] = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("big", "echo")]}
 
 
