@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from gateway.catalog.remote_skills import RemoteSkills
     from gateway.chat.resolve import ModelResolver
     from gateway.skills.index import SkillIndex
+    from gateway.skills.models import SkillReport
     from gateway.tools.functions_source import SourceProblem
 
 logger = logging.getLogger(__name__)
@@ -404,6 +405,10 @@ class Gateway:
     def local_problems(self) -> list[tuple[str, SourceProblem]]:
         """What did not load of functions, agents and workflows, each with its source."""
         return self._local.noted("problems")
+
+    def skill_problems(self) -> list[SkillReport]:
+        """What is refused of skills, or served with a warning."""
+        return self._local.skills.problems if self._local.skills is not None else []
 
     def local_remarks(self) -> list[tuple[str, SourceProblem]]:
         """What an operator should know of what did load."""

@@ -7,7 +7,6 @@ Starts the configured servers once, like `run` does, and stops them again; chang
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -57,7 +56,7 @@ async def _live_checks(loaded: LoadedConfig) -> list[Check]:
             checks += await _idle_rules(own)
             checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.problems()]
             checks += [Check("warn", f"withheld {what}", why, "") for what, why in own.gateway.catalog.withheld().items()]
-            return [*checks, *await _definition_checks(loaded, own)]
+            return [*checks, *await _definition_checks(own)]
     except (Collision, StorageError) as error:
         return [Check("fail", "start", str(error), "")]
 
@@ -121,25 +120,16 @@ async def _idle_rules(own: OwnHub) -> list[Check]:
     return [Check("warn", "rule", remark, "") for remark in await own.gateway.remarks()]
 
 
-async def _definition_checks(loaded: LoadedConfig, own: OwnHub) -> list[Check]:
+async def _definition_checks(own: OwnHub) -> list[Check]:
     """Files of ours that did not load: skills, agents, workflows, functions."""
     from gateway.cli.checks import Check
 
-    expose = loaded.config.expose
     found: list[Check] = []
-    if expose.skills or loaded.config.skills.objects:
-        from gateway.skills.code import CodeSkills
-        from gateway.skills.source import SkillRules, SkillSource
-
-        wanted = loaded.config.skills
-        code = CodeSkills(wanted.objects, base_dir=loaded.base_dir, strict=wanted.strict)
-        folders = [Path(folder) for folder in expose.skills]
-        async with SkillSource(folders, strict=wanted.strict, code=code, rules=SkillRules(signed=wanted.signatures)) as skills:
-            for report in skills.problems:
-                for finding in report.diagnostics:
-                    status = "fail" if report.verdict == "rejected" else "warn"
-                    found.append(Check(status, f"skill {report.path}", f"{finding.code}: {finding.message}", ""))
-        found += await _script_checks(loaded)
+    for report in own.gateway.skill_problems():
+        for finding in report.diagnostics:
+            status = "fail" if report.verdict == "rejected" else "warn"
+            found.append(Check(status, f"skill {report.path}", f"{finding.code}: {finding.message}", ""))
+    found += await _script_checks(own.gateway.loaded)
     found += [Check("fail", f"{kind} {problem.where}", problem.message, "") for kind, problem in own.gateway.local_problems()]
     found += [Check("warn", f"{kind} {remark.where}", remark.message, "") for kind, remark in own.gateway.local_remarks()]
     return found

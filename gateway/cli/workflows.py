@@ -64,20 +64,22 @@ def _print_report(report: WorkflowReport) -> None:
 def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path | None, config_path: str | None, as_json: bool) -> None:
     """Draw WORKFLOW, a configured workflow's name or a file, as Mermaid text, Graphviz text or SVG.
 
-    Agents and tools need not be there; modules that it names are imported.
+    Agents and tools need not be there; modules that it names are imported, unless a running gateway held the file back.
     """
+    from gateway.app.acceptance import Acceptance
     from gateway.cli.output import print_json
     from gateway.storage.files import write_atomic
     from gateway.tools.function_rules import FunctionRules
     from gateway.workflows.drawing import draw
 
-    loaded = load(config_path, fetches=False)
+    acceptance = Acceptance()
+    loaded = load(config_path, fetches=False, acceptance=acceptance)
     path = _file_of(workflow, [loaded.base_dir / folder for folder in loaded.config.expose.agents])
 
     async def work() -> str:
         with diverted_stdout():
             rules = FunctionRules(loaded.config.policies.get)
-            return await draw(path, picture, base_dir=loaded.base_dir, rules=rules)
+            return await draw(path, picture, base_dir=loaded.base_dir, rules=rules, refusal=acceptance.refusal)
 
     text = run_async(work)
     if output is not None:

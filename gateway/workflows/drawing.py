@@ -5,9 +5,13 @@ Modules that the file names are imported; agents and tools need not be there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import anyio.to_thread
+
+from gateway.config.executes import RunEntry
 from gateway.errors import ToolFailed, WorkflowInvalid
 from gateway.json_types import JsonObject
 from gateway.tools.base import ToolDefinition, ToolOutcome
@@ -37,13 +41,19 @@ class _Placeholder:
         raise ToolFailed(f"{self.definition.name!r} is only drawn.")
 
 
-async def draw(path: Path, picture: Picture, *, base_dir: Path, rules: FunctionRules | None = None) -> str:
-    """The file's graph as text of that kind. `rules` say which functions may run to make it.
+async def draw(
+    path: Path, picture: Picture, *, base_dir: Path, rules: FunctionRules | None = None, refusal: Callable[[RunEntry], str | None]
+) -> str:
+    """The file's graph as text of that kind. `rules` say which functions may run to make it; `refusal` why nothing of it is imported.
 
     Raises:
-        WorkflowInvalid: The file, or a module it names, cannot be used; one line per mistake.
+        WorkflowInvalid: The file, or a module it names, cannot be used, or waits for acceptance; one line per mistake.
     """
-    plan = await WorkflowPlan.prepare(load_workflow(path), base_dir=base_dir, rules=rules)
+    file = load_workflow(path)
+    entry = file.run_entry(path)
+    if entry is not None and (reason := await anyio.to_thread.run_sync(refusal, entry)) is not None:
+        raise WorkflowInvalid(f"{path}: {reason}")
+    plan = await WorkflowPlan.prepare(file, base_dir=base_dir, rules=rules)
     tools = {name: _Placeholder(pattern) for name, pattern in plan.patterns.items()}
     workflow = plan.sample or await plan.build(tools, CallContext())
     if not isinstance(workflow, Workflow):

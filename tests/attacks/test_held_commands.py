@@ -14,8 +14,12 @@ from typing import Any
 import anyio
 import pytest
 
+from gateway.app.acceptance import Acceptance
+from gateway.config.executes import RunEntry
+from gateway.config.load import read_runs
+from gateway.workflows.loader import load_workflow
 from tests.agents.test_tool import agent_file
-from tests.cli.processes import Ended, moongate_process
+from tests.cli.processes import Ended, moongate, moongate_process
 from tests.cli.test_reload import WAYS, File, Running, gateway, server, until
 from tests.fakes.running import upstream_http
 from tests.fakes.workers import until as until_sync
@@ -326,6 +330,47 @@ async def test_module_is_not_imported_before_it_is_accepted(tmp_path: Path, key:
 
         await until(is_imported)
         await until(lambda: nothing_waits(running))
+
+
+HELD_ENTRIES = ("agents.middleware", "expose.functions.held_steps", "skills.objects.held_steps", "skills.scripts", "workflow/held")
+
+
+def held_by_an_earlier_gateway(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunEntry]:
+    """A configuration and a workflow that import `held_steps`, all of it recorded as held back."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "xdg-state"))
+    (folder / "held_steps.py").write_text(MODULE.format(marker=str(folder / "imported")))
+    workflow = folder / "held.workflow.yaml"
+    workflow.write_text(WORKFLOW.replace("steps", "held", 1).replace("evil_steps", "held_steps"))
+    file = File(folder)
+    scripts = {"enabled": True, "interpreters": {"python": str(folder / "evil")}}
+    more = {"expose": {"functions": ["held_steps"], "agents": ["."]}, "agents": {"middleware": ["held_steps:Layer"]}}
+    file.write_unaccepted({}, **more, skills={"objects": ["held_steps"], "scripts": scripts})
+    runs, state_folder = read_runs(file.path.read_text(), file.path)
+    from_file = load_workflow(workflow).run_entry(workflow)
+    assert from_file is not None
+    entries = sorted([*runs, from_file], key=lambda entry: entry.key)
+    assert [entry.key for entry in entries] == list(HELD_ENTRIES)
+    acceptance = Acceptance(is_start=False)
+    acceptance.open(file.path, state_folder)
+    assert all(acceptance.refusal(entry) for entry in entries)
+    return entries
+
+
+def test_commands_import_nothing_that_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held_by_an_earlier_gateway(tmp_path, monkeypatch)
+    marker = tmp_path / "imported"
+    checked = moongate("doctor", cwd=tmp_path)
+    assert not marker.exists()
+    assert all(f"moongate lock --accept {key}`" in checked.out for key in HELD_ENTRIES)
+    assert "code-unusable" not in checked.out and "scripts of skills" not in checked.out
+    for words in (("workflows", "graph", "held.workflow.yaml"), ("list", "--standalone"), ("skills", "list")):
+        ended = moongate(*words, cwd=tmp_path)
+        assert not marker.exists(), words
+        assert words[1] != "graph" or (ended.code != 0 and "moongate lock --accept workflow/held" in ended.err)
+    assert moongate("lock", *(word for key in HELD_ENTRIES for word in ("--accept", key)), "--yes", cwd=tmp_path).code == 0
+    drawn = moongate("workflows", "graph", "held", cwd=tmp_path)
+    assert drawn.code == 0 and "act" in drawn.out
+    assert marker.exists()
 
 
 async def nothing_waits(running: Running) -> bool:
