@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -304,7 +305,7 @@ for family in range(46):
         for flags in (0, socket.SOCK_NONBLOCK, socket.SOCK_CLOEXEC):
             pair = (ctypes.c_int * 2)()
             if family != socket.AF_UNIX:
-                others += [family] if libc.socketpair(family, kind | flags, 0, pair) == 0 else []
+                others.append(0 if libc.socketpair(family, kind | flags, 0, pair) == 0 else ctypes.get_errno())
                 continue
             if libc.socketpair(family, kind | flags, 0, pair):
                 continue
@@ -319,7 +320,7 @@ for family in range(46):
                         except OSError as error:
                             found.add(errno.errorcode[error.errno])
                 answers.append([kind, way, *sorted(found)])
-print(json.dumps([sorted(set(pairs)), others, sorted(map(list, set(map(tuple, answers))))]))
+print(json.dumps([sorted(set(pairs)), sorted(set(others)), sorted(map(list, set(map(tuple, answers))))]))
 """
 
 
@@ -351,7 +352,7 @@ async def test_script_reaches_no_local_socket_and_learns_of_none(kind: Kind, net
     both = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
     sent = [[pair, way, "EISCONN" if pair == socket.SOCK_STREAM else "done"] for pair in both for way in ("send", "send a message")]
     expected = sorted([*([pair, way, refused] for pair in both for way in ("bind", "connect")), *sent])
-    assert (pairs, others, answers) == ([1, 5], [], expected)
+    assert (pairs, others, answers) == ([1, 5], [errno.EPERM], expected)
 
 
 SERVING = """
@@ -419,6 +420,14 @@ UNREADABLE = [b"", b"\x02", b"\x02\x00\x00\x50\x7f", b"\x0a\x00" + bytes(14), b"
 @pytest.mark.parametrize("address", UNREADABLE)
 def test_addresses_that_cannot_be_read_are_refused(address: bytes) -> None:
     assert connects.Judge("/nonexistent").refuses(address)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET])
+def test_launcher_makes_no_call_on_a_local_socket(kind: int) -> None:
+    judge = connects.Judge("/nonexistent")
+    addresses = [b"\x01\x00/run/socket", b"\x01\x00\x00\x00name", bytes(16), socket_address("192.0.2.1"), socket_address("192.0.2.1", 0)]
+    with socket.socket(socket.AF_UNIX, kind) as ours:
+        assert all(judge.refuses_call(ours, address, is_bind=is_bind) for address in addresses for is_bind in (False, True))
 
 
 def test_own_addresses_are_refused() -> None:

@@ -103,7 +103,7 @@ import os, sys
 sys.path.append(sys.argv[1])
 from sandbox import usage
 os.mkdir(sys.argv[2] + "/hidden", 0o300)
-print(usage.Usage(sys.argv[2], os.getpid(), max_bytes=10**9, max_files=10**9, max_file_bytes=1).is_exceeded())
+print(usage.Usage(sys.argv[2], os.getpid(), max_bytes=10**9, max_files=10**9, max_file_bytes=1, max_processes=9).is_exceeded())
 """
 
 

@@ -15,7 +15,7 @@ import ctypes
 import errno
 import struct
 
-from .kernel import MACHINE, NEWEST, PR_SET_DUMPABLE, Unfit, number_of, system_call
+from .kernel import MACHINE, NEWEST, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, Unfit, number_of, system_call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,8 +64,11 @@ OF_PROCESSES = {
 FILE_IOCTLS = (0x66, 0x76, 0x58, 0x94, 0xF5)
 """Second byte of `ioctl` requests on files and file systems (`f`, `v`, `X`, btrfs, f2fs): flags, verity, encryption, projects."""
 
-NAMESPACE_FLAGS = 0x7E020000
-"""Every `CLONE_NEW…` of `clone` (linux/sched.h)."""
+CLONE_FLAGS = 0x7E020000 | 0x8000
+"""Every `CLONE_NEW…` of `clone`, and `CLONE_PARENT` (linux/sched.h), with which a script could get rid of orphans."""
+
+THREAD, SHARED_FILES = 0x10000, 0x400
+"""`CLONE_THREAD` and `CLONE_FILES`: the threads of a process have the same descriptors."""
 
 FAMILIES = (2, 10, 16)
 """Of sockets, with a network: `AF_INET`, `AF_INET6`, and `AF_NETLINK`, by which libc asks for the machine's addresses."""
@@ -129,10 +132,13 @@ def program(*, is_apart: bool, has_network: bool) -> list[_Line]:
     code += _answer(PRETENDED, _SUCCESS)
     code += _answer(ATTRIBUTES, _ERRNO | errno.EOPNOTSUPP)
     code += _answer((*UNBOUNDED, *OTHERS), _EPERM)
-    code += _on("clone", _unless_set(0, NAMESPACE_FLAGS))
+    is_apart_thread = [(_LOAD, 0, 0, _argument(0)), (_AND, 0, 0, THREAD | SHARED_FILES), (_EQUAL, 0, 1, THREAD), (_RETURN, 0, 0, _EPERM)]
+    code += _on("clone", _unless_set(0, CLONE_FLAGS), is_apart_thread)
     code += _on("ioctl", _unless_file_request())
     code += _on("fallocate", _only(1, (0,), errno.EOPNOTSUPP))  # space beyond a file's end is not counted to its size
-    code += _on("prctl", [(_LOAD, 0, 0, _argument(0)), (_EQUAL, 0, 1, PR_SET_DUMPABLE), (_RETURN, 0, 0, _SUCCESS)])  # keeps `usage` out
+    hides = [(_EQUAL, 0, 1, PR_SET_DUMPABLE), (_RETURN, 0, 0, _SUCCESS)]  # would keep `usage` out
+    adopts = [(_EQUAL, 0, 1, PR_SET_CHILD_SUBREAPER), (_RETURN, 0, 0, _EPERM)]
+    code += _on("prctl", [(_LOAD, 0, 0, _argument(0))], hides, adopts)
     code += _on("socketpair", _only(0, (LOCAL,)), _only(1, PAIRED, mask=SOCKET_TYPE))
     code += _answer(("listen",), _EPERM)
     if has_network:

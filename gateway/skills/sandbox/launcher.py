@@ -167,11 +167,8 @@ def _go_on_inside(channel: Channel, launcher: _socket.socket) -> None:
 
 
 def _end_like(child: int) -> NoReturn:
-    """Wait for a child, and for orphans that this process has adopted meanwhile; exit with the child's code."""
-    while True:
-        ended, status = os.waitpid(-1, 0)
-        if ended == child:
-            os._exit(_code_of(status))
+    """Wait for a child, and exit with its code. Orphans count as processes also after they ended (`usage`)."""
+    os._exit(_code_of(os.waitpid(child, 0)[1]))
 
 
 def _shut_in(spec: Spec, channel: Channel, launcher: _socket.socket, gap: str) -> None:
@@ -236,6 +233,7 @@ def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket) -> 
         max_bytes=spec.max_bytes + size,
         max_files=spec.max_files + entries,
         max_file_bytes=spec.limits["FSIZE"],
+        max_processes=2 * spec.limits["NPROC"],  # the kernel counts those of the user beside, and none if the launcher is root
     )
     ended = os.pidfd_open(child)
     events = select.poll()

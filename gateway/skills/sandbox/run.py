@@ -420,7 +420,7 @@ def _remove_now(folder: str) -> None:
         while inner := [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]:
             for path in inner:
                 os.chmod(path, 0o700)
-                for entry in os.scandir(path):
+                for entry in list(os.scandir(path)):
                     if entry.is_dir(follow_symlinks=False):
                         os.chmod(entry.path, 0o700)
                         moved += 1
