@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, cast
 
+from gateway.app.command_places import places_of_command
 from gateway.config.agents import reference_of
 from gateway.config.load import LoadedConfig
 from gateway.config.models import StdioServer
@@ -21,11 +22,6 @@ from gateway.policy.roots import Access, Protected, judge_root, remark_root
 from gateway.storage.places import Place, place_of
 from gateway.storage.state import default_state_dir, state_dir
 from gateway.upstream.pins import lock_path
-
-_CODE_SUFFIXES = frozenset(
-    (".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".sh", ".bash", ".rb", ".pl", ".php", ".lua", ".jar", ".wasm", ".exe", ".dll", ".so")
-)
-"""An argument of a server's command that ends so is taken for a program, even if it cannot be executed by itself."""
 
 
 class RootRules:
@@ -81,10 +77,10 @@ def _configured(loaded: LoadedConfig) -> Iterator[Protected]:
     for name, entry in loaded.config.mcp_servers.items():
         if isinstance(entry, StdioServer):
             folder = base / Path(entry.cwd).expanduser() if entry.cwd else base
-            yield from _command_places(f"the program of server {name!r}", [entry.command, *entry.args], folder)
+            yield from _command_places(f"the program of server {name!r}", [entry.command, *entry.args], entry.env, folder)
             yield _of(f"the working directory of server {name!r}", folder, reach="around")
     for name, secret in loaded.config.secrets.items():
-        yield from _command_places(f"the program of secrets.{name}", secret.command, base)
+        yield from _command_places(f"the program of secrets.{name}", secret.command, {}, base)
     for place in (*sys.path, *os.environ.get("PATH", "").split(os.pathsep)):
         yield _of("a folder in which programs are looked for,", Path(place or "."), reach="around")
 
@@ -140,16 +136,9 @@ def _module_places(reference: str, base: Path) -> Iterator[Protected]:
             yield _of(f"module {top!r}", path)
 
 
-def _command_places(what: str, command: Sequence[str], folder: Path) -> Iterator[Protected]:
-    """The files of a command: its program, if it is named by a path, and arguments that are programs or modules."""
-    program, *arguments = command
-    if os.sep in program or (os.altsep and os.altsep in program):
-        yield _of(what, folder / Path(program).expanduser())
-    for before, argument in zip(command, arguments, strict=False):
-        if before == "-m":
-            for path in (folder / f"{argument.partition('.')[0]}.py", folder / argument.partition(".")[0]):
-                yield _of(what, path)
-            continue
-        path = folder / Path(argument)
-        if "\0" not in argument and (path.suffix.lower() in _CODE_SUFFIXES or (path.is_file() and os.access(path, os.X_OK))):
-            yield _of(what, path)
+def _command_places(what: str, command: Sequence[str], env: Mapping[str, str], folder: Path) -> Iterator[Protected]:
+    """What a command executes, and each link on the way there, which could be replaced by another."""
+    for path, is_inner in dict.fromkeys(places_of_command(command, env, folder)):
+        yield _of(what, path, reach="both" if is_inner else "around")
+        for link in (step for step in (path, *path.parents) if os.path.islink(step)):
+            yield Protected(what, str(link), (*place_of(link.parent), f"link {link.name}"), reach="around")

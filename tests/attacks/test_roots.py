@@ -101,6 +101,70 @@ def test_links_and_letter_case_do_not_hide_a_protected_folder(tmp_path: Path) ->
     assert "the lock file" in (rules.refusal(tmp_path / "LATER", "write") or "")
 
 
+PROGRAMS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    # The folder of the agent, the file in it, and the server's entry.
+    "folder with __main__": ("s", "__main__.py", {"command": "python3", "args": ["./s"]}),
+    "inside such a folder": ("s/lib", "../__main__.py", {"command": "python3", "args": ["./s"]}),
+    "folder of a flag": ("s", "server.py", {"command": "env", "args": ["--chdir=./s", "python3", "server.py"]}),
+    "folder of a flag before it": ("s", "main.py", {"command": "uv", "args": ["--directory", "./s", "run", "main.py"]}),
+    "folder of a flag alone": ("s", "other.toml", {"command": "uv", "args": ["--directory", "./s", "run", "serve"]}),
+    "no suffix": ("s", "serve", {"command": "python3", "args": ["./s/serve"]}),
+    "suffix left out": ("s", "serve.js", {"command": "node", "args": ["./s/serve"]}),
+    "shell": ("s", "serve.py", {"command": "bash", "args": ["-c", "exec python3 ./s/serve.py"]}),
+    "shell in a folder": ("s", "serve", {"command": "bash", "args": ["-c", "cd s; python3 serve"]}),
+    "quoted": ("a b", "serve", {"command": "bash", "args": ["-c", "exec python3 './a b/serve'"]}),
+    "python -c": ("s", "x", {"command": "python3", "args": ["-c", "import runpy;runpy.run_path('./s/x',run_name='__main__')"]}),
+    "module of PYTHONPATH": ("s", "mod.py", {"command": "python3", "args": ["-m", "mod"], "env": {"PYTHONPATH": f"/lib{os.pathsep}./s"}}),
+    "folder of node": ("s/build", "index.js", {"command": "node", "args": ["./s/build"]}),
+    "required": ("s", "hook.js", {"command": "node", "args": ["--require=./s/hook.js", "-"]}),
+    "required by a variable": ("s", "hook.js", {"command": "node", "args": ["-"], "env": {"NODE_OPTIONS": "--require ./s/hook.js"}}),
+    "library": ("s", "none", {"command": "serve", "env": {"LD_PRELOAD": "./s/hook.so.1"}}),
+    "module of a folder": ("s", "app.py", {"command": "uvicorn", "args": ["app:make", "--app-dir", "s"], "env": {"PYTHONPATH": "s"}}),
+    "package of the folder": ("s", "__init__.py", {"command": "uvicorn", "args": ["s.app:make"]}),
+    "package with metadata": ("s", "package.json", {"command": "npx", "args": ["--package=./s", "serve"]}),
+}
+
+
+@pytest.mark.parametrize("case", PROGRAMS)
+def test_folder_with_what_a_command_executes_is_refused(tmp_path: Path, case: str) -> None:
+    root, file, entry = PROGRAMS[case]
+    (tmp_path / root).mkdir(parents=True)
+    (tmp_path / root / file).write_text("")
+    document = {"mcpServers": {"one": entry}, "storage": {"dir": "state"}}
+    (tmp_path / "gateway.json").write_text(json.dumps(document))
+    rules = RootRules(load_config(tmp_path / "gateway.json", os.environ))
+    assert "the program of server 'one'" in (rules.refusal(tmp_path / root, "write") or "")
+    assert rules.refusal(tmp_path / root, "read") is None
+
+
+def test_link_to_a_program_is_protected_like_the_program(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "python").symlink_to(sys.executable)
+    entry = {"command": "./s/python", "args": ["-m", "mod"]}
+    (tmp_path / "gateway.json").write_text(json.dumps({"mcpServers": {"one": entry}, "storage": {"dir": "state"}}))
+    rules = RootRules(load_config(tmp_path / "gateway.json", os.environ))
+    assert "the program of server 'one'" in (rules.refusal(tmp_path / "s", "write") or "")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "./data"]},
+        {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "."]},
+        {"command": "serve", "args": ["--root=./data"], "env": {"NOTES_FILE": "./data/notes.json", "DATA": "data"}},
+        {"command": "bash", "args": ["-c", "exec serve data"], "env": {"PYTHONPATH": "."}},
+    ],
+)
+def test_folder_of_data_that_a_server_gets_is_allowed(tmp_path: Path, entry: dict[str, Any]) -> None:
+    (tmp_path / "data" / "deep").mkdir(parents=True)
+    for name in ("data/notes.json", "data/read.me", "package.json"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "gateway.json").write_text(json.dumps({"mcpServers": {"one": entry}, "storage": {"dir": "state"}}))
+    rules = RootRules(load_config(tmp_path / "gateway.json", os.environ))
+    for root in ("data", "data/deep"):
+        assert rules.refusal(tmp_path / root, "delete") is None
+
+
 def test_folders_in_which_programs_and_modules_are_looked_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("programs", "library"):
         (tmp_path / name).mkdir()

@@ -1,0 +1,125 @@
+"""`places_of_command`: the files and folders that a command executes, as far as its words and its environment name them.
+
+Used by `roots`, so that no model may write there. Words are compared with the file system and not understood: programs differ in how
+they read their arguments. `docs/trust.md` says what is not found.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+_CODE_SUFFIXES = frozenset(
+    (".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".sh", ".bash", ".rb", ".pl", ".php", ".lua", ".jar", ".wasm", ".exe", ".dll", ".so")
+)
+"""A word that ends so is taken for a program, even if there is no such file yet."""
+
+_PROGRAM_STEMS = frozenset(("__main__", "__init__", "index", "main", "server"))
+_PROGRAM_FILES = frozenset(("package.json", "pyproject.toml", "setup.py", "deno.json", "deno.jsonc", "Cargo.toml", "go.mod", "main.go"))
+"""A folder with one of these names, or with code under one of the stems, is taken for a program; any other folder for data."""
+
+_FOLDER_WORDS = frozenset(("-C", "--chdir", "--directory", "--cwd", "--project", "--prefix", "--dir", "cd", "pushd"))
+"""The word after one of these is a folder in which the command works."""
+
+_SEARCHED = re.compile(
+    r"PATH|(?:PYTHON|NODE_|LD_LIBRARY_|DYLD_\w+_|CLASS|GEM_|LUA_|GO|NIX_)PATH|PYTHON(?:HOME|USERBASE|STARTUP)|RUBYLIB|PERL5LIB|GEM_HOME"
+    r"|VIRTUAL_ENV|UV_PROJECT|LD_PRELOAD|DYLD_INSERT_LIBRARIES|BASH_ENV|ENV|HOME|XDG_CONFIG_HOME"
+)
+"""Variables whose folders and files programs execute or read their settings from."""
+
+_SEPARATORS = re.compile(r"[\s'\"`;|&<>(){}\[\],=:@]+")
+_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
+_MAX_WORDS = 2_000
+"""Words of a command that are looked at; a command with long JSON as an argument has more, and none of them is a path."""
+
+
+def places_of_command(command: Sequence[str], env: Mapping[str, str], folder: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield each path that the command executes, and whether folders inside it are executed too. Blocks.
+
+    `folder` is the working directory; a path need not exist.
+    """
+    pairs = list(dict.fromkeys(_pairs(command)))[:_MAX_WORDS]
+    bases = [folder, *_work_folders(pairs, folder)]
+    searched = [base / part for name, value in env.items() if _SEARCHED.fullmatch(name) for part in _parts(value) for base in bases]
+    program = command[0]
+    if os.sep in program or (os.altsep and os.altsep in program):
+        yield folder / Path(program).expanduser(), True
+    for base in bases[1:]:
+        yield base, _is_program_folder(base) and not _is_around(base, folder)
+    for path in searched:
+        yield path, not _is_around(path, folder)
+    for before, word in pairs:
+        if before == "-m":
+            top = word.partition(".")[0]
+            yield from ((base / name, True) for base in [*bases, *searched] for name in (f"{top}.py", top))
+        for base in bases:
+            yield from _executed(base / word, folder, any_file=True)
+        if _MODULE.fullmatch(word):
+            top = word.partition(".")[0]
+            files = (base / name for base in [*bases, *searched] for name in (f"{top}.py", f"{top}/__init__.py"))
+            yield from ((file, True) for file in files if os.path.isfile(file))
+    for value in env.values():
+        for word in {word for _, word in _pairs([value])}:
+            for base in bases:
+                yield from _executed(base / word, folder, any_file=False)
+
+
+def _executed(path: Path, folder: Path, *, any_file: bool) -> Iterator[tuple[Path, bool]]:
+    """The path if it is code, or with `any_file` an existing file of any kind; nothing for a folder of data."""
+    # `os.path` takes a name that no file can have for one that does not exist.
+    if os.path.isdir(path):
+        if _is_program_folder(path):
+            yield path, not _is_around(path, folder)
+    elif path.suffix.lower() in _CODE_SUFFIXES or (os.path.isfile(path) and (any_file or os.access(path, os.X_OK))):
+        yield path, True
+    elif any_file and not os.path.exists(path):  # Node finds `build/main.js` under the name `build/main`.
+        yield from ((found, True) for suffix in _CODE_SUFFIXES if os.path.isfile(found := path.with_name(f"{path.name}{suffix}")))
+
+
+def _is_program_folder(folder: Path) -> bool:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return False
+    return any(name in _PROGRAM_FILES or (Path(name).stem in _PROGRAM_STEMS and Path(name).suffix in _CODE_SUFFIXES) for name in names)
+
+
+def _is_around(path: Path, folder: Path) -> bool:
+    """Whether the working directory is in `path`; models may have a folder beside the program there."""
+    return Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(path))
+
+
+def _work_folders(pairs: Iterable[tuple[str, str]], folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for before, word in pairs:
+        if before in _FOLDER_WORDS:
+            found += [path for base in (folder, *found) if os.path.isdir(path := base / word)]
+        elif word.startswith("-C") and len(word) > 2 and os.path.isdir(path := folder / word[2:]):
+            found.append(path)
+    return list(dict.fromkeys(found))[:16]
+
+
+def _pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each word with the word before it: whole arguments, the part after `=`, and what a shell or a script would split off."""
+    for words in (command, *(pieces for argument in command for pieces in _pieces(argument))):
+        for before, word in pairwise(("", *words)):
+            for form in (word, word[2:] if word.startswith("-") and not word.startswith("--") else ""):
+                if form and "\0" not in form and len(form) < 1024:
+                    yield before, os.path.expanduser(form)
+
+
+def _pieces(argument: str) -> Iterator[Sequence[str]]:
+    yield argument.partition("=")[::2]
+    try:
+        yield shlex.split(argument)
+    except ValueError:
+        pass  # unbalanced quotes: the argument is not for a shell
+    yield _SEPARATORS.split(argument)
+
+
+def _parts(value: str) -> list[str]:
+    return [os.path.expanduser(part) for part in value.split(os.pathsep) if part and "\0" not in part]
