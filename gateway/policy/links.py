@@ -1,9 +1,9 @@
 """Decide which links a server may ask a person to open.
 
 A link must use https and a public host name. Loopback hosts, IP addresses and names of private networks are refused. The link is relayed
-with its host in ASCII, lower case and without a final dot, so that the client opens the host that was judged. A public name that resolves
-to a private address (`127.0.0.1.nip.io`) cannot be recognised by its name. Pure functions; `inputs` calls `judge_link`. The operator allows
-further hosts with `elicitation.urlHosts`.
+with its host in ASCII, lower case and without a final dot, so that the client opens the host that was judged. Names are not resolved: a
+public name that resolves to a private address is refused only if the name itself shows it (`127.0.0.1.nip.io`, `localtest.me`). Pure
+functions; `inputs` calls `judge_link`. The operator allows further hosts with `elicitation.urlHosts`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from ipaddress import AddressValueError, IPv4Address
 from urllib.parse import SplitResult, urlsplit
 
-from gateway.policy.addresses import is_loopback_host
+from gateway.policy.addresses import is_loopback_host, judge_address
 from gateway.policy.lookalikes import looks_latin
 
 _CONTROLS = re.compile(r"[\x00-\x20\x7f-\xa0\\\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -26,9 +27,18 @@ _NUMBER = re.compile(r"(?:\d+|0x[0-9a-f]*)")
 
 _PRIVATE_ENDINGS = frozenset({
     "localhost", "localdomain", "local", "internal", "intranet", "private", "corp", "home", "lan", "arpa", "onion", "test", "invalid",
-    "alt",
+    "alt", "consul", "intra", "svc", "workgroup", "lxd", "lxc", "docker", "kube", "localnet", "priv", "vpn", "mesh",
 })  # fmt: skip
 """Top-level labels that public names do not have (RFC 6761, RFC 6762, RFC 9476, ICANN's reserved `.internal`, common private use)."""
+
+_PRIVATE_DOMAINS = (
+    ".fritz.box", ".easy.box", ".ts.net", ".tailscale.net",
+    ".localtest.me", ".lvh.me", ".vcap.me", ".lacolhost.com", ".localhost.direct", ".lndo.site", ".ddev.site", ".local.gd", ".fuf.me",
+    ".nip.io", ".sslip.io", ".xip.io", ".xip.name", ".traefik.me", ".plex.direct",
+)  # fmt: skip
+"""Domains of home routers and private networks, and domains that resolve to this machine or to the address in the name."""
+
+_ADDRESS_IN_NAME = re.compile(r"(?<![0-9])(?=((?:[0-9]{1,3}[.-]){3}[0-9]{1,3})(?![0-9]))")
 
 MAX_LINK_CHARS = 8_192
 """Characters of a link."""
@@ -82,8 +92,19 @@ def _problem(host: str) -> str | None:
         return "is malformed"
     if "." not in host or host.rpartition(".")[2] in _PRIVATE_ENDINGS:
         return "is not a public name"
+    if f".{host}".endswith(_PRIVATE_DOMAINS) or any(map(_is_private, _ADDRESS_IN_NAME.findall(host))):
+        return "leads to this machine or a private network"
     try:
         labels = [label[4:].encode().decode("punycode") for label in host.split(".") if label.startswith("xn--")]
     except UnicodeError:
         return "is malformed"
     return "imitates another name with letters that look like Latin ones" if any(map(looks_latin, labels)) else None
+
+
+def _is_private(written: str) -> bool:
+    """Return whether a part of a name is a private IPv4 address with dots or hyphens."""
+    try:
+        address = IPv4Address(written.replace("-", "."))
+    except AddressValueError:
+        return False
+    return judge_address(str(address), loopback_allowed=False) is not None

@@ -17,6 +17,10 @@ from gateway.policy.links import MAX_LINK_CHARS, Link, judge_link
         ("https://\u043c\u043e\u0441\u043a\u0432\u0430.\u0440\u0444/", "https://xn--80adxhks.xn--p1ai/", "xn--80adxhks.xn--p1ai"),
         ("https://xn--strae-oqa.de/", "https://xn--strae-oqa.de/", "xn--strae-oqa.de"),
         ("https://example.com/@user", "https://example.com/@user", "example.com"),
+        ("https://pay.box/a", "https://pay.box/a", "pay.box"),
+        ("https://v1-2-3-400.example.com/", "https://v1-2-3-400.example.com/", "v1-2-3-400.example.com"),
+        ("https://ec2-8-8-8-8.example.com/", "https://ec2-8-8-8-8.example.com/", "ec2-8-8-8-8.example.com"),
+        ("https://clients.net/nip.io", "https://clients.net/nip.io", "clients.net"),
     ],
 )
 def test_public_names_over_https_are_shown_as_they_are_looked_up(url: str, opened: str, host: str) -> None:
@@ -35,6 +39,10 @@ def test_public_names_over_https_are_shown_as_they_are_looked_up(url: str, opene
         "https://a\n.example", "https://a\u2060.example", "https://p\u0430ypal.com/", "https://xn--80ak6aa92e.com/", "https://stra\u00dfe.de/",
         "https://a..b.example/", "https://-a.example/", "https://example.com:99999/", "https://" + "a" * 64 + ".example/", "https://[::1",
         "https:example.com", "//example.com", "javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "https://", "https:///x", "",
+        "https://nas.fritz.box/", "https://fritz.box/", "https://host.tail1234.ts.net/", "https://x.consul/", "https://portal.intra/",
+        "https://api.svc/", "https://pc.workgroup/", "https://vm.lxd/", "https://localtest.me/", "https://a.LocalTest.me./",
+        "https://app.lvh.me/", "https://127.0.0.1.nip.io/", "https://app-7f000001.nip.io/", "https://10-0-0-1.sslip.io/",
+        "https://--1.sslip.io/", "https://192.168.1.1.example.com/", "https://app-10-1-2-3.example.com/", "https://1.127.0.0.1.example.com/",
         "https://example.com/" + "x" * MAX_LINK_CHARS, None, 5,
     ],
     ids=ascii,
