@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
@@ -60,6 +60,8 @@ class _Field:
     schema: JsonMapping
     takes_text: bool
     is_number: bool
+    choices: int
+    """Number of values that it offers."""
     texts: list[str] = field(default_factory=list[str])
     """All texts in its schema."""
 
@@ -159,7 +161,7 @@ def _schema_texts(schema: JsonValue) -> Iterator[_Text]:
 def _field_of(name: str, schema: JsonValue) -> _Field:
     node: JsonMapping = cast("JsonObject", schema) if isinstance(schema, dict) else {}
     kinds = _kinds(node)
-    return _Field(name, node, _takes_text(node), bool(kinds) and kinds <= {"integer", "number", "null"})
+    return _Field(name, node, _takes_text(node), bool(kinds) and kinds <= {"integer", "number", "null"}, len(_choices(node)))
 
 
 def _kinds(node: JsonMapping) -> set[str]:
@@ -175,15 +177,20 @@ def _takes_text(node: JsonMapping) -> bool:
     if kinds == {"array"}:
         items: JsonValue = node.get("items")
         return not isinstance(items, dict) or _takes_text(cast("JsonObject", items))
+    choices = _choices(node)
+    return not choices or (len(choices) > 9 and all(len(str(value)) == 1 for value in choices))
+
+
+def _choices(node: JsonMapping) -> list[JsonValue]:
+    """Return the values that a field offers, or an empty list."""
+    if isinstance(node.get("items"), dict) and _kinds(node) == {"array"}:
+        return _choices(cast("JsonObject", node["items"]))
     choices: JsonValue = node.get("enum") or ([node["const"]] if "const" in node else None)
     for key in ("oneOf", "anyOf"):
         options: JsonValue = node.get(key)
         if isinstance(options, list) and options and all(isinstance(o, dict) and "const" in o for o in cast("list[JsonValue]", options)):
             choices = [cast("JsonObject", option)["const"] for option in cast("list[JsonValue]", options)]
-    if not isinstance(choices, list):
-        return True
-    values = cast("list[JsonValue]", choices)
-    return len(values) > 9 and all(len(str(value)) == 1 for value in values)
+    return cast("list[JsonValue]", choices) if isinstance(choices, list) else []
 
 
 def _use_of(key: str, owner: _Field | None) -> Use:
@@ -240,14 +247,35 @@ class _Form:
             case "sample":
                 judge = asks_in_sample
             case "prose":
-                judge = partial(asks_in_prose, takes_text=self._is_free and owner is None)
+                judge = partial(asks_in_prose, takes_text=self._takes_answer_to(owner))
         for reading in self._read(text.text):
             hit = judge(reading)
             if hit is None or (hit.kind == "pin" and self._is_postal(reading.words[hit.start].plain)):
                 continue
+            if hit.kind == "tax number" and self._says("company") and not reading.has("own", hit.start - 1):
+                continue
             if owner is None or not self._is_explained(owner, hit):
                 return hit.kind
         return None
+
+    def _takes_answer_to(self, one: _Field | None) -> bool:
+        """Return whether free text may answer a text of the form (`one` is `None`) or a choice of the field `one`.
+
+        Free text answers a choice if the choice is the only one, or if a free field does not say what to enter.
+        """
+        if one is None or not self._is_free:
+            return self._is_free
+        return one.choices == 1 or (one.choices > 1 and self._has_open_field)
+
+    @cached_property
+    def _has_open_field(self) -> bool:
+        return any(field.takes_text and self._says_nothing(field) for field in self._fields)
+
+    def _says_nothing(self, one: _Field) -> bool:
+        """Return whether a field's title, or its name, does not say what to enter ("Value", "Type here", `v`)."""
+        reading = self._read(str(one.schema.get("title") or one.name))[0]
+        silent = {"small", "own", "any value", "ask", "ask last", "after"}
+        return all(len(word.plain) == 1 or silent & roles.keys() for word, roles in zip(reading.words, reading.roles, strict=True))
 
     def _is_explained(self, one: _Field, hit: Hit) -> bool:
         """Return whether a field's title makes its name harmless, e.g. `card_number` with the title "Loyalty card number"."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
-from gateway.policy.form_words import SECRETS
+from gateway.policy.form_words import PAIRS, SECRETS
 from gateway.policy.lookalikes import read_as_latin, read_plain, spell_letters, undouble
 from gateway.policy.request_words import HARMLESS_BEFORE, ROLES
 
@@ -43,7 +43,7 @@ class Entry:
     is_prefix: tuple[bool, ...]
     """For each word, whether it matches the beginning of a word only."""
     kind: str
-    """A kind of secret, a role, or "not" and a kind of secret."""
+    """A kind of secret, a role, "not" and a kind of secret, or one side of a pair."""
     is_secret: bool
     needs_capitals: bool
 
@@ -89,6 +89,8 @@ class Lexicon:
     inside: re.Pattern[str]
     """Names that occur inside a longer word (`Benutzerpasswort`), with the rest of the word."""
     inside_kinds: dict[str, str]
+    pairs: dict[str, tuple[str, str]]
+    """For each side of a pair, the other side and the kind of secret."""
     about: tuple[str, ...]
     """Beginnings of a rest that makes the word harmless (`Passwortrichtlinie`)."""
 
@@ -112,7 +114,13 @@ def lexicon() -> Lexicon:
     secrets = [(item, kind) for kind, text in SECRETS.items() for item in _items(text)]
     roles = [(item, role) for role, text in ROLES.items() for item in _items(text)]
     others = [(item, f"not {kind}") for kind, text in HARMLESS_BEFORE.items() for item in _items(text)]
-    plain = [*_entries(secrets, is_secret=True), *_entries([*roles, *others], is_secret=False)]
+    sides = [
+        (item, f"{side} {number}")
+        for number, (_, *lists) in enumerate(PAIRS)
+        for side, text in zip("ab", lists, strict=True)
+        for item in _items(text)
+    ]
+    plain = [*_entries(secrets, is_secret=True), *_entries([*roles, *others, *sides], is_secret=False)]
     spelled = list(_spelled(secrets))
     single = {entry.words[0] for entry in spelled if len(entry.words) == 1}
     joined = {spell_letters("".join(entry.words))[0] for entry in spelled if len(entry.words) > 1}
@@ -129,9 +137,10 @@ def lexicon() -> Lexicon:
         pieces,
         frozenset(beginning for name in pieces for beginning in accumulate(name)),
         re.compile(_any_of(in_run)),
-        _by_first_letter(item for item, _ in [*secrets, *roles, *others]),
+        _by_first_letter(item for item, _ in [*secrets, *roles, *others, *sides]),
         re.compile(f"({_any_of(opening)})(.*)|({_any_of(ending)})s?$"),
         {item.strip("*"): kind for item, kind in inside},
+        {f"{side} {number}": (f"{other} {number}", pair[0]) for number, pair in enumerate(PAIRS) for side, other in ("ab", "ba")},
         tuple(item.rstrip("*") for item in _items(ROLES["about after"]) if item.endswith("*") and " " not in item),
     )
 

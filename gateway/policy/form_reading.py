@@ -248,7 +248,29 @@ def _found(words: list[Word]) -> Reading:
             reading.covered.update(range(hit.start, hit.end))
             behind = hit.end
     reading.hits += _in_pieces(words, reading.covered, known)
+    for hit in _paired(reading, known):
+        reading.hits.append(hit)
+        reading.covered.update(range(hit.start, hit.end))
     return reading
+
+
+def _paired(reading: Reading, known: Lexicon) -> Iterator[Hit]:
+    """Yield the names that consist of a word from each list of a pair, in any order ("words of your wallet", "wallet words")."""
+    for start, roles in enumerate(reading.roles):
+        for role, at in roles.items():
+            other, kind = known.pairs.get(role, ("", ""))
+            stop = min(at + MAX_GAP + 1, reading.clause_of(start).stop) if other else 0
+            while at < stop and other not in reading.roles[at] and (role in reading.roles[at] or _is_between(reading, at)):
+                at += 1
+            if at < stop and other in reading.roles[at]:
+                yield Hit(start, reading.roles[at][other], kind)
+
+
+def _is_between(reading: Reading, index: int) -> bool:
+    """Return whether a word may stand between the two words of a pair."""
+    if index in reading.covered or reading.words[index].plain[:1].isdigit():
+        return True
+    return not reading.roles[index].keys().isdisjoint(("small", "of", "any value"))
 
 
 def _end_of(entry: Entry, words: list[Word], index: int, known: Lexicon, *, spelled: bool = False) -> int | None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Literal
 
 SecretKind = Literal[
-    "password", "pin", "code", "key", "token", "private key", "recovery phrase", "card", "bank login", "identity number"
+    "password", "pin", "code", "key", "token", "private key", "recovery phrase", "card", "bank login", "identity number",
+    "tax number",
 ]  # fmt: skip
 """Kinds of secrets that a form may not ask for."""
 
@@ -46,11 +47,14 @@ SECRETS: dict[SecretKind, str] = {
         بيانات تسجيل الدخول,
         بيانات الاعتماد, عباره المرور, باسورد*,
         رمز عبور, گذرواژه*, گذر واژه, کلمه عبور, پسورد*, پاسورڈ*, پاس ورڈ*, خفیہ لفظ, لاگ ان کی تفصیلات, اسناد,
-        पासवर्ड*, पास वर्ड*, कूटशब्द*, गुप्त शब्द, कूट शब्द, लॉगिन विवरण, गुप्त कोड, পাসওয়ার্ড*, পাস ওয়ার্ড*, গোপন শব্দ, লগইন তথ্য, গোপন কোড,
+        पासवर्ड*, पास वर्ड*, कूटशब्द*, गुप्त शब्द, कूट शब्द, लॉगिन विवरण, गुप्त कोड, পাসওয়ার্ড*, পাস ওয়ার্ড*, গোপন শব্দ, লগইন তথ্য,
+        গোপন কোড,
         סיסמה, סיסמא, סיסמת*, סיסמאות, הסיסמה, הסיסמא, kata sandi, katasandi, sandi, mật khẩu, รหัสผ่าน, รหัส ผ่าน,
         密码, 密碼, 口令, 通行码, 通行碼, 暗号, 登录信息, 登录凭据, 登录凭证, 账号密码, 密保答案, 密保问题, 凭据, 憑證,
         パスワード, パスコード, パスフレーズ, 合言葉, ログイン情報, 認証情報, 秘密の質問, 秘密の答え,
-        비밀번호, 비번, 암호, 패스워드, 패스프레이즈, 로그인 정보, 인증 정보, 자격 증명, 비밀 질문
+        비밀번호, 비번, 암호, 패스워드, 패스프레이즈, 로그인 정보, 인증 정보, 자격 증명, 비밀 질문,
+        palabra paso, kata kunci masuk, e banking password, netbanking password, banking passwort,
+        وكلمه مرور*, وكلمه سر*
     """,
     "pin": """
         pin, pins, pin code, pin codes, pincode, pincodes, pin number, pin numbers, card pin, atm pin, sim pin, bank pin, mpin,
@@ -61,7 +65,12 @@ SECRETS: dict[SecretKind, str] = {
         codul pin,
         пин, пин код, пина, пинкод*, пін, пін код, رقم سري, رمز pin, الرقم السري, پن کوڈ, پن نمبر, پن, پین کد,
         पिन, पिन कोड, पिन नंबर, एटीएम पिन, পিন, পিন নম্বর, পিন কোড, קוד סודי, mã pin, รหัส pin, รหัส พิน,
-        支付密码, 支付密碼, 取款密码, 交易密码, 暗証番号, ピンコード, 핀번호, 핀 번호
+        支付密码, 支付密碼, 取款密码, 交易密码, 暗証番号, ピンコード, 핀번호, 핀 번호,
+        tu nip, su nip, nip tarjeta, número secreto tarjeta, code quatre chiffres, code à quatre chiffres, code secret carte,
+        código secreto cartão,
+        código secreto tarjeta, senha dígitos, секретный код, секретный код карты, رقم التعريف الشخصي, الرمز السري, গোপন নম্বর, গোপন পিন,
+        خفیہ نمبر, اے ٹی ایم پن, nomor pin, pin atm, kode pin, geheimnummer*, 桁の 暗証番号,
+        خفیہ کوڈ, kode rahasia
     """,
     "code": """
         otp, otps, otp code, totp, totp code, hotp, tan code, sms tan, push tan, mtan, one time code, one time codes,
@@ -121,7 +130,11 @@ SECRETS: dict[SecretKind, str] = {
         恢复码, 短信码,
         認証コード, 確認コード, 認証番号, セキュリティコード, ワンタイムパスワード, ワンタイムコード, ワンタイム,
         バックアップコード, リカバリーコード,
-        인증번호, 인증 번호, 인증코드, 인증 코드, 일회용 비밀번호, 보안 코드, 보안코드, 복구 코드, 백업 코드
+        인증번호, 인증 번호, 인증코드, 인증 코드, 일회용 비밀번호, 보안 코드, 보안코드, 복구 코드, 백업 코드,
+        प्रमाणीकरण कोड, এককালীন কোড, kode sekali pakai, kode sms, kode dikirim, رمز مرسل, رمز مرسل الى هاتفك, رمز مؤقت,
+        zweifaktorcode*, zwei faktor code, 两步验证, 两步验证 代码, 双重验证, 二要素認証, 二要素認証の コード,
+        二段階認証, 段階認証の コード, 届いた 桁の コード, メールの コード,
+        双重验证码, 两步验证码, kode autentikasi
     """,
     "key": """
         api key, api keys, apikey, apikeys, api secret, access key, access keys, access key id and secret, secret key,
@@ -168,7 +181,8 @@ SECRETS: dict[SecretKind, str] = {
         токен, токена, токеном, токен доступа,
         رمز الوصول, توكن*, رمز الجلسه, توکن*, رسائی ٹوکن, ٹوکن*, एक्सेस टोकन, टोकन, অ্যাক্সেস টোকেন, টোকেন, טוקן, אסימון, token akses,
         mã truy cập, โทเค็น,
-        令牌, 访问令牌, 存取權杖, 权杖, トークン, アクセストークン, 토큰, 액세스 토큰, 접근 토큰
+        令牌, 访问令牌, 存取權杖, 权杖, トークン, アクセストークン, 토큰, 액세스 토큰, 접근 토큰,
+        authorization header, bearer header
     """,
     "private key": """
         private key, private keys, privatekey, ssh key, id rsa, id ed25519, pgp key, gpg key, signing key, encryption key,
@@ -185,7 +199,8 @@ SECRETS: dict[SecretKind, str] = {
         приватний ключ, ключ шифрования, личный ключ, مفتاح خاص, المفتاح الخاص, مفتاحك الخاص, مفتاح التشفير, کلید خصوصی, نجی کلید,
         خفیہ کاری کلید,
         निजी कुंजी, प्राइवेट की, ব্যক্তিগত কী, প্রাইভেট কী, מפתח פרטי, kunci privat, kunci pribadi, khóa riêng, khóa bí mật,
-        私钥, 私鑰, 秘密鍵, プライベートキー, 개인 키, 개인키, 프라이빗 키
+        私钥, 私鑰, 秘密鍵, プライベートキー, 개인 키, 개인키, 프라이빗 키,
+        llave privada ssh, clave privada ssh, llave ssh, clave ssh, chave ssh, clé ssh, پرائیویٹ کی
     """,
     "recovery phrase": """
         seed phrase, seed phrases, seed words, seed word, wallet seed, recovery phrase, recovery phrases, recovery words,
@@ -204,10 +219,13 @@ SECRETS: dict[SecretKind, str] = {
         сід фраз*,
         عباره الاسترداد, عباره استرداد, العباره السريه, عباره البذور, العبارات السريه, عبارت بازیابی, کلمات بازیابی, بازیابی فقرہ,
         ریکوری فقرہ, سیڈ فقرہ,
-        सीड वाक्यांश, सीड फ्रेज*, रिकवरी वाक्यांश, पुनर्प्राप्ति वाक्यांश, সিড ফ্রেজ*, পুনরুদ্ধার বাক্যাংশ, রিকভারি ফ্রেজ*, frasa pemulihan,
+        सीड वाक्यांश, सीड फ्रेज*, रिकवरी वाक्यांश, पुनर्प्राप्ति वाक्यांश, সিড ফ্রেজ*, পুনরুদ্ধার বাক্যাংশ, রিকভারি ফ্রেজ*,
+        frasa pemulihan,
         cụm từ khôi phục,
         助记词, 助記詞, 恢复短语, 恢復短語, 恢复词, 种子短语, リカバリーフレーズ, シードフレーズ, 復元フレーズ, ニーモニック,
-        복구 구문, 복구 문구, 시드 구문, 니모닉
+        복구 구문, 복구 문구, 시드 구문, 니모닉,
+        बीज वाक्यांश, 助记单词, 助記單詞, 秘密の フレーズ, sicherungswörter,
+        words created wallet
     """,
     "card": """
         card number, card numbers, cardnumber, card no, card nr, card num, card digits, credit card, credit card number, debit card,
@@ -242,7 +260,11 @@ SECRETS: dict[SecretKind, str] = {
         কার্ড নম্বর*, কার্ডের নম্বর*, ক্রেডিট কার্ড, ডেবিট কার্ড, সিভিভি*, מספר כרטיס, כרטיס אשראי, nomor kartu, kartu kredit, số thẻ,
         thẻ tín dụng, หมายเลขบัตร, บัตรเครดิต, เลขบัตร,
         卡背面, 背面三位, 信用卡, 信用卡号, 信用卡號, 银行卡号, 銀行卡號, 银行卡, 卡号, 卡號, 借记卡, カード番号,
-        カード 裏面の 数字, カード 裏面, 裏面の 桁の 数字, クレジットカード, クレカ, 카드 번호, 카드번호, 신용카드, 체크카드
+        カード 裏面の 数字, カード 裏面, 裏面の 桁の 数字, クレジットカード, クレカ, 카드 번호, 카드번호, 신용카드, 체크카드,
+        card expiry date, card expiration date, 背面的 三位数字, 卡片背面, 有效期和 安全码, 有效期 安全码, 有効期限と セキュリティコード,
+        カードの 有効期限, カードの 有効期限と セキュリティコード,
+        code back card, code verso carte, code dos carte, code rückseite karte, código reverso tarjeta, código dorso tarjeta,
+        código verso cartão, kode belakang kartu, код обратной стороны карт*, رمز خلف بطاقة, PAN
     """,
     "bank login": """
         online banking login, online banking credentials, online banking user, online banking user id, online banking id,
@@ -255,7 +277,9 @@ SECRETS: dict[SecretKind, str] = {
         credenciales banca, credenciales bancarias, clave banca, credenciais bancárias, senha banco, credenziali bancarie,
         credenziali banca,
         данные интернет банка, логин интернет банка, доступ к интернет банку, بيانات الحساب البنكي للدخول, 网银账号, 网银密码,
-        网银登录, ネットバンキング, 인터넷뱅킹 아이디
+        网银登录, ネットバンキング, 인터넷뱅킹 아이디,
+        手机银行登录密码, 手机银行密码, 网上银行密码, オンラインバンキング, オンラインバンキングの パスワード, 銀行の ログイン情報,
+        オンラインバンキングの idと, オンラインバンキングの id
     """,
     "identity number": """
         social security number, social security no, ssn, ssns, last four ssn, national insurance number, national insurance no,
@@ -286,12 +310,126 @@ SECRETS: dict[SecretKind, str] = {
         номер водительск* удостоверени*, рнокпп,
         رقم الهويه, رقم هويه, رقم الهويه الوطنيه, الرقم القومي, رقمك القومي, الرقم الوطني, رقمك الوطني, رقم جواز السفر, رقم الاقامه,
         رقم الضمان الاجتماعي, کد ملی, شماره ملی, شماره گذرنامه,
-        شناختی کارڈ نمبر, شناختی کارڈ, پاسپورٹ نمبر, आधार नंबर, आधार संख्या, आधार कार्ड, पैन नंबर, पैन कार्ड, पासपोर्ट नंबर, পরিচয়পত্র নম্বর*,
+        شناختی کارڈ نمبر, شناختی کارڈ, پاسپورٹ نمبر, आधार नंबर, आधार संख्या, आधार कार्ड, पैन नंबर, पैन कार्ड, पासपोर्ट नंबर,
+        পরিচয়পত্র নম্বর*,
         পরিচয়পত্রের নম্বর*, এনআইডি নম্বর*, পাসপোর্ট নম্বর*,
         מספר זהות, תעודת זהות, מספר דרכון, nomor ktp, nomor induk kependudukan, nomor paspor, số căn cước, số cmnd, số cccd,
         số hộ chiếu, เลขบัตรประชาชน, เลขประจำตัวประชาชน, หมายเลขหนังสือเดินทาง,
         身份证号, 身份证号码, 身份證號, 身份證字號, 身分證, 护照号, 護照號碼, 社会保障号, 社保号, 驾驶证号, マイナンバー, 個人番号,
         運転免許証番号, 免許証番号, パスポート番号, 旅券番号,
-        주민등록번호, 주민번호, 여권번호, 여권 번호, 운전면허번호, 외국인등록번호
+        주민등록번호, 주민번호, 여권번호, 여권 번호, 운전면허번호, 외국인등록번호,
+        tu rfc, su rfc, registro federal contribuyentes, NIK, NPWP, nomor npwp,
+        número rg, জন্ম নিবন্ধন নম্বর*,
+        社会保障号码, 社会保险号, 社会保险号码, 护照号码, 社会保障番号, votre nir, numéro nir,
+        cnh, número cnh
+    """,
+    "tax number": """
+        tax id, tax ids, tax id number, tax number, tax identification number, TIN, NIP, steuernummer*, инн, número fiscal, numéro fiscal,
+        número contribuinte, número contribuyente, номер налогоплательщика, индивидуальный номер налогоплательщика, رقم ضريبي,
+        ٹیکس نمبر, টিআইএন, টিআইএন নম্বর*, টিন নম্বর*, टैक्स नंबर, 纳税人识别号, 纳税识别号, 稅號, 税号, 納税者番号, 納税者識別番号
     """,
 }  # fmt: skip
+
+PAIRS: tuple[tuple[SecretKind, str, str], ...] = (
+    (
+        "code",
+        """
+        code, codes, pin, código, códigos, codice, kode, kod, код, кода, коды, رمز, رموز, كود, کوڈ, कोड, কোড,
+        コード, 코드, 代码, bestätigungscode, verifizierungscode, anmeldecode
+        """,
+        """
+        2fa, mfa, two factor, two step, second factor, multi factor, doble factor, dos factores, dos pasos, segundo factor,
+        double facteur, deux facteurs, deux étapes, second facteur, double authentification, dois fatores, duas etapas,
+        segundo fator, due fattori, due passaggi, zwei faktor*, zwei schritten, zwei schritt*, zwei schritt bestätigung,
+        zwei schritt verifizierung, dua faktor, dua langkah,
+        двухфакторн*, двухэтапн*, двухфакторн* аутентификац*, двухэтапн* аутентификац*, двухэтапн* проверк*,
+        zwei faktor authentifizierung, второго фактора, второй фактор, بخطوتين, خطوتين, ثنائي*, عاملين, متعدد العوامل,
+        टू फैक्टर, टू स्टेप, टू स्टेप वेरिफिकेशन, दो कारक, दो चरणीय, दो चरण*, द्वि चरणीय, টু ফ্যাক্টর, দুই ধাপ*, যাচাই,
+        দ্বি ধাপ*, ২এফএ, ٹو فیکٹر, ٹو سٹیپ, دو مرحلہ*, دو قدمی,
+        دو عنصری, 二段階認証, 段階認証
+        """,
+    ),
+    (
+        "recovery phrase",
+        """
+        word, words, phrase, phrases, palabras, frase, frases, mots, palavras, parole, wörter, wörtern, kata, frasa,
+        слова, слов, фраза, фразу, фразы, كلمات, كلمة, عبارة, جملہ, الفاظ, فریز, فقرہ, शब्द, शब्दों, वाक्यांश, फ्रेज,
+        শব্দ, শব্দগুলো, শব্দগুলি, বাক্যাংশ, ফ্রেজ, 個の単語, 単語, 单词, 个单词
+        """,
+        """
+        wallet, wallets, hardware wallet, ledger, ledgers, trezor, metamask, seed, recovery, mnemonic, cartera, monedero,
+        billetera, semilla,
+        portefeuille, récupération, carteira, semente, portafoglio, recupero, dompet, benih, pemulihan, rahasia, brieftasche,
+        кошельк*, секретн*, восстановлени*, сид, محفظ*, لمحفظتك, استعادة, استرداد, سرية, بذور, اولية, والٹ, سیڈ, ریکوری, بازیابی,
+        वॉलेट, सीड, रिकवरी, पुनर्प्राप्ति, ওয়ালেট*, সিড, রিকভারি, পুনরুদ্ধার*, ウォレット, ウォレットの, 钱包
+        """,
+    ),
+    (
+        "card",
+        """
+        digits, números, dígitos, cifras, chiffres, cifre, ziffern, angka, цифры, цифр, أرقام, अंक, সংখ্যা, ہندسے, 三位数字, 三位数,
+        位数字
+        """,
+        """
+        back card, reverso, dorso, verso, al dorso, dos carte, dos tarjeta, atrás tarjeta, rückseite, belakang kartu, оборот*,
+        обратной стороны карт*, خلف بطاقة, ظهر بطاقة, कार्ड पीछे, কার্ড* পেছনের, কার্ড* পিছনের, کارڈ پیچھے, 卡片背面, 卡背面
+        """,
+    ),
+    (
+        "card",
+        """
+        expiry, expiration, expiry date, expiration date, exp date, valid until, fecha caducidad, caducidad, fecha vencimiento,
+        date expiration, date d'expiration, data validade, validade, data scadenza, ablaufdatum, gültigkeitsdatum, gültigkeit,
+        masa berlaku, срок действия, تاريخ انتهاء, समाप्ति तिथि, वैधता, মেয়াদ*, মেয়াদ শেষ* তারিখ, میعاد, میعاد ختم ہونے تاریخ,
+        وتاريخ انتهاء
+        """,
+        """
+        cvv, cvc, security code, código seguridad, código segurança, code sécurité, cryptogramme, codice sicurezza,
+        sicherheitscode, prüfziffer, kode keamanan, kartu, код безопасности, карты, رمز الأمان, بطاقة, بطاقتك, tarjeta, carte,
+        cartão, karte, कार्ड, কার্ড*, کارڈ
+        """,
+    ),
+    (
+        "identity number",
+        """
+        number, número, numero, numéro, nummer, nomor, номер, رقم, नंबर, संख्या, নম্বর*, নাম্বার*, نمبر
+        """,
+        """
+        social security, social insurance, national insurance, national identity, seguro social,
+        seguridad social, sécurité sociale,
+        segurança social, previdência social, carteira identidade, sicurezza sociale, jaminan sosial,
+        социального страхования, удостоверения личности, ضمان اجتماعي, تأمين اجتماعي, جواز سفر, هوية,
+        राष्ट्रीय पहचान, पहचान पत्र, सामाजिक सुरक्षा, पासपोर्ट, জাতীয় পরিচয়*, সামাজিক নিরাপত্তা, قومی شناختی,
+        سوشل سیکیورٹی, سوشل سیکورٹی
+        """,
+    ),
+    (
+        "tax number",
+        "number, número, numero, numéro, номер, رقم, नंबर, संख्या, নম্বর*, نمبر",
+        """
+        tax identification, identificación fiscal, identificación tributaria, identification fiscale, identificação fiscal,
+        налогоплательщика, تعريف ضريبي, करदाता, করদাতা*, ٹیکس دہندہ
+        """,
+    ),
+    (
+        "bank login",
+        """
+        login, credentials, password, username, pin, clave, contraseña, credenciales, datos acceso, usuario, identifiant,
+        identifiants, mot passe, code accès, senha, dados acesso, usuário, credenciais, kennwort, passwort,
+        zugangsdaten, anmeldename, kredensial, sandi, пароль, логин, данные для входа, وكلمة مرور, كلمة مرور, اسم المستخدم,
+        بيانات الدخول,
+        पासवर्ड, लॉगिन, यूज़र आईडी, পাসওয়ার্ড, লগইন, ইউজারনেম, پاس ورڈ, لاگ ان, یوزر نیم
+        """,
+        """
+        bank, banks, online banking, e banking, internet banking, net banking, banking, onlinebanking, banco, banca, banque,
+        banca en línea, banque en ligne, банк*, интернет банк*, онлайн банк*, بنك, بنكي, حساب بنكي, नेट बैंकिंग, बैंक, ব্যাংক*,
+        নেট ব্যাংকিং, অনলাইন ব্যাংকিং, بینک, نیٹ بینکنگ, آن لائن بینکنگ
+        """,
+    ),
+    (
+        "private key",
+        "block, bloque, bloc, bloco, blok, блок, text, content, contents, key, 内容",
+        "pem",
+    ),
+)  # fmt: skip
+"""Names of two words, one of each list, in any order: small words, numbers and possessives may stand between them."""

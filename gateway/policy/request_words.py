@@ -11,7 +11,7 @@ from typing import Literal
 WordRole = Literal[
     "ask", "ask last", "ask own", "after", "own", "not", "not meant", "others", "elsewhere", "of", "near", "any value", "about after",
     "about before", "doing", "event", "digits", "which", "arrived", "pointing", "courtesy", "loose", "code name", "code channel",
-    "address", "card", "quantity", "small",
+    "address", "card", "company", "holder", "infinitive", "header name", "quantity", "small",
 ]  # fmt: skip
 """Function of a word in a request, described at `ROLES`."""
 
@@ -146,6 +146,8 @@ ROLES: dict[WordRole, str] = {
         characters, letters, digits, digit, numbers, words, word, string, copy, rest, input, answer,
         all, part, parts, half, first, second, third, fourth, last, four, two, three, six, field, box, space, entry, place, slot,
         area, line, spot, blank,
+        drei, vier, trois, quatre, tres, cuatro, três, quatro, tre, quattro, tiga, empat, три, трёх, четыре, четырёх, ثلاثه, اربعه,
+        तीन, चार, তিনটি, চার, تین, چار,
         wert, inhalt, zeichen, buchstaben, ziffern, feld, eingabe, valeur, texte, contenu, caractères, chiffres, lettres, mots,
         champ, saisie, valor, texto, contenido, caracteres, dígitos, letras, palabras, campo,
         conteúdo, palavras, valore, testo, contenuto, caratteri, cifre, lettere, значение, текст, символы, символов, цифры, цифр,
@@ -202,7 +204,7 @@ ROLES: dict[WordRole, str] = {
         disabl*, enabl*, stor*, sav*, hid*, mask*, copy, copied, updat*, invalid, wrong, incorrect, bad, weak, leaked, unknown,
         missing, stale, hard coded, hardcoded, found, failed,
         added, enforc*, allow*, block*, used, print, printed, test, tested, migrat*, list, listed, audit*, scan*, detect*,
-        encrypt*, protect*, die, dies, died, covers, cover, keep, keeps, leak*,
+        encrypt*, protect*, dies, died, covers, cover, keep, keeps, leak*,
         olvid*, esquec*, oubli*, dimentic*, vergess*, забы*, zapomn*, glöm*, glem*, zurücksetzen, zurückgesetzt,
         ändern, geändert, vergessen,
         löschen, widerrufen, erneuern, erzeugen, falsches, falsch, ungültig, ungültiges,
@@ -247,7 +249,7 @@ ROLES: dict[WordRole, str] = {
         por favor, actual, nueva, nuevo, atual, nova, novo,
         per favore, attuale, nuova, пожалуйста, текущий, новый, старый, कृपया, দয়া করে, براہ کرم, الرجاء, يرجى, 请, 請, lütfen,
         proszę, prosím, kérem, account, user, username, user name, and, or, und, oder, et, ou, y, и, choose, confirm, repeat,
-        verify, quick check
+        verify, quick check, personal, personnel, personale, pessoal, pribadi, lama, baru, e
     """,
     # An ambiguous name of a secret; it counts as the whole name of a field, or with a possessive.
     "loose": """
@@ -257,7 +259,7 @@ ROLES: dict[WordRole, str] = {
     # A name of a field that may take a one-time code, depending on the rest of the form.
     "code name": """
         code, codes, código, codice, kod, kodu, kodunu, код, кода, 코드, コード, 代码, 验证码, digits, six digits, digit code,
-        ziffern, chiffres, cifras, cifre, цифры, رمز, کوڈ, कोड, কোড
+        ziffern, chiffres, cifras, cifre, цифры, رمز, کوڈ, कोड, কোড, কোডটি, 位数字, kode
     """,
     # A channel for one-time codes.
     "code channel": """
@@ -274,6 +276,22 @@ ROLES: dict[WordRole, str] = {
         card, cards, karte, kreditkarte, carte, tarjeta, cartão, carta, karta, karty, kart, kort, карта, карты, карт, بطاقه, کارڈ,
         कार्ड, কার্ড, 卡, カード, 카드
     """,
+    # What a secret belongs to; it may stand beside the name in a text that consists of a name ("PIN of the card").
+    "holder": """
+        bank, account, wallet, card, banco, conta, cuenta, cartera, tarjeta, carteira, cartão, compte, carte, portefeuille, konto,
+        karte, akun, kartu, dompet, карты, карте, кошелька, банка, بطاقه, بطاقتك, لبطاقتك, حساب, حسابك, محفظه, बैंक, खाते, कार्ड, वॉलेट,
+        ব্যাংকের, অ্যাকাউন্টের, কার্ডের, ওয়ালেটের, بینک, اکاؤنٹ, کارڈ, والٹ, 账户, 帐户, 卡片, アカウント, カード, 銀行
+    """,
+    # A company; beside it a tax number is a public one.
+    "company": """
+        company, companies, business, businesses, organisation, organization, supplier, vendor, empresa, proveedor, fornecedor,
+        entreprise, société, fournisseur, firma, firmy, unternehmen, lieferant, компани*, организаци*, поставщик*, شركه, कंपनी, কোম্পানি*,
+        کمپنی, perusahaan, 公司, 企业, 会社, 회사
+    """,
+    # A word before "pin" that makes it a verb ("emoji to pin").
+    "infinitive": "to, shall i, shall we, should i, should we, should the bot",
+    # A name of a header that carries a secret; it counts as the whole name of a field.
+    "header name": "authorization, authorisation, proxy authorization",
     # A quantity; it explains a numeric field.
     "quantity": """
         length, min, max, minimum, maximum, count, number of, days, hours, minutes, seconds, expiry, age, ttl, lifetime, attempts,
@@ -289,7 +307,7 @@ ROLES: dict[WordRole, str] = {
         el, los, las, lo, del, al, con, nos, te, se, os, as, o, da, dos, das, no, na, ao, um, uma, il, gli, i, do, di, dei, della,
         delle, dello, uno, una, che, ci, het, een, van, op, voor, w, z, na, v, ve, bir, в, из, на, по, от, к, с, у, мы, вам, вас,
         то, में, की, का, के, को, पर, से, এর, کا, کی, کے, میں, پر, سے,
-        من, في, الى, على, ב, ל, של, את, yang, untuk, ke, di, เพื่อ, 的, を, の, に, へ, は, が, も, で, 을, 를, 은, 는, 이, 가, 의,
+        em, من, في, الى, على, ذات, ב, ל, של, את, yang, untuk, ke, di, เพื่อ, 的, を, の, に, へ, は, が, も, で, 을, 를, 은, 는, 이, 가, 의,
         에
     """,
 }  # fmt: skip

@@ -78,6 +78,8 @@ def names_other_thing(reading: Reading, kind: str) -> bool:
 def _is_other_thing(reading: Reading, hit: Hit) -> bool:
     """Return whether the name of a secret is part of a harmless name ("password policy", "number of tokens", "map pin")."""
     words = reading.words
+    if hit.kind == "pin" and reading.ends("infinitive", hit.start) and not words[hit.start].is_capitals:
+        return True
     if reading.has("about after", hit.end) and words[hit.end].segment == words[hit.end - 1].segment:
         return True
     segment = words[hit.start].segment
@@ -220,7 +222,8 @@ def _stands_alone(reading: Reading, hit: Hit) -> bool:
     if _has_beside(reading, hit, "doing", "not", "elsewhere", "others") or _belongs_to_noun(reading, hit) or _is_quotation(reading, hit):
         return False
     inside = reading.clause_of(hit.start)
-    rest = [at for at in inside if at not in reading.covered and not _is_filling(reading, at)]
+    neutral = (*_FILLING, "holder")
+    rest = [at for at in inside if at not in reading.covered and reading.roles[at].keys().isdisjoint(neutral)]
     before = [at for at in rest if at < hit.start]
     behind = [at for at in rest if at >= hit.end and reading.words[at].segment == reading.words[hit.start].segment]
     if len(before) > MAX_BEFORE or len(behind) > MAX_BEHIND:
@@ -303,8 +306,9 @@ def _loosely_requested(reading: Reading) -> Hit | None:
 
 
 def _bare_loose(reading: Reading) -> Hit | None:
-    """Return an ambiguous name if it is the whole name of a field (`secret`, `pass`)."""
+    """Return an ambiguous name if it is the whole name of a field (`secret`, `pass`, `Authorization`)."""
     left = [at for at in range(len(reading.words)) if reading.roles[at].keys().isdisjoint(("small", "own", "courtesy"))]
-    if len(left) == 1 and "loose" in reading.roles[left[0]]:
-        return Hit(left[0], left[0] + 1, "password", is_loose=True)
+    for role, kind in (("loose", "password"), ("header name", "token")):
+        if left and reading.roles[left[0]].get(role) == left[-1] + 1:
+            return Hit(left[0], left[-1] + 1, kind, is_loose=True)
     return None

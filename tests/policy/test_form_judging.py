@@ -1,6 +1,7 @@
 """Forms of servers: which ask for a secret, whatever the language, the place and the disguise, and which are ordinary.
 
 `forms/ordinary.jsonl` and `forms/secret.jsonl` hold one form a line, written for these tests after real servers of many kinds.
+`forms/wordings.json` holds usual wordings of each kind of secret in the largest languages.
 """
 
 from __future__ import annotations
@@ -71,6 +72,55 @@ def test_forms_that_ask_for_secrets_are_refused() -> None:
     assert {form["language"] for form in secret} >= LARGEST_LANGUAGES
     assert len({form["disguise"] for form in secret}) > 20
     assert len({form["place"] for form in secret}) > 10
+
+
+WORDINGS: dict[str, dict[str, list[str]]] = json.loads((FORMS / "wordings.json").read_text())
+
+
+@pytest.mark.attack(17)
+def test_every_kind_of_secret_is_recognised_in_the_largest_languages() -> None:
+    assert WORDINGS.keys() >= LARGEST_LANGUAGES
+    assert all(len(wordings) >= 3 for kinds in WORDINGS.values() for wordings in kinds.values())
+    assert len({frozenset(kinds) for kinds in WORDINGS.values()}) == 1
+    wordings = [wording for kinds in WORDINGS.values() for known in kinds.values() for wording in known]
+    assert [wording for wording in wordings if rule(asking(wording)) is None] == []
+    assert [wording for wording in wordings if rule(field(title=wording)) is None] == []
+
+
+@pytest.mark.attack(17)
+@pytest.mark.parametrize("choice", ["Password", "Your seed phrase", "Credit card number", "Votre code confidentiel", "2FA code"])
+@pytest.mark.parametrize("others", [[], ["Skip"]], ids=["only choice", "one of two"])
+def test_a_choice_beside_free_text_may_not_name_a_secret(choice: str, others: list[str]) -> None:
+    titled = [{"const": str(number), "title": title} for number, title in enumerate([choice, *others])]
+    free = field()["requestedSchema"]["properties"]
+    for offered in ({"enum": [choice, *others]}, {"oneOf": titled}, {"type": "array", "items": {"anyOf": titled}}):
+        kind = {"kind": {"type": "string", **offered}}
+        assert rule({"message": "Fill in the value.", "requestedSchema": {"properties": {**kind, **free}}}) == "elicitation.secret"
+        assert rule({"message": "Which kind?", "requestedSchema": {"properties": kind}}) is None
+
+
+@pytest.mark.parametrize("other", [{"title": "Comment"}, {"title": "Header name"}, {"type": "boolean"}], ids=str)
+def test_a_choice_of_sign_in_methods_beside_other_fields_is_ordinary(other: dict[str, Any]) -> None:
+    method = {"type": "string", "enum": ["Password", "API key", "SSO"], "title": "Sign-in method"}
+    schema = {"properties": {"method": method, "other": {"type": "string", **other}}}
+    assert rule({"message": "How do users sign in?", "requestedSchema": schema}) is None
+
+
+@pytest.mark.attack(17)
+def test_a_field_named_after_a_secret_header_is_refused() -> None:
+    assert rule({"message": "Continue", "requestedSchema": {"properties": {"Authorization": {"type": "string"}}}}) == "elicitation.secret"
+    assert rule({"message": "Continue", "requestedSchema": {"properties": {"authorization_scheme": {"type": "string"}}}}) is None
+
+
+def test_a_pin_that_is_a_verb_is_ordinary() -> None:
+    assert rule(asking("Emoji to pin")) is None
+    assert rule(asking("Reply to PIN")) == "elicitation.secret"
+
+
+def test_a_tax_number_passes_only_for_a_company() -> None:
+    assert rule(asking("Tax ID")) == "elicitation.secret"
+    assert rule(asking("Tax ID of the company")) is None
+    assert rule(asking("Your tax ID, for the company")) == "elicitation.secret"
 
 
 @pytest.mark.parametrize("disguise", ["fullwidth", "mathematical", "decomposed", "title case", "soft hyphens"])
