@@ -18,7 +18,7 @@ SecretKind = Literal[
 
 SECRETS: dict[SecretKind, str] = {
     "password": """
-        password, passwords, passwd, passwrd, pasword, pswd, psw, pwd, pwrd, passphrase, passphrases, passcode, passcodes,
+        password, passwords, passwd, passwrd, passwrod, psswrd, pasword, pswd, psw, pwd, pwrd, passphrase, passphrases, passcode, passcodes,
         pass word, pass words,
         pass phrase, pass code, user pass, db pass, smtp pass, mail pass, login pass, my pass, your pass, admin pass, root pass,
         admin pw, root pw, your pw, db pw,
@@ -53,7 +53,7 @@ SECRETS: dict[SecretKind, str] = {
         密码, 密碼, 口令, 通行码, 通行碼, 暗号, 登录信息, 登录凭据, 登录凭证, 账号密码, 密保答案, 密保问题, 凭据, 憑證,
         パスワード, パスコード, パスフレーズ, 合言葉, ログイン情報, 認証情報, 秘密の質問, 秘密の答え,
         비밀번호, 비번, 암호, 패스워드, 패스프레이즈, 로그인 정보, 인증 정보, 자격 증명, 비밀 질문,
-        palabra paso, kata kunci masuk, e banking password, netbanking password, banking passwort,
+        கடவுச்சொல்*, పాస్వర్డ్*, ਪਾਸਵਰਡ*, nenosiri, palabra paso, kata kunci masuk, e banking password, netbanking password, banking passwort,
         وكلمه مرور*, وكلمه سر*
     """,
     "pin": """
@@ -232,7 +232,7 @@ SECRETS: dict[SecretKind, str] = {
         debit card number, cc number, cc num, ccnum,
         ccnumber, credit card details, debit card details, card details, card data, number card, digits card, digits front card,
         number front card, number back card,
-        digits front, primary account number, amex number, visa number, mastercard number, card digits,
+        digits front, primary account number, amex number, visa number, visa number expiry, mastercard number, card digits,
         pan number, cvv, cvv2, cvc, cvc2, CSC, card security code, card verification, card code, card expiry, card expiration,
         expiry card, expiration card, valid thru,
         digits back card, digits back, ziffern rückseite, chiffres dos, cifras reverso, dígitos reverso, dígitos verso, cifre retro,

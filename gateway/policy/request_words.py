@@ -18,7 +18,7 @@ WordRole = Literal[
 ROLES: dict[WordRole, str] = {
     # A verb that asks for its object, before the object.
     "ask": """
-        enter, give, re enter, reenter, type, retype, re type, type in, input, key in, provide, supply, paste, submit, tell,
+        weka, andika, enter, give, re enter, reenter, type, retype, re type, type in, input, key in, provide, supply, paste, submit, tell,
         disclose,
         reveal, fill in, specify, state, reply with,
         respond with, answer with, give us, give me, send us, send me, share with us, share with me, let me know, let us know,
@@ -62,6 +62,7 @@ ROLES: dict[WordRole, str] = {
         söyleyin, megadása,
         وارد کنید, وارد, بنویسید, بفرستید, چسبانید, درج, لکھیں, لکھیے, بتائیں, بتائیے, دیں, چسپاں, فراہم, بھیجیں, ڈالیں, کیا ہے,
         दर्ज, डालें, डालिए, लिखें, लिखिए, बताएं, बताएँ, बताइए, बतायें, दें, दीजिए, चिपकाएं, चिपकाएँ, भेजें, भरें, टाइप, प्रदान, पेस्ट, क्या है, पुष्टि,
+        टाका, உள்ளிடவும், నమోదు, ਦਰਜ, daalein, dalein, likhein, darj, batayein,
         লিখুন, দিন, দিতে, প্রবেশ, টাইপ, পেস্ট, জানান, পাঠান, প্রদান, বলুন, নিশ্চিত করুন,
         输入, 輸入, 填写, 填寫, 填入, 提供, 告诉, 告訴, 告知, 粘贴, 貼上, 键入, 鍵入, 回复, 发送, 是什么, 是什麼, 是多少, 写下,
         提交, 请给, 报一下, 发给我, 给我, 发我, 发过来,
@@ -97,6 +98,7 @@ ROLES: dict[WordRole, str] = {
         meinem, meiner, euer, eure, votre, vos, ton, ta, tes, mon, ma, mes,
         tu, tus, su, sus, mi, mis, vuestra, vuestro, sua, seu, teu, tua, minha, meu, suo, tuo, mio, mia, vostra, vostro, je, jouw,
         uw, mijn, twoje, twój, twoją, swoje, swój, swoją, své, svůj, vaše, váš, moje,
+        apna, apni, apne, aapka, aapki, तुमचा, तुमची, உங்கள், మీ, ਆਪਣਾ, ਆਪਣੀ, lako, yako,
         dumneavoastră, tău, voastră, svoj, svoju, vašu, sizin, din, ditt, dine, dit, deres, sinun, σας, σου, ваш, ваша, ваше,
         вашего, вашей, вашу, вашим, ваши, свой, свою, своего, своей, твой, твою, твоего, мой, мою, моего,
         свій, الخاص, الخاصه, الخاص بك, لك, خود, شما, اپنا, اپنی, اپنے, آپ کا, آپ کی, آپ کے, अपना, अपनी, अपने, आपका, आपकी, आपके,
@@ -233,8 +235,8 @@ ROLES: dict[WordRole, str] = {
     """,
     # A sign that a message arrived, or how.
     "arrived": """
-        sent, got, get, received, receive, texted, from, by, arrived, in, generated, shown, displays, shows, e mailed, emailed, aus,
-        geschickt, gesendet, erhalten, bekommen, per, von, gekommen, reçu, reçue, envoyé, affiché, par, dans, de,
+        sent, got, get, text you, received, receive, texted, from, by, arrived, in, generated, shown, displays, shows, e mailed, emailed,
+        aus, geschickt, gesendet, erhalten, bekommen, per, von, gekommen, reçu, reçue, envoyé, affiché, par, dans, de,
         recibido, recibiste, recibió, llegó, enviado, enviamos, por, recebido, recebeu, chegou, ricevuto, inviato, via, из, пришёл,
         пришел, отправлен, отправили, полученный, в, 收到, 发送到, 发到, 届いた, 受け取, 送った, 表示, 받은, 온, 보낸,
         आया, आए, भेजा, প্রাপ্ত, পাঠানো, আসা, موصول, آیا, بھیجا, المرسل, وصل, ارسلنا, gelen, gönder*, ontvangen, uit, z, ze, fra, från,
@@ -263,7 +265,7 @@ ROLES: dict[WordRole, str] = {
     """,
     # A channel for one-time codes.
     "code channel": """
-        sms, text message, texted, authenticator, authenticator app, auth app, phone, mobile, smartphone, two factor, 2fa, mfa,
+        sms, text message, texted, text you, authenticator, authenticator app, auth app, phone, mobile, smartphone, two factor, 2fa, mfa,
         one time, whatsapp, telegram, e mail, email, inbox, téléphone, portable, teléfono, móvil, handy, celular, telefono,
         cellulare, telefon*,
         telefoon, телефон*, смс, почт*, correo, courriel, 手机, 手機, 短信, 邮件, 携帯, 携帯電話, スマホ, メール, 휴대폰, 휴대전화,
