@@ -34,6 +34,7 @@ from gateway.sessions.session import AgentSession
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.toolbox import ResourceBox, ToolBox, ToolGuards
+from gateway.tools.wrappers import RenamedTool
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse
@@ -210,7 +211,7 @@ class AgentTool:
         progress = RunProgress(ctx)
         guards = self._shared.guards
         guard = guards.guard_of(f"agent/{self._agent.file.name}") if guards is not None else None
-        return progress, dataclasses.replace(ctx.inside_agent(), caller=progress, tool_guard=guard)
+        return progress, dataclasses.replace(ctx.inside_agent(self._agent.file.skills), caller=progress, tool_guard=guard)
 
     def _to_complete(self, model: str | None, response: AgentResponse, ctx: CallContext) -> Complete:
         hands_back = isinstance(ctx.caller, RunFollower)
@@ -233,7 +234,7 @@ class AgentTool:
         if file.loop_until is not None:
             judge = self._models.resolve(file.loop_until.judge or file.model, ctx)
             middleware.append(loop_middleware(file.loop_until, judge, progress.tell))
-        tools = await self._tools()
+        tools = await self._tools(ctx.on_behalf_of.scopes)
         parts = [self._agent.instructions]
         if file.skills:
             if self._skills is None:
@@ -259,13 +260,18 @@ class AgentTool:
             compaction_strategy=to_strategy(file.compaction, client, keep_summary),
         )
 
-    async def _tools(self) -> Sequence[Tool]:
-        """What the file names, and the skill tools; narrowed to what its skills wish for where the file says so."""
+    async def _tools(self, scopes: Sequence[str] | None) -> Sequence[Tool]:
+        """What the file names, and the skill tools; narrowed to what its skills wish for where the file says so.
+
+        The description of `load_skill` lists the skills that the file names or, if it names none, those for a caller with these scopes.
+        """
         file = self._agent.file
         patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]
         if not patterns or file.max_turns == 1:
             return ()  # the last of its turns is the one without tools
-        tools = await self._toolbox.tools(patterns)
+        tools = [
+            tool.described(scopes, file.skills) if isinstance(tool, RenamedTool) else tool for tool in await self._toolbox.tools(patterns)
+        ]
         if not file.narrow_to_skills or not file.skills or self._skills is None:
             return tools
         always = {tool.definition.name for tool in await self._toolbox.tools(SKILL_TOOLS)}

@@ -134,9 +134,9 @@ class _ListTools:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """One line per tool, best first."""
         scope = scope_of(ctx.client.session_id, ctx.principal.id)
-        names = self._disclosure.find(str(arguments.get("query") or ""), arguments.get("source"), ctx.principal)
+        names = self._disclosure.find(str(arguments.get("query") or ""), arguments.get("source"), ctx.on_behalf_of)
         offset, limit = int(arguments.get("offset") or 0), int(arguments.get("limit") or DEFAULT_LIMIT)
-        page = [self._disclosure.describe(name, scope, ctx.principal) for name in names[offset : offset + limit]]
+        page = [self._disclosure.describe(name, scope, ctx.on_behalf_of) for name in names[offset : offset + limit]]
         lines = [f"{len(names)} tool{'' if len(names) == 1 else 's'} found."]
         lines += [f"- {tool['name']}: {tool['description']}{' (loaded)' if tool['loaded'] else ''}" for tool in page]
         if offset + len(page) < len(names):
@@ -163,7 +163,7 @@ class _LoadTools:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Change the caller's list; names that are unknown are told, the others done."""
         scope = scope_of(ctx.client.session_id, ctx.principal.id)
-        done, unknown = self._disclosure.change(cast("list[str]", arguments["names"]), scope, ctx.principal, load=self._load)
+        done, unknown = self._disclosure.change(cast("list[str]", arguments["names"]), scope, ctx.on_behalf_of, load=self._load)
         lines: list[str] = []
         if done:
             lines.append(f"{'Loaded' if self._load else 'Unloaded'}: {', '.join(done)}.")

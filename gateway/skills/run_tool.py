@@ -79,7 +79,7 @@ class RunSkillScript:
         index = await self._library.current()
         skill = await self._library.recheck(named_skill(self._library, index, arguments, ctx), ctx)
         path, is_function = _script_path(skill, str(arguments.get("script_name") or ""))
-        judge_file(self._library, skill, MANIFEST if is_function else path, arguments, ctx)
+        judge_file(self._library, skill, MANIFEST if is_function else path, ctx)
         run = self._call if is_function else self._start
         try:
             return await run(skill, path, arguments.get("args"), ctx)

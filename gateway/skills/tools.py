@@ -20,13 +20,13 @@ import anyio.to_thread
 
 from gateway.errors import NotFound, PolicyDenied, SkillError, ToolFailed
 from gateway.json_types import JsonObject
-from gateway.policy.decision import PASS, Reject
-from gateway.skills.index import SCHEME, SkillIndex, file_uri
+from gateway.policy.decision import PASS, Reject, Verdict
+from gateway.skills.index import SCHEME, Key, SkillIndex, file_uri
 from gateway.skills.library import SkillLibrary
 from gateway.skills.models import MANIFEST, Skill, SkillFile
 from gateway.skills.render import catalogue, describe_file, escape, file_wire, load, one_line
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
-from gateway.tools.context import CallContext
+from gateway.tools.context import SKILL_ARGUMENT, CallContext
 
 MAX_RESULTS = 50
 DEFAULT_RESULTS = 10
@@ -110,8 +110,8 @@ class SearchSkills:
         query = str(arguments.get("query") or "").strip()
         limit = min(MAX_RESULTS, max(1, int(arguments.get("limit") or DEFAULT_RESULTS)))
         found = await anyio.to_thread.run_sync(index.search.rank, query) if query else index.for_models
-        scopes = ctx.for_argument("query", query).principal.scopes
-        found, known = readable(self._library, found, scopes), readable(self._library, index.for_models, scopes)
+        rights = Rights(self._library, index, ctx.for_argument("query", query))
+        found, known = rights.readable(found), rights.readable(index.for_models)
         start = _position(str(arguments.get("cursor") or ""), query, [skill.id for skill in found])
         page = found[start : start + limit]
         structured: JsonObject = {"skills": [_result(index, skill) for skill in page], "total": len(found)}
@@ -167,11 +167,15 @@ class LoadSkill:
             annotations=_ANNOTATIONS,
         )
 
-    def description_for(self, scopes: Sequence[str] | None) -> str:
-        """The description with the skills that a caller with these scopes may read."""
+    def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
+        """The description with the skills `named`; if `named` is empty, with the skills that a caller with these scopes may read."""
+        if named:
+            skills = skills_named(self._index, named)
+            return f"{_LOAD}\n{catalogue(self._index, [skill for skill in self._index.for_models if skill.key in skills])}"
         if scopes is None:
             return str(self.definition.description)
-        return f"{_LOAD}\n{catalogue(self._index, readable(self._library, self._index.for_models, scopes))}"
+        shown = [skill for skill in self._index.for_models if self._library.judge(skill, MANIFEST, scopes) is PASS]
+        return f"{_LOAD}\n{catalogue(self._index, shown)}"
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """The skill as its folder is at this moment."""
@@ -240,7 +244,7 @@ class ReadSkillResource:
         handle = self._library.index.handle(skill)
         if path not in skill.files:
             return _list_folder(skill, handle, path)
-        judge_file(self._library, skill, path, arguments, ctx)
+        judge_file(self._library, skill, path, ctx)
         try:
             skill, file, data = await self._library.read(skill, path, ctx)
         except (NotFound, SkillError) as error:
@@ -260,27 +264,44 @@ def named_skill(library: SkillLibrary, index: SkillIndex, arguments: JsonObject,
         ToolFailed: None or several; the text names the candidates.
         PolicyDenied: Whoever named the skill may not read it.
     """
-    name = str(arguments.get("skill_name") or "")
-    scopes = ctx.for_argument("skill_name", name).principal.scopes
-    if (found := index.named(name)) and not readable(library, found, scopes):
-        judge_file(library, found[0], MANIFEST, arguments, ctx)
-    return find_skill(index, name, lambda skills: readable(library, skills, scopes))
+    name = str(arguments.get(SKILL_ARGUMENT) or "")
+    rights = Rights(library, index, ctx.as_caller())
+    if (found := index.named(name)) and not rights.readable(found):
+        judge_file(library, found[0], MANIFEST, ctx)
+    return find_skill(index, name, rights.readable)
 
 
-def judge_file(library: SkillLibrary, skill: Skill, path: str, arguments: JsonObject, ctx: CallContext) -> None:
+def judge_file(library: SkillLibrary, skill: Skill, path: str, ctx: CallContext) -> None:
     """Let a file of the named skill be read.
 
     Raises:
         PolicyDenied: Whoever named the skill may not read the file.
     """
-    scopes = ctx.for_argument("skill_name", str(arguments.get("skill_name") or "")).principal.scopes
-    if isinstance(verdict := library.judge(skill, path, scopes), Reject):
+    if isinstance(verdict := Rights(library, library.index, ctx.as_caller()).judge(skill, path), Reject):
         raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=skill.id)
 
 
-def readable(library: SkillLibrary, skills: Sequence[Skill], scopes: Sequence[str] | None) -> Sequence[Skill]:
-    """The skills whose `SKILL.md` a caller with these scopes may read."""
-    return skills if scopes is None else [skill for skill in skills if library.judge(skill, MANIFEST, scopes) is PASS]
+class Rights:
+    """Which skills one call may read: those that the agent's or workflow's file around it names, and those of its scopes."""
+
+    def __init__(self, library: SkillLibrary, index: SkillIndex, ctx: CallContext) -> None:
+        self._library = library
+        self._scopes = ctx.principal.scopes
+        self._named = frozenset[Key]() if self._scopes is None else skills_named(index, ctx.skills_in_files)
+
+    def judge(self, skill: Skill, path: str) -> Verdict:
+        """Whether the call may read a file of a skill."""
+        return PASS if skill.key in self._named else self._library.judge(skill, path, self._scopes)
+
+    def readable(self, skills: Sequence[Skill]) -> Sequence[Skill]:
+        """The skills whose `SKILL.md` the call may read."""
+        return skills if self._scopes is None else [skill for skill in skills if self.judge(skill, MANIFEST) is PASS]
+
+
+def skills_named(index: SkillIndex, names: Iterable[str]) -> frozenset[Key]:
+    """The skills that names in a file mean; a name that several skills share means none."""
+    found = [index.named(name) for name in names]
+    return frozenset(skills[0].key for skills in found if len(skills) == 1)
 
 
 def _all(skills: Sequence[Skill]) -> Sequence[Skill]:

@@ -218,8 +218,8 @@ OnChange = Callable[[ChangeKind], None]
 class DescribingTool(Protocol):
     """A tool whose description names things that only some callers may use."""
 
-    def description_for(self, scopes: Sequence[str]) -> str:
-        """The description for a caller with these scopes."""
+    def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
+        """The description for a caller with these scopes, or for the model of an agent whose file names the skills `named`."""
         ...
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
 
@@ -216,6 +216,10 @@ class DurablePort(Protocol):
         ...
 
 
+SKILL_ARGUMENT = "skill_name"
+"""The argument of tools by which a call names a skill."""
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """How a call came about. The gateway sets these facts; a request cannot."""
@@ -225,7 +229,7 @@ class Provenance:
     agent_depth: int = 0
     """How many agents this call runs inside."""
     named_in_files: frozenset[tuple[str, str]] = frozenset()
-    """Argument names with values that the workflow files around this call contain as constants."""
+    """Argument names with values that the files around this call name: constants of a workflow, `skill_name` with a skill of an agent."""
     step_key: str = ""
     """Key of the durable step that this call is; the same at every attempt. Empty outside a durable task."""
 
@@ -412,16 +416,21 @@ class CallContext:
     def for_argument(self, name: str, value: str) -> CallContext:
         """The context with which `value`, found under `name` in this call's arguments, is read or run.
 
-        The rights are those of whoever named it: an agent's file for what its model names, a workflow's file for a constant of that
-        file, and the caller for everything else.
+        The rights are the file's for a value that a workflow's or agent's file contains, and the caller's for everything else. An
+        agent's model writes what the caller's task tells it to, so the values that it chooses are the caller's too.
         """
-        came = self.provenance
-        return self if came.agent_depth or (name, value) in came.named_in_files else self.as_caller()
+        return self if (name, value) in self.provenance.named_in_files else self.as_caller()
 
-    def inside_agent(self) -> CallContext:
-        """This call as the run of an agent."""
-        came = dataclasses.replace(self.provenance, agent_depth=self.provenance.agent_depth + 1)
+    def inside_agent(self, skills: Sequence[str] = ()) -> CallContext:
+        """This call as the run of an agent whose file names `skills`. Constants of a workflow around it are not the model's to use."""
+        named = frozenset((SKILL_ARGUMENT, skill) for skill in skills)
+        came = dataclasses.replace(self.provenance, agent_depth=self.provenance.agent_depth + 1, named_in_files=named)
         return dataclasses.replace(self, provenance=came)
+
+    @property
+    def skills_in_files(self) -> frozenset[str]:
+        """The skills that the files around this call name."""
+        return frozenset(value for name, value in self.provenance.named_in_files if name == SKILL_ARGUMENT)
 
     def named_in_file(self, constants: frozenset[tuple[str, str]]) -> CallContext:
         """This call with constants of a workflow's file, each with the name of its argument."""

@@ -267,10 +267,15 @@ class GuardedTool:
 
     def described(self, wire: JsonObject, scopes: Sequence[str]) -> JsonObject:
         """The listed tool as a caller with these scopes gets it: its description may name what only some callers may use."""
-        tool = self._tool
-        if not isinstance(tool, DescribingTool) or self.definition.description != tool.definition.description:
-            return wire
-        return {**wire, "description": tool.description_for(scopes)}
+        description = self.description_for(scopes)
+        return wire if description == self.definition.description else {**wire, "description": description}
+
+    def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
+        """The published description as `DescribingTool` has it; an operator's own description is the same for everybody."""
+        tool, published = self._tool, self.definition.description
+        if not isinstance(tool, DescribingTool) or published != tool.definition.description:
+            return published or ""
+        return tool.description_for(scopes, named)
 
     def check(self, arguments: JsonObject, principal: Principal) -> Verdict:
         """Judge a call without running it; whoever is about to start a task asks first."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from gateway.json_types import JsonObject
-from gateway.tools.base import Tool, ToolOutcome
+from gateway.tools.base import DescribingTool, Tool, ToolOutcome
 from gateway.tools.context import CallContext
 
 
@@ -22,3 +23,12 @@ class RenamedTool:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Call the tool."""
         return await self.inner.call(arguments, ctx)
+
+    def described(self, scopes: Sequence[str] | None, named: Sequence[str]) -> RenamedTool:
+        """This tool with the description for a caller with these scopes, or for an agent whose file names the skills `named`."""
+        tool, shown = self.inner, self.definition
+        if not isinstance(tool, DescribingTool) or (description := tool.description_for(scopes, named)) == (shown.description or ""):
+            return self
+        copy = RenamedTool(tool, shown.name)
+        copy.definition = dataclasses.replace(shown, description=description)
+        return copy
