@@ -21,7 +21,7 @@ from gateway.catalog.own import SOURCE_ID, TASK_TOOLS
 from gateway.catalog.review import REVIEW_TOOL
 from gateway.catalog.shelf import KEY_OF, CatalogEntry, Fittings, Shelf
 from gateway.catalog.templates import matches_template
-from gateway.catalog.uris import expose_contents, expose_messages
+from gateway.catalog.uris import expose_contents, expose_messages, uri_to_judge
 from gateway.errors import Collision, NotFound
 from gateway.json_types import JsonObject
 from gateway.policy.decision import PASS
@@ -449,11 +449,12 @@ class Catalog:
             shelf, native = (template, template.natives["templates"][uri]) if template else self._locate(uri)
             ref = {**ref, "uri": native}
         source = cast("Source", shelf.entry.full)
+        judged = native if kind == "prompts" else uri_to_judge(native, argument, context)
 
         async def work(inner: CallContext) -> JsonObject:
             return await source.complete(ref, argument, context, inner)
 
-        return await shelf.gate.finish("completion/complete", native, ctx, work, subject=(kind, native))
+        return await shelf.gate.finish("completion/complete", native, ctx, work, subject=(kind, judged))
 
     @property
     def shelves(self) -> Sequence[Shelf]:

@@ -7,11 +7,14 @@ are never searched. Copies on write: a relayed object that needs no change is ha
 from __future__ import annotations
 
 import dataclasses
+import re
+from functools import partial
 from typing import cast
 
 from gateway.catalog.names import expose_uri
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.path_rule import judge_uri
 from gateway.tools.base import Complete, TaskMethod, TaskTool, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 
@@ -75,6 +78,25 @@ def expose_definition(definition: ToolDefinition, label: str) -> ToolDefinition:
     if isinstance(flat := wire.get("ui/resourceUri"), str):
         wire["ui/resourceUri"] = expose_uri(label, flat)
     return dataclasses.replace(definition, extra={**definition.extra, "_meta": wire})
+
+
+_EXPRESSION = re.compile(r"\{[^{}]*\}")
+
+
+def uri_to_judge(template: str, argument: JsonMapping, context: JsonMapping | None) -> str:
+    """What a scope judges of a completion: the template, filled if a value in it leads to another place (`../`)."""
+    filled = template
+    others = context.get("arguments") if context is not None else None
+    values = dict(cast("JsonMapping", others)) if isinstance(others, dict) else {}
+    for name, value in {**values, str(argument.get("name")): argument.get("value")}.items():
+        if isinstance(value, str) and value:
+            filled = _EXPRESSION.sub(partial(_fill, name, value), filled)
+    return template if filled == template or judge_uri(filled) is None else filled
+
+
+def _fill(name: str, value: str, expression: re.Match[str]) -> str:
+    names = [part.partition(":")[0].rstrip("*") for part in expression.group()[1:-1].lstrip("+#./;?&").split(",")]
+    return value if name in names else expression.group()
 
 
 class UriTool:

@@ -1,4 +1,6 @@
-"""The rule word `within`: a text must be a path inside a folder. Pure; compiled and used by `policy.rule_words`.
+"""The rule word `within`: a text must be a path inside a folder, and the spelling of URIs that patterns judge. Pure.
+
+`policy.rule_words` compiles and uses the rule word; `policy.scopes` and `policy.skills` call `judge_uri`.
 
 A server reads a path by rules that the gateway does not see: POSIX or Windows, percent-encoded or not, expanded by a shell or
 normalised by a file system. A value passes only if every such reading stays inside the folder; a spelling that can be read in two
@@ -13,6 +15,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from typing import cast
+from urllib.parse import unquote
 
 from gateway.json_types import JsonValue
 
@@ -30,6 +33,8 @@ _RESERVED_REASONS = {
 }
 
 _ENCODED = re.compile(r"%(?:[0-9A-Fa-f]{2}|[uU][0-9A-Fa-f]{4})")
+
+_WIDE_ENCODED = re.compile(r"%[uU][0-9A-Fa-f]{4}")
 
 _SHORT = re.compile(r"~[0-9]+(?:\.|\Z)")
 """The end of a Windows 8.3 name, which is a second name of another file."""
@@ -147,8 +152,7 @@ def _unclear(root: str, rest: str, segments: list[str]) -> str | None:
     if rest.startswith("//") or (not root and segments and segments[0][0] in "~$%-"):
         return "starts with '~', '$', '%', '-' or '//'"
     for segment in segments:
-        is_dots = segment.startswith("..") or ("." in segment and not segment.strip(_QUOTED_DOTS))
-        if is_dots or (segment[0] == "." and _DOT_PATTERN.match(segment)):
+        if _is_dots(segment) or (segment[0] == "." and _DOT_PATTERN.match(segment)):
             return "has a name that starts with '..' or stands for it"
         if segment[-1] == "." or segment[0].isspace() or segment[-1].isspace():
             return "has a name that starts with a space, or ends with a dot or a space"
@@ -156,4 +160,53 @@ def _unclear(root: str, rest: str, segments: list[str]) -> str | None:
             return "has a name that Windows reserves for a device"
         if "~" in segment and _SHORT.search(segment):
             return "has a Windows short name such as 'NAME~1'"
+    return None
+
+
+def _is_dots(segment: str) -> bool:
+    """Whether a name starts with `..`, or some reader reduces it to `.` or `..`."""
+    return segment.startswith("..") or ("." in segment and not segment.strip(_QUOTED_DOTS))
+
+
+# -- URIs ----------------------------------------------------------------------------------------------------------
+
+MAX_URI_DECODINGS = 8
+"""Levels of percent-encoding that a URI may have."""
+
+_URI_SEPARATORS = re.compile(r"[/\\?#;&=,]")
+"""Characters that end a segment for some server: a backslash, a parameter (`..;v=1`), or a query that names a path."""
+
+_EMPTY_SEGMENT = re.compile(r"(?<!:)//")
+"""Joined to a folder, the rest after it is an absolute path. `://` begins a URI inside the URI."""
+
+
+def judge_uri(uri: str) -> str | None:
+    """Return why a server may read `uri` as another place than the one that its text starts with, or `None`.
+
+    A pattern such as `file:///docs/*` compares the text, and a server resolves it: `file:///docs/../secret.txt`, however encoded.
+    """
+    if len(uri) > MAX_PATH_CHARACTERS:
+        return f"has more than {MAX_PATH_CHARACTERS} characters"
+    for _ in range(MAX_URI_DECODINGS):
+        problem = _judge_uri_reading(uri)
+        if problem is None and not uri.isascii():
+            problem = _judge_uri_reading(unicodedata.normalize("NFKC", uri).translate(_LOOK_ALIKES))
+        decoded = unquote(uri, errors="surrogateescape")
+        if problem is not None or decoded == uri:
+            return problem
+        uri = decoded
+    return "is percent-encoded too often"
+
+
+def _judge_uri_reading(uri: str) -> str | None:
+    if not uri.isprintable() and any(not c.isprintable() and unicodedata.category(c) != "Zs" for c in uri):
+        return _INVISIBLE
+    if _WIDE_ENCODED.search(uri):
+        return "has a character encoded as %uXXXX"
+    scheme, colon, rest = uri.partition(":")
+    path = (rest if colon and "/" not in scheme else uri).replace("\\", "/")
+    if _EMPTY_SEGMENT.search(path.partition("?")[0].removeprefix("//")):
+        return "has an empty segment ('//')"
+    if any(segment.strip() and _is_dots(segment.strip()) for segment in _URI_SEPARATORS.split(path)):
+        return "has a segment that is '.' or '..', or stands for it"
     return None

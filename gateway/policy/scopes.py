@@ -3,6 +3,9 @@
 A scope is `SOURCE`, `SOURCE/NAME` or `KIND:SOURCE/NAME`: globs over ids of sources and native names (of a resource its URI), as
 in the `tools` of an agent. It is judged once, where the caller comes in: what an agent or workflow of this gateway calls is what
 its file names, whoever calls it.
+
+A pattern over URIs compares text. A URI that a server could resolve to another place (`file:///docs/../x`) is refused unless the
+scope is for the whole source or names exactly this URI.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Literal, Protocol, get_args
 
 from gateway.policy.decision import PASS, Reject, Verdict
+from gateway.policy.path_rule import judge_uri
 
 RULE = "scopes"
 
@@ -61,14 +65,22 @@ def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name
     """Whether a caller with these scopes (`None`: a key for everything) may use what `source` calls `name`."""
     if scopes is None or (source == OWN_SOURCE and name not in STATUS_NAMES):
         return PASS
+    problem: str | None = None
     for scope in scopes:
         if scope == ADMIN_SCOPE:
             continue
         wanted, of, named = _parts(scope)
-        if wanted in (None, kind) and fnmatchcase(source, of) and fnmatchcase(name, named):
+        if wanted not in (None, kind) or not fnmatchcase(source, of):
+            continue
+        if named == "*" or name == named:
             return PASS
+        if fnmatchcase(name, named):
+            problem = judge_uri(name) if kind == "resources" else None
+            if problem is None:
+                return PASS
     has = ", ".join(scopes)
-    return Reject(RULE, f"This API key has no scope for {kind[:-1]} {name[:200]!r} of {source!r}. Its scopes: {has[:500] or 'none'}.")
+    why = "" if problem is None else f" The URI {problem}, so no pattern covers it; write it plainly."
+    return Reject(RULE, f"This API key has no scope for {kind[:-1]} {name[:200]!r} of {source!r}.{why} Its scopes: {has[:500] or 'none'}.")
 
 
 def knows_source(scopes: Sequence[str] | None, source: str) -> bool:

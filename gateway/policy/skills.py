@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from gateway.config.policies import SkillFilter
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.path_rule import judge_uri
 from gateway.policy.tools import judge_tool
 
 _SCHEME = "skill://"
@@ -33,6 +34,7 @@ MAX_DECODINGS = 32
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_PARAMETERS = re.compile(r"[;?#][^/]*")
 _URI_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -45,16 +47,36 @@ def judge_skill_uri(uri: str, rules: SkillFilter) -> bool:
     """Whether a URI may be served: of a file or folder of a skill that exists, or of nothing that is a skill's.
 
     No folder around it may be denied and, where there is `allow`, one must be allowed: a file of an allowed skill is, also
-    where the skill holds another one.
+    where the skill holds another one. If there are rules, no URI passes that a server could resolve to another skill.
     """
-    if not uri.startswith(_SCHEME) or (rules.allow is None and not rules.deny):
+    if (rules.allow is None and not rules.deny) or uri.strip()[:6].casefold() != "skill:":
         return True
+    if not uri.startswith(_SCHEME) or judge_uri(uri) is not None:
+        return False
     parts = uri.removeprefix(_SCHEME).rstrip("/").split("/")
     if len(parts) == 1 and "." in parts[0]:
         return True  # `skill://index.json` is no skill's
-    around = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
-    denied = any(not judge_tool(path, None, rules.deny) for path in around)
-    return not denied and (rules.allow is None or any(judge_tool(path, rules.allow, ()) for path in around))
+    if any(not judge_tool(path, None, rules.deny) for reading in _readings(uri.removeprefix(_SCHEME)) for path in _around(reading)):
+        return False
+    return rules.allow is None or any(judge_tool(path, rules.allow, ()) for path in _around("/".join(parts)))
+
+
+def _around(path: str) -> list[str]:
+    """A path and every folder around it, outermost first."""
+    parts = path.rstrip("/").split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _readings(path: str) -> set[str]:
+    """A path as written, and as servers may read it: decoded, in lower case, without user, port, parameters and query."""
+    found = {path}
+    for _ in range(MAX_DECODINGS):
+        authority, slash, rest = path.replace("\\", "/").casefold().lstrip("/").partition("/")
+        found.add(_PARAMETERS.sub("", authority.rpartition("@")[2].partition(":")[0] + slash + rest))
+        if (decoded := unquote(path)) == path:
+            break
+        path = decoded
+    return found
 
 
 def judge_entry(entry: JsonMapping) -> bool:

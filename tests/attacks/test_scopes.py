@@ -267,7 +267,7 @@ TABLE: list[tuple[str, str, str, str, bool]] = [
     ("docs/search_*", "tools", "docs", "research_x", False),
     ("docs/search_*", "tools", "docs", "SEARCH_x", False),
     ("tools:docs/*", "resources", "docs", "page://a", False),
-    ("resources:docs/page://*", "resources", "docs", "page://a/../b", True),
+    ("resources:docs/page://*", "resources", "docs", "page://a/../b", False),
     ("resources:docs/page://*", "resources", "docs", "pages://a", False),
     ("prompts:*", "prompts", "any", "ask", True),
     ("prompts:*", "tools", "any", "ask", False),

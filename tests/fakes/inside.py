@@ -72,9 +72,9 @@ def command(*arguments: str) -> Ended:
 
 
 @contextmanager
-def raw_inside(told: dict[str, Any]) -> Generator[str]:
-    """`tests.fakes.raw_upstream`, modern, over HTTP; yields its URL. What `told` holds can be changed meanwhile."""
-    server = http_server(Raw(told, modern=True), 0)
+def raw_inside(told: dict[str, Any] | Raw) -> Generator[str]:
+    """`tests.fakes.raw_upstream`, over HTTP, modern or as given; yields its URL. What `told` holds can be changed meanwhile."""
+    server = http_server(told if isinstance(told, Raw) else Raw(told, modern=True), 0)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
