@@ -18,6 +18,8 @@ from gateway.agents.cards import SCHEME, to_contents, to_resource
 from gateway.agents.conversations import Conversations
 from gateway.agents.definition import AgentDefinition, read_agent
 from gateway.agents.features import RootJudge, root_refusal
+from gateway.agents.files.provider import file_tools
+from gateway.agents.files.store import InMemoryAgentFileStore
 from gateway.agents.following import GivenConversation
 from gateway.agents.lifecycle.hooks import LifecycleHooks
 from gateway.agents.remote.run import Remote
@@ -28,7 +30,7 @@ from gateway.config.executes import RunEntry, middleware_entry
 from gateway.config.expand import Expander
 from gateway.config.references import References
 from gateway.errors import AgentError, ConfigError, GatewayError, NotFound
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonObject, JsonValue
 from gateway.middleware import sort_middleware
 from gateway.policy.roots import Access
 from gateway.sessions.context import ContextProvider
@@ -181,6 +183,15 @@ class AgentSource:
     def _note(self, path: Path, error: AgentError) -> None:
         self.problems.append(SourceProblem(str(path), str(error).removeprefix(f"{path}: ")))
         logger.warning("%s", error)
+
+    def file_schemas(self) -> dict[str, dict[str, JsonValue]]:
+        """Return the input schemas of the file tools that agents get, by the name of the source in rules: `agent/<name>`."""
+        found: dict[str, dict[str, JsonValue]] = {}
+        for definition in self.definitions:
+            if (files := files_of(definition, self._shared)) is not None:
+                tools = file_tools(InMemoryAgentFileStore(), access=files[0].access)
+                found[f"agent/{definition.file.name}"] = {tool.definition.name: tool.definition.input_schema for tool in tools}
+        return found
 
     @property
     def has_sessions(self) -> bool:

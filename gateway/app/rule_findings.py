@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 from gateway.app.local import Local
 from gateway.config.load import LoadedConfig
@@ -10,6 +11,9 @@ from gateway.config.policies import OWN_SOURCE_KINDS
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.lint import Finding, lint_names, lint_policy, lint_unlisted
 from gateway.policy.own_sources import is_own_source
+
+if TYPE_CHECKING:
+    from gateway.agents.source import AgentSource
 
 Findings = Mapping[str, Sequence[Finding]]
 """Key of `policies` → findings."""
@@ -19,7 +23,8 @@ async def own_findings(loaded: LoadedConfig, local: Mapping[str, Local]) -> dict
     """Return the findings on our own sources, on what agents and workflows bring along, and on policies of unknown sources."""
     policies = loaded.config.policies
     servers = {*loaded.config.mcp_servers, *(server.name for server in loaded.disabled)}
-    found = {name: lint_unlisted(policy) for name, policy in policies.items() if is_own_source(name)}
+    known = cast("AgentSource", local["agent"].source).file_schemas() if "agent" in local else {}
+    found = {name: lint_unlisted(policy, known.get(name, {})) for name, policy in policies.items() if is_own_source(name)}
     own: list[str] = []
     for name, source in local.items():
         schemas = {tool.definition.name: tool.definition.input_schema for tool in await source.source.tools()}

@@ -40,6 +40,10 @@ _MAX_NODES = 500
 """Parts of one argument's schema that are looked at."""
 
 
+_READING = frozenset("list search read find grep glob get show view open walk tree".split())
+_FILES = frozenset("file files folder folders dir dirs directory directories subdirectories".split())
+
+
 def kinds_of_argument(name: str, schema: JsonObject) -> frozenset[ArgumentKind]:
     """Return the kinds of texts that argument `name` of a tool with input `schema` seems to carry, also in elements and properties."""
     found: set[ArgumentKind] = set()
@@ -89,3 +93,16 @@ def kind_of_name(name: str) -> ArgumentKind | None:
             return kind
     return None
 
+
+def reads(tool: str) -> bool:
+    """Return whether a tool's name says that it reads something."""
+    return not _READING.isdisjoint(_words_of(tool))
+
+
+def reads_files(tool: str) -> bool:
+    """Return whether a tool's name says that it reads files or folders."""
+    return reads(tool) and not _FILES.isdisjoint(_words_of(tool))
+
+
+def _words_of(tool: str) -> list[str]:
+    return [word.lower() for word in _WORDS.findall(tool)]

@@ -15,7 +15,7 @@ from gateway.config.models import judge_policy_name
 from gateway.config.policies import ApprovalLists, SourcePolicy, ToolOverride
 from gateway.config.suggest import did_you_mean
 from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.argument_kinds import ArgumentKind, is_closed, kinds_of_argument
+from gateway.policy.argument_kinds import ArgumentKind, is_closed, kinds_of_argument, reads, reads_files
 from gateway.policy.arguments import ANY_TOOL, ArgumentPolicy, extra_names, rule_problem
 from gateway.policy.checking import SchemaCheck, measure
 from gateway.policy.confinement import confine
@@ -54,14 +54,17 @@ def lint_names(names: Iterable[str], servers: Iterable[str], own: Iterable[str] 
     return {name: (Finding("", "dead", problem),) for name, problem in problems.items() if problem is not None}
 
 
-def lint_unlisted(policy: SourcePolicy) -> tuple[Finding, ...]:
-    """Return what can be said about the argument rules of a source whose tools are known only while it runs (`agent/<name>`)."""
+def lint_unlisted(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> tuple[Finding, ...]:
+    """Return what can be said about the argument rules of a source whose tools are known only while it runs (`agent/<name>`).
+
+    `schemas` are the input schemas of those tools that are known already, such as file tools.
+    """
     found: list[Finding] = []
     for tool, rules in policy.arguments.items():
         schema: JsonObject = {"properties": dict.fromkeys(rules, True), "required": [*rules]}
         for name, rule in rules.items():
             found += _rule(f"arguments.{tool}.{name}", name, rule, policy, {tool: schema})
-    return tuple(found)
+    return (*found, *_gaps(policy, schemas, NO_NAMES))
 
 
 def lint_policy(policy: SourcePolicy, schemas: Mapping[str, JsonValue], *, is_local: bool = False) -> tuple[Finding, ...]:
@@ -203,6 +206,40 @@ def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozen
         if place is not None:
             text = f"tool {tool!r} takes {name!r} without a rule while {place} confines its like."
             yield Finding(f"arguments.{tool}.{name}", "open", f"{text} Write the rule under {ANY_TOOL!r} for every tool, or deny this one.")
+    if "path" in held:
+        yield from _unjudged(policy, schemas, denied, held["path"])
+
+
+def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str], place: str) -> Iterator[Finding]:
+    """Tools that read files and may run without any path that a rule judges, while `place` confines the paths of other tools."""
+    for tool in sorted(schemas):
+        schema = as_object(schemas[tool])
+        if schema is None or not _exists(tool, policy):
+            continue
+        accepted = _callers_arguments(tool, schema, policy, denied)
+        fixed = policy.overrides[tool].fixed if tool in policy.overrides else {}
+        paths = sorted(name for name in {*accepted, *fixed} if "path" in kinds_of_argument(name, schema))
+        if paths and reads(tool) and not any(name in fixed or _is_judged(tool, name, schema, policy) for name in paths):
+            text = f"tool {tool!r} may run without {paths[0]!r} or with null, and no rule confines that call while {place} confines others."
+            fix = f"Give it a value in `overrides.{tool}.defaults` and `\"type\": \"string\"` in its rule, or deny the tool."
+            yield Finding(f"arguments.{tool}.{paths[0]}", "open", f"{text} {fix}")
+        elif not paths and accepted and reads_files(tool) and not policy.arguments.get(tool):
+            text = f"tool {tool!r} takes no path, so no rule confines what it reads while {place} confines others."
+            yield Finding(f"arguments.{tool}", "open", f"{text} Deny the tool, or write a rule for one of its arguments.")
+
+
+def _is_judged(tool: str, name: str, schema: JsonObject, policy: SourcePolicy) -> bool:
+    """Whether each call carries a value for argument `name` that a rule judges, or another finding names the argument already."""
+    override = policy.overrides.get(tool)
+    rules = [rule for key in (ANY_TOOL, tool) if (rule := policy.arguments.get(key, {}).get(name)) is not None]
+    if is_closed(name, schema) or not any(rule_problem(rule) is None and is_confining(rule) for rule in rules):
+        return True
+    if any("." in (folders if isinstance(folders := rule.get("within"), list) else [folders]) for rule in rules):
+        return True  # left open on purpose
+    required = schema.get("required")
+    given = (isinstance(required, list) and name in required) or (override is not None and name in override.defaults)
+    judged = [types_of(confined, confined) for rule in rules if (confined := confine(name, rule, schema).judged)]
+    return given and "null" not in types_of(declared_schema(schema, name), schema).intersection(*judged)
 
 
 def _callers_arguments(tool: str, schema: JsonObject, policy: SourcePolicy, denied: frozenset[str]) -> frozenset[str]:

@@ -13,6 +13,7 @@ import anyio.to_thread
 import pytest
 
 from tests.cli.processes import moongate
+from tests.house.documents import example_of
 from tests.interaction.place import Place, place_of
 from tests.interaction.wire import over_http
 
@@ -207,6 +208,29 @@ async def test_argument_rule_holds_for_own_tools(tmp_path: Path) -> None:
         assert refused.startswith("Refused by arguments.file_access_save_file.file_name") and "saved" in saved
         assert set(data(made)) == {"kept.txt", "notes-a.txt"}
         assert ("call.refused", "agent/clerk", "file_access_save_file") in await audited(made)
+
+
+async def test_example_of_the_documentation_confines_every_file_tool(tmp_path: Path) -> None:
+    with place(tmp_path, {"agent/clerk": example_of("configuration.md", "agent/clerk")}) as made:
+        (tmp_path / "data" / "secret-name.txt").write_text("SECRET-CONTENT")
+        (tmp_path / "data" / "secret-name").mkdir()
+        (tmp_path / "data" / "notes" / "inner").mkdir(parents=True)
+        (tmp_path / "data" / "notes" / "mine.txt").write_text("my own")
+        files, folders, reads = "file_access_list_files", "file_access_list_subdirectories", "file_access_read_file"
+        said = await ask_clerk(
+            made,
+            (files, {}),
+            (files, {"directory": None}),
+            ("file_access_search_files", {"regex_pattern": "SECRET"}),
+            (folders, {}),  # three failed calls in a row would end the run
+            (folders, {"directory": None}),
+            (folders, {"directory": "."}),
+            (reads, {"file_name": "notes/mine.txt"}),
+            (reads, {"file_name": "secret-name.txt"}),
+        )
+        assert ("mine.txt" in said[0], "inner" in said[3], said[6]) == (True, True, "my own")
+        assert [text.startswith("Refused by arguments.*") for text in (said[1], said[4], said[5], said[7])] == [True] * 4
+        assert "secret-name" not in str(said) and "SECRET-CONTENT" not in str(said)
 
 
 @pytest.mark.parametrize("decision", ["approve", "decline"])

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.agents.test_tool import agent_file
 from tests.cli.processes import moongate, write_gateway
 from tests.fakes.running import free_port, gateway_http, raw_stdio
+from tests.fakes.workers import until
+from tests.house.documents import example_of
 
 READ = {
     "name": "read",
@@ -193,11 +196,27 @@ def test_rule_for_one_tool_that_leaves_its_siblings_open_is_found_by_lint_doctor
     assert "policies.files.arguments.read_media_file.path: tool 'read_media_file' takes 'path' without a rule" in doctor.out
     assert "policies.tme: no source is called 'tme'" in doctor.out
     with gateway_http(tmp_path, {"mcpServers": {"files": raw_stdio(FILES)}, "policies": {"files": rules, "tme": {}}}, "logged"):
-        log = (tmp_path / "logged.log").read_text()
-    assert "policies.files.arguments.read_multiple_files.paths" in log
-    assert "policies.tme: no source is called 'tme'" in log
+        log = tmp_path / "logged.log"
+        until(lambda: "policies.files.arguments.read_multiple_files.paths" in log.read_text())
+        until(lambda: "policies.tme: no source is called 'tme'" in log.read_text())
     rules["arguments"] = {"*": {"path": {"within": "docs/"}, "paths": {"within": "docs/"}}}
     write_gateway(tmp_path, mcpServers={"files": raw_stdio(FILES)}, policies={"files": rules}, storage={"dir": "state"})
+    assert moongate("policy", "lint", cwd=tmp_path).code == 0
+
+
+@pytest.mark.attack(20)
+def test_lint_judges_rules_of_an_agents_file_tools(tmp_path: Path) -> None:
+    (tmp_path / "agents").mkdir()
+    agent_file(tmp_path / "agents", "clerk", files="{root: ../data, access: write}", model="openai:m")
+    rules: dict[str, Any] = {"arguments": {"*": {"file_name": {"within": "notes/"}, "directory": {"within": "notes/"}}}}
+    write_gateway(tmp_path, expose={"agents": ["agents"]}, policies={"agent/clerk": rules}, storage={"dir": "state"})
+    done = moongate("policy", "lint", "--json", cwd=tmp_path)
+    assert done.code == 1
+    assert {finding["path"].removeprefix("policies.agent/clerk.arguments.") for finding in done.data["findings"]} == {
+        "file_access_list_files.directory", "file_access_list_subdirectories.directory", "file_access_search_files",
+    }  # fmt: skip
+    rules = example_of("configuration.md", "agent/clerk")
+    write_gateway(tmp_path, expose={"agents": ["agents"]}, policies={"agent/clerk": rules}, storage={"dir": "state"})
     assert moongate("policy", "lint", cwd=tmp_path).code == 0
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.house.sources import ROOT
 
@@ -25,6 +27,12 @@ def blocks(path: Path, language: str) -> Iterator[str]:
     for found, body in _FENCE.findall(path.read_text(encoding="utf-8")):
         if found == language:
             yield body
+
+
+def example_of(page: str, source: str) -> dict[str, Any]:
+    """The first policy of `source` that an example of a page in `docs/` shows."""
+    shown = [json.loads(block) for block in blocks(ROOT / "docs" / page, "json") if f'"{source}"' in block]
+    return next(block["policies"][source] for block in shown if source in block.get("policies", {}))
 
 
 def links(path: Path) -> list[str]:

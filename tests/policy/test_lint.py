@@ -223,7 +223,8 @@ def test_rule_that_holds_is_not_mentioned(schemas: dict[str, Any], argument: str
 
 
 def text(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": {name: kind or {"type": "string"} for name, kind in properties.items()}}
+    schemas = {name: kind or {"type": "string"} for name, kind in properties.items()}
+    return {"type": "object", "properties": schemas, "required": [*schemas]}
 
 
 TEXTS = {"type": "array", "items": {"type": "string"}}
@@ -296,6 +297,41 @@ def test_gaps_are_found_for_urls_recipients_and_any_argument_with_a_rule_word() 
     assert gaps({"arguments": {"a": {"where": {"within": "docs/"}}}}, odd) == {"arguments.b.where"}
 
 
+LISTING: dict[str, Any] = {
+    "read_file": text(path=None),
+    "write_file": text(path=None),
+    "list_files": {"properties": {"path": {"anyOf": [{"type": "string"}, {"type": "null"}]}}},
+    "find_text": {"properties": {"path": {"type": "string"}, "word": {"type": "string"}}, "required": ["word"]},
+    "create_folder": {"properties": {"path": {"type": "string"}}},
+    "search_files": text(regex=None),
+    "list_roots_directories": {"properties": {}},
+    "list_issues": text(query=None),
+}
+WITHIN: dict[str, Any] = {"*": {"path": {"within": "docs/"}}}
+TEXT: dict[str, Any] = {"*": {"path": {"within": "docs/", "type": "string"}}}
+DEFAULTS = {name: {"defaults": {"path": "docs"}} for name in ("list_files", "find_text")}
+WHOLE = {"arguments.list_files.path", "arguments.find_text.path", "arguments.search_files"}
+
+
+UNJUDGED: list[tuple[dict[str, Any], set[str]]] = [
+    ({"arguments": WITHIN}, WHOLE),
+    ({"arguments": TEXT}, WHOLE),
+    ({"arguments": WITHIN, "overrides": DEFAULTS}, WHOLE - {"arguments.find_text.path"}),
+    ({"arguments": TEXT, "overrides": DEFAULTS, "tools": {"deny": ["search_files"]}}, set()),
+    ({"arguments": WITHIN, "overrides": {"list_files": {"fixed": {"path": "docs"}}}}, WHOLE - {"arguments.list_files.path"}),
+    ({"arguments": WITHIN, "tools": {"allow": ["*_file", "create_folder", "list_issues"]}}, set()),
+    ({"arguments": {**WITHIN, "search_files": {"regex": {"maxLength": 9}}}}, WHOLE - {"arguments.search_files"}),
+    ({"arguments": {"*": {"path": {"within": ["docs/", "."]}}, "search_files": {"regex": {"maxLength": 9}}}}, set()),
+    ({"arguments": {"search_files": {"regex": {"maxLength": 9}}}}, set()),
+]
+
+
+@pytest.mark.attack(20)
+@pytest.mark.parametrize(("policy", "left"), UNJUDGED, ids=range(len(UNJUDGED)))
+def test_reading_tool_that_runs_without_a_judged_path_is_a_gap(policy: dict[str, Any], left: set[str]) -> None:
+    assert gaps(policy, LISTING) == left
+
+
 # -- names -----------------------------------------------------------------------------------------------------------
 
 
@@ -329,7 +365,7 @@ def test_rules_of_tools_that_are_known_only_in_a_run_are_judged_by_themselves() 
         "save": {"file_name": {"pattern": "^notes/"}, "content": {"maxLength": 9}},
         "*": {"directory": {"within": "notes/"}, "x": {"patern": "a"}},
     }
-    found = lint_unlisted(SourcePolicy.model_validate({"arguments": rules}))
+    found = lint_unlisted(SourcePolicy.model_validate({"arguments": rules}), {})
     assert [(finding.path, finding.kind) for finding in found] == [
         ("arguments.save.file_name", "open"),
         ("arguments.save.file_name", "open"),
