@@ -312,7 +312,6 @@ TEXT: dict[str, Any] = {"*": {"path": {"within": "docs/", "type": "string"}}}
 DEFAULTS = {name: {"defaults": {"path": "docs"}} for name in ("list_files", "find_text")}
 WHOLE = {"arguments.list_files.path", "arguments.find_text.path", "arguments.search_files"}
 
-
 UNJUDGED: list[tuple[dict[str, Any], set[str]]] = [
     ({"arguments": WITHIN}, WHOLE),
     ({"arguments": TEXT}, WHOLE),
@@ -322,7 +321,7 @@ UNJUDGED: list[tuple[dict[str, Any], set[str]]] = [
     ({"arguments": WITHIN, "tools": {"allow": ["*_file", "create_folder", "list_issues"]}}, set()),
     ({"arguments": {**WITHIN, "search_files": {"regex": {"maxLength": 9}}}}, WHOLE - {"arguments.search_files"}),
     ({"arguments": {"*": {"path": {"within": ["docs/", "."]}}, "search_files": {"regex": {"maxLength": 9}}}}, set()),
-    ({"arguments": {"search_files": {"regex": {"maxLength": 9}}}}, set()),
+    ({"arguments": {"write_file": {"path": {"maxLength": 9}}}}, set()),
 ]
 
 
