@@ -82,7 +82,7 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
 def _show(result: JsonObject, tool: str, *, as_json: bool) -> None:
     from gateway.cli.failures import CommandFailed
     from gateway.cli.output import block_text, print_content, print_json
-    from gateway.tools.guard import RULE_META_KEY
+    from gateway.tools.call_record import RULE_META_KEY
 
     is_error = bool(result.get("isError"))
     if as_json:

@@ -30,8 +30,9 @@ from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.http import insufficient_scope
 from gateway.server.parked import HANDLE_PREFIX, ParkedCaller, ParkedCalls
 from gateway.tools.base import Complete, InputRequired, Tool
+from gateway.tools.call_record import RULE_META_KEY
 from gateway.tools.context import CallContext, ClientProfile, LogLevel, capability_of
-from gateway.tools.guard import RULE_META_KEY, GuardedTool
+from gateway.tools.guard import GuardedTool
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponseUpdate
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -35,7 +34,7 @@ from gateway.errors import (
     only_cause,
     text_for_caller,
 )
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject
 from gateway.policy.approvals import RULE as APPROVAL_RULE
 from gateway.policy.approvals import judge_approval
 from gateway.policy.arguments import ArgumentPolicy
@@ -60,6 +59,7 @@ from gateway.tools.base import (
     ToolDefinition,
     ToolOutcome,
 )
+from gateway.tools.call_record import RULE_META_KEY, CallRecord, noted_names, refusal, with_dropped
 from gateway.tools.context import CallContext
 from gateway.tools.published import clean_definition, shape_definition
 from gateway.tools.recorded import record_call
@@ -69,19 +69,9 @@ from gateway.tools.waits import own_task
 
 logger = logging.getLogger(__name__)
 
-DROPPED_META_KEY = "dev.moongate/droppedArguments"
-"""Key in a result's `_meta` that lists the argument names taken out before the call."""
-
-RULE_META_KEY = "dev.moongate/rule"
-"""Key in a refusal's `_meta`: the id of the rule that refused, e.g. `arguments.read_text.path`."""
-
 DEFAULT_TASK_SECONDS = 3600.0
 """Working time of a remote server's call that runs as a task where the policy names none: one that hangs must not keep its
 slot for ever. Waiting for a person and following a server's own task do not count."""
-
-_MAX_NOTED_NAMES = 20
-_MAX_NOTED_LENGTH = 64
-"""Dropped names come from the caller: this many, cut to this length, are noted in events and results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +288,7 @@ class GuardedTool:
         """
         if self._needs_task and ctx.late_clock is not None:
             await own_task()
-        record = _CallRecord()
+        record = CallRecord()
         resumed = ctx.input_responses is not None or ctx.request_state is not None
         kind, principal = "call.resumed" if resumed else "call.started", ctx.principal.id
         self._events.emit(kind, source=self.source, name=self.exposed_name, principal=principal)
@@ -309,14 +299,14 @@ class GuardedTool:
             if isinstance(verdict, Reject):
                 record.refuse(verdict)
                 self._note_dropped(verdict.dropped)
-                return _noting(refusal(verdict.rule, verdict.reason), verdict.dropped)
+                return with_dropped(refusal(verdict.rule, verdict.reason), verdict.dropped)
             if isinstance(verdict, Rewrite):
                 arguments, record.dropped = verdict.arguments, verdict.dropped
                 self._note_dropped(verdict.dropped)
             grant = await self._approved(arguments, ctx) if self._policy.needs_approval else None
             if isinstance(grant, Reject):
                 record.refuse(grant)
-                return _noting(refusal(grant.rule, grant.reason), record.dropped)
+                return with_dropped(refusal(grant.rule, grant.reason), record.dropped)
             ctx = grant.opened(ctx) if grant is not None else ctx
             if ctx.principal.scopes is not None and self.source != OWN_SOURCE:
                 ctx = ctx.let_in()
@@ -329,7 +319,7 @@ class GuardedTool:
             if not self._is_short_and_plain(outcome):
                 outcome = await self._passed(outcome, ctx, record)
             outcome = grant.sealed(outcome) if grant is not None else outcome
-            return _noting(outcome, record.dropped) if record.dropped else outcome
+            return with_dropped(outcome, record.dropped) if record.dropped else outcome
         finally:
             if self._usage is not None:
                 self._usage.end()
@@ -361,14 +351,14 @@ class GuardedTool:
                 raise
             result = answer.get("result")
             if isinstance(result, dict):
-                record = _CallRecord()
+                record = CallRecord()
                 outcome = self._cleaned(Complete(cast("JsonObject", result)), record)
                 outcome = await self._limited(outcome, ctx, record)
                 answer["result"] = outcome.result if isinstance(outcome, Complete) else result
             return answer
         raise ToolFailed(f"No answer about the task within {self._policy.timeout_seconds:g} s.")
 
-    def _run(self, arguments: JsonObject, ctx: CallContext, record: _CallRecord) -> Awaitable[ToolOutcome | None]:
+    def _run(self, arguments: JsonObject, ctx: CallContext, record: CallRecord) -> Awaitable[ToolOutcome | None]:
         """As `run_within`. Not a coroutine itself: each costs every call its steps."""
         seconds = self._policy.max_task_seconds if ctx.in_task else self._policy.timeout_seconds
         work = self._settle if ctx.durable is None or self._policy.is_own else self._recorded
@@ -384,7 +374,7 @@ class GuardedTool:
             f"Ask for less in one call, or have the operator raise `{key}` of {self.source!r}."
         )
 
-    async def _recorded(self, arguments: JsonObject, record: _CallRecord, ctx: CallContext) -> ToolOutcome:
+    async def _recorded(self, arguments: JsonObject, record: CallRecord, ctx: CallContext) -> ToolOutcome:
         """The inner outcome as a step of a durable task."""
         assert ctx.durable is not None
         settle = partial(self._settle, arguments, record)
@@ -398,7 +388,7 @@ class GuardedTool:
         record.settle(outcome)
         return outcome
 
-    async def _settle(self, arguments: JsonObject, record: _CallRecord, ctx: CallContext) -> ToolOutcome:
+    async def _settle(self, arguments: JsonObject, record: CallRecord, ctx: CallContext) -> ToolOutcome:
         """The inner outcome, with failures turned into results. One of the four boundaries that catch everything."""
         try:
             outcome = await self._tool.call(arguments, ctx)
@@ -433,7 +423,7 @@ class GuardedTool:
         encoded = outcome.encoded if isinstance(outcome, Complete) else None
         return encoded is not None and len(encoded) == 1 and len(encoded[0]) <= self._short_bytes and not may_hide(encoded[0])
 
-    async def _passed(self, outcome: ToolOutcome, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
+    async def _passed(self, outcome: ToolOutcome, ctx: CallContext, record: CallRecord) -> ToolOutcome:
         """The outcome without hidden text and within its size. A large one is judged elsewhere, then gives its claim back."""
         if not isinstance(outcome, Complete) or outcome.claim is None:
             return await self._limited(self._cleaned(outcome, record), ctx, record)
@@ -446,7 +436,7 @@ class GuardedTool:
         finally:
             outcome.claim.release()
 
-    async def _passed_large(self, outcome: Complete, ctx: CallContext, record: _CallRecord) -> Complete:
+    async def _passed_large(self, outcome: Complete, ctx: CallContext, record: CallRecord) -> Complete:
         """As `_passed`: in the helper process that holds the result, or in a worker thread."""
         policy, claim = self._policy, outcome.claim
         rules = Rules(policy.hidden_text, policy.max_result_bytes, policy.max_kept_bytes)
@@ -465,7 +455,7 @@ class GuardedTool:
         record.shortened = judged.is_shortened
         return Complete(judged.result)
 
-    def _cleaned(self, outcome: ToolOutcome, record: _CallRecord) -> ToolOutcome:
+    def _cleaned(self, outcome: ToolOutcome, record: CallRecord) -> ToolOutcome:
         """The outcome without hidden text, or a refusal. Asks of an `InputRequired` were cleaned where they were judged."""
         if self._policy.hidden_text == "allow":
             return outcome
@@ -491,7 +481,7 @@ class GuardedTool:
                     task[key] = strip_value(task[key])
         return task
 
-    async def _limited(self, outcome: ToolOutcome, ctx: CallContext, record: _CallRecord) -> ToolOutcome:
+    async def _limited(self, outcome: ToolOutcome, ctx: CallContext, record: CallRecord) -> ToolOutcome:
         policy = self._policy
         if isinstance(outcome, Complete):
             known = sum(map(len, outcome.encoded)) if outcome.encoded is not None else None
@@ -516,63 +506,7 @@ class GuardedTool:
         """By name only: what a caller gave for them may be secret (requirements 3.A/25)."""
         if names:
             count = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
-            logger.info("%s: %s dropped that it may not get: %s", self.exposed_name, count, ", ".join(map(ascii, _noted(names))))
-
-
-_OUTCOMES = {"MiddlewareTermination": "complete", "UserInputRequired": "input_required"}
-"""Exceptions by which a tool of a run ends the run on purpose."""
-
-
-class _CallRecord:
-    """What the closing event of one leg will say."""
-
-    __slots__ = ("_started", "dropped", "error", "kind", "outcome", "rule", "shortened")
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self.kind = "call.finished"
-        self.outcome = "cancelled"
-        self.rule = ""
-        self.error = ""
-        self.dropped: tuple[str, ...] = ()
-        self.shortened = False
-
-    def refuse(self, verdict: Reject) -> Complete:
-        self.kind, self.outcome, self.rule = "call.refused", "refused", verdict.rule
-        self.dropped = self.dropped or verdict.dropped
-        return refusal(verdict.rule, verdict.reason)
-
-    def fail(self, error: Exception) -> None:
-        """Note how a call ended that raised. A call that ends the run it belongs to has not failed."""
-        if isinstance(error, PolicyDenied):
-            self.refuse(Reject(error.rule, str(error)))
-        self.error = type(error).__name__
-        self.outcome = _OUTCOMES.get(self.error, self.outcome if self.rule else "failed")
-
-    def timed_out(self, text: str) -> Complete:
-        self.outcome = "timeout"
-        return Complete.text(text, is_error=True)
-
-    def settle(self, outcome: ToolOutcome) -> None:
-        if isinstance(outcome, Complete):
-            self.outcome = "error" if outcome.result.get("isError") else "complete"
-        elif isinstance(outcome, InputRequired):
-            self.kind, self.outcome = "call.input_required", "input_required"
-        else:
-            self.outcome = "task"
-
-    def fields(self) -> JsonObject:
-        fields: JsonObject = {"outcome": self.outcome, "milliseconds": int((time.perf_counter() - self._started) * 1e6) / 1000}
-        if self.rule:
-            fields["rule"] = self.rule
-        if self.error:
-            fields["error"] = self.error
-        if self.shortened:
-            fields["shortened"] = True
-        if self.dropped:
-            fields["dropped"] = _noted(self.dropped)
-            fields["droppedCount"] = len(self.dropped)
-        return fields
+            logger.info("%s: %s dropped that it may not get: %s", self.exposed_name, count, ", ".join(map(ascii, noted_names(names))))
 
 
 def _queues(policy: SourcePolicy, override: ToolOverride | None) -> tuple[JsonObject, ...]:
@@ -580,26 +514,3 @@ def _queues(policy: SourcePolicy, override: ToolOverride | None) -> tuple[JsonOb
     if override is not None:
         wanted.append(("tool", override.max_running_tasks, override.task_starts_per_minute))
     return tuple({"of": of, "running": running, "perMinute": rate} for of, running, rate in wanted if running or rate)
-
-
-def _noted(names: tuple[str, ...]) -> list[str]:
-    return [name[:_MAX_NOTED_LENGTH] for name in names[:_MAX_NOTED_NAMES]]
-
-
-def refusal(rule: str, reason: str) -> Complete:
-    """The result of a call that policy refused: readable by a model, with the rule's id in `_meta` for programs."""
-    return _with_meta(Complete.text(f"Refused by {rule}: {reason}", is_error=True), RULE_META_KEY, rule)
-
-
-def _noting(outcome: ToolOutcome, dropped: tuple[str, ...]) -> ToolOutcome:
-    """The outcome with the dropped names in its `_meta`."""
-    if not dropped or not isinstance(outcome, Complete):
-        return outcome
-    return _with_meta(outcome, DROPPED_META_KEY, _noted(dropped))
-
-
-def _with_meta(outcome: Complete, key: str, value: JsonValue) -> Complete:
-    """The outcome with one more `_meta` key; a copy, because a relayed result may have other holders."""
-    meta = outcome.result.get("_meta")
-    noted: JsonObject = {**(cast("JsonObject", meta) if isinstance(meta, Mapping) else {}), key: value}
-    return Complete({**outcome.result, "_meta": noted})

@@ -60,7 +60,7 @@ PACKAGES = {
         ("tests/interaction/test_arguments.py", "tests/cli/test_policy.py"),
     ),
     "guard": Package(
-        ("gateway/tools/guard.py", "gateway/catalog/reads.py"),
+        ("gateway/tools/guard.py", "gateway/tools/call_record.py", "gateway/catalog/reads.py"),
         ("tests/tools", "tests/catalog", "tests/server/test_direct.py", "tests/server/test_parked.py"),
         ("tests/interaction/test_results.py", "tests/interaction/test_hidden_text.py", "tests/interaction/test_task_results.py"),
     ),

@@ -29,8 +29,9 @@ from gateway.server.underway import Patience, Underway
 from gateway.storage.results import ResultStore
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolDefinition, ToolOutcome
+from gateway.tools.call_record import DROPPED_META_KEY, RULE_META_KEY
 from gateway.tools.context import CallContext, LateClock
-from gateway.tools.guard import DROPPED_META_KEY, RULE_META_KEY, GuardedTool, ToolGate
+from gateway.tools.guard import GuardedTool, ToolGate
 from gateway.tools.results import ResultKeeper
 from gateway.tools.slot import Limiter, Usage
 from tests.tools.test_guard import FakeTool, complete, failing, returning
@@ -204,8 +205,8 @@ async def test_names_that_a_refused_call_would_have_lost_are_logged(caplog: pyte
 class Described(FakeTool):
     """A tool whose description depends on the caller."""
 
-    def description_for(self, scopes: Sequence[str]) -> str:
-        return f"For {', '.join(scopes)}."
+    def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
+        return f"For {', '.join(scopes or ())}."
 
 
 def test_description_for_a_key_is_the_tools_unless_the_policy_replaced_it() -> None:

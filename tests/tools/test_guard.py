@@ -19,10 +19,11 @@ from gateway.policy.decision import Reject
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool, ToolDefinition, ToolOutcome
+from gateway.tools.call_record import DROPPED_META_KEY, RULE_META_KEY
 from gateway.tools.context import CallContext, ClientProfile, LogLevel
 from gateway.tools.drive import drive
 from gateway.tools.function import tool
-from gateway.tools.guard import DEFAULT_TASK_SECONDS, DROPPED_META_KEY, RULE_META_KEY, GuardedTool, ToolGate
+from gateway.tools.guard import DEFAULT_TASK_SECONDS, GuardedTool, ToolGate
 from gateway.tools.slot import Limiter
 
 Work = Callable[[JsonObject, CallContext], Awaitable[ToolOutcome]]

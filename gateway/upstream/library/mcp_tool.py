@@ -34,9 +34,10 @@ from gateway.protocol import TASKS_EXTENSION
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals, approved_in_run
 from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition
+from gateway.tools.call_record import refusal
 from gateway.tools.context import CallContext, NoCaller
 from gateway.tools.drive import drive, keyed
-from gateway.tools.guard import GuardedTool, ToolGate, refusal
+from gateway.tools.guard import GuardedTool, ToolGate
 from gateway.types.content import Content
 from gateway.upstream.hop import received
 from gateway.upstream.inputs import Answered, Relayed, to_input_required
