@@ -64,10 +64,11 @@ def is_utf8_text(data: bytes) -> bool:
 
 
 def has_foreign_charset(content_type: bytes) -> bool:
-    """Whether a `Content-Type` names a charset other than UTF-8."""
+    """Whether a `Content-Type` names a charset other than UTF-8, or names one in the extended form (RFC 8187), which nobody writes here."""
     for parameter in content_type.lower().split(b";")[1:]:
         name, _, value = parameter.partition(b"=")
-        if name.strip() == b"charset" and value.strip().strip(b'"') not in (b"utf-8", b"utf8"):
+        is_utf_8 = value.strip().strip(b'"') in (b"utf-8", b"utf8")
+        if name.strip() in (b"charset", b"charset*") and not is_utf_8:
             return True
     return False
 

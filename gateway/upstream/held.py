@@ -47,10 +47,8 @@ _HEAP = {"MALLOC_MMAP_THRESHOLD_": "262144"}
 """Has the C library (glibc) give a large block back to the system when it is freed."""
 
 LOST = (
-    
     "The result is large, and the process that checks large results ended or took too long. The call has run. "
     "Ask for less of it (a filter, a page, a range)."
-
 )
 
 
