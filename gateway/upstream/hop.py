@@ -35,9 +35,10 @@ def received_call(result: JsonObject) -> JsonObject:
         _keep_taken(result)
     content: JsonValue = result.get("content")
     if isinstance(content, list):
-        for block in cast("list[JsonValue]", content):
-            if isinstance(block, dict) and (len(cast("JsonObject", block)) != _TEXT_MEMBERS or not isinstance(block.get("text"), str)):
-                received(cast("JsonObject", block))
+        for item in cast("list[JsonValue]", content):
+            block: JsonObject | None = item  # at best
+            if isinstance(block, dict) and (len(block) != _TEXT_MEMBERS or not isinstance(block.get("text"), str)):
+                received(block)
     return result
 
 
@@ -60,9 +61,9 @@ def received(result: JsonObject) -> JsonObject:
 
 def received_ask(request: JsonObject) -> JsonObject:
     """A server's request for input itself, with the `_meta` that the gateway takes."""
-    params: JsonValue = request.get("params")
+    params: JsonObject | None = request.get("params")  # at best
     if isinstance(params, dict) and not isinstance(params.get("_meta", {}), dict):
-        del cast("JsonObject", params)["_meta"]
+        del params["_meta"]
     return received(request)
 
 
