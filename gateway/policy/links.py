@@ -33,10 +33,20 @@ _PRIVATE_ENDINGS = frozenset({
 
 _PRIVATE_DOMAINS = (
     ".fritz.box", ".easy.box", ".ts.net", ".tailscale.net",
+    # Names that resolve to this machine
     ".localtest.me", ".lvh.me", ".vcap.me", ".lacolhost.com", ".localhost.direct", ".lndo.site", ".ddev.site", ".local.gd", ".fuf.me",
-    ".nip.io", ".sslip.io", ".xip.io", ".xip.name", ".traefik.me", ".plex.direct",
+    ".localhost.me", ".localhost.tv", ".localhst.co.uk", ".localho.st", ".localdev.me", ".lcl.host", ".smackaho.st", ".ulh.us",
+    ".42foo.com", ".colasloth.com", ".l0pb.me", ".l0pb.dev", ".spoofed.burpcollaborator.net",
+    # Names that resolve to the address that they contain, in any notation
+    ".nip.io", ".sslip.io", ".xip.io", ".xip.name", ".traefik.me", ".plex.direct", ".nip.direct", ".backname.io", ".ip6.name", ".ip.es.io",
+    ".0x.no", ".local-ip.co", ".local-ip.sh", ".local-ip.medicmobile.org",
+    # Names that resolve to changing addresses (DNS rebinding)
+    ".rbndr.us", ".1u.ms", ".rebind.network", ".rebind.it",
 )  # fmt: skip
-"""Domains of home routers and private networks, and domains that resolve to this machine or to the address in the name."""
+"""Domains of home routers and private networks, and public domains whose names lead to this machine or to any address.
+
+Hexadecimal addresses are recognised by these domains only: eight hexadecimal digits are also an ordinary name of a preview deployment.
+"""
 
 _ADDRESS_IN_NAME = re.compile(r"(?<![0-9])(?=((?:[0-9]{1,3}[.-]){3}[0-9]{1,3})(?![0-9]))")
 

@@ -21,6 +21,8 @@ from gateway.policy.links import MAX_LINK_CHARS, Link, judge_link
         ("https://v1-2-3-400.example.com/", "https://v1-2-3-400.example.com/", "v1-2-3-400.example.com"),
         ("https://ec2-8-8-8-8.example.com/", "https://ec2-8-8-8-8.example.com/", "ec2-8-8-8-8.example.com"),
         ("https://clients.net/nip.io", "https://clients.net/nip.io", "clients.net"),
+        ("https://0a000001.app.example/", "https://0a000001.app.example/", "0a000001.app.example"),
+        ("https://not-fuf.me/", "https://not-fuf.me/", "not-fuf.me"),
     ],
 )
 def test_public_names_over_https_are_shown_as_they_are_looked_up(url: str, opened: str, host: str) -> None:
@@ -42,6 +44,9 @@ def test_public_names_over_https_are_shown_as_they_are_looked_up(url: str, opene
         "https://nas.fritz.box/", "https://fritz.box/", "https://host.tail1234.ts.net/", "https://x.consul/", "https://portal.intra/",
         "https://api.svc/", "https://pc.workgroup/", "https://vm.lxd/", "https://localtest.me/", "https://a.LocalTest.me./",
         "https://app.lvh.me/", "https://127.0.0.1.nip.io/", "https://app-7f000001.nip.io/", "https://10-0-0-1.sslip.io/",
+        "https://0a000001.0x.no/", "https://localhost.me/", "https://7f000001.c0a80001.rbndr.us/", "https://a--1.ip6.name/",
+        "https://readme.localtest.me/", "https://fuf.me/", "https://0--1.backname.io/", "https://7f000001.xip.name/", "https://a.localho.st/",
+        "https://app.lcl.host/", "https://ac100001.rebind.network/", "https://x.1u.ms/", "https://spoofed.burpcollaborator.net/",
         "https://--1.sslip.io/", "https://192.168.1.1.example.com/", "https://app-10-1-2-3.example.com/", "https://1.127.0.0.1.example.com/",
         "https://example.com/" + "x" * MAX_LINK_CHARS, None, 5,
     ],
