@@ -15,7 +15,14 @@ from typing import Literal, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.form_reading import Hit, Reading, read_text
-from gateway.policy.secret_requests import asks_in_description, asks_in_label, asks_in_prose, asks_in_sample, names_other_thing
+from gateway.policy.secret_requests import (
+    asks_in_description,
+    asks_in_label,
+    asks_in_prose,
+    asks_in_sample,
+    names_ordinary_thing,
+    names_other_thing,
+)
 
 MAX_FORM_CHARS = 20_000
 """Characters in all texts of a form; a list of all time zones has 10,000."""
@@ -254,18 +261,18 @@ class _Form:
                 continue
             if hit.kind == "tax number" and self._says("company") and not reading.has("own", hit.start - 1):
                 continue
-            if owner is None or not self._is_explained(owner, hit):
+            if owner is None or not self._is_explained(owner, hit, reading.words[hit.start].plain):
                 return hit.kind
         return None
 
     def _takes_answer_to(self, one: _Field | None) -> bool:
-        """Return whether free text may answer a text of the form (`one` is `None`) or a choice of the field `one`.
+        """Return whether free text may answer a text of the form (`one` is `None`) or of the field `one`, which takes no text.
 
-        Free text answers a choice if the choice is the only one, or if a free field does not say what to enter.
+        Free text answers a choice if the choice is the only one. It answers any field if a free field does not say what to enter.
         """
         if one is None or not self._is_free:
             return self._is_free
-        return one.choices == 1 or (one.choices > 1 and self._has_open_field)
+        return one.choices == 1 or self._has_open_field
 
     @cached_property
     def _has_open_field(self) -> bool:
@@ -274,15 +281,19 @@ class _Form:
     def _says_nothing(self, one: _Field) -> bool:
         """Return whether a field's title, or its name, does not say what to enter ("Value", "Type here", `v`)."""
         reading = self._read(str(one.schema.get("title") or one.name))[0]
-        silent = {"small", "own", "any value", "ask", "ask last", "after"}
+        silent = {"small", "own", "any value", "ask", "ask last", "after", "needed"}
         return all(len(word.plain) == 1 or silent & roles.keys() for word, roles in zip(reading.words, reading.roles, strict=True))
 
-    def _is_explained(self, one: _Field, hit: Hit) -> bool:
-        """Return whether a field's title makes its name harmless, e.g. `card_number` with the title "Loyalty card number"."""
+    def _is_explained(self, one: _Field, hit: Hit, name: str) -> bool:
+        """Return whether a field's title makes its name harmless, e.g. `card_number` with the title "Loyalty card number".
+
+        An ambiguous name (`clave`) is also made harmless by a text such as "Clave del producto".
+        """
         readings = self._read(str(one.schema.get("title") or ""))
         if hit.is_loose:
             says_nothing = any(_is_bare(reading, role) for reading in readings for role in ("loose", "any value"))
-            return any(reading.words for reading in readings) and not says_nothing
+            is_titled = any(reading.words for reading in readings) and not says_nothing
+            return is_titled or any(names_ordinary_thing(reading, name) for text in self._texts for reading in self._read(text.text))
         return any(names_other_thing(reading, hit.kind) for reading in readings)
 
     def _is_postal(self, name: str) -> bool:

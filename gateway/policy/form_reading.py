@@ -52,8 +52,13 @@ _RUN = re.compile(rf"[\w{_SIGNS}]+")
 _ASCII_LETTER = re.compile("[A-Za-z]")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _TRAILING_DIGITS = re.compile(r"(?<=[^\W\d_])(?=\d+$)")
-_CLAUSE_END = re.compile(r"[.!?:;](?:\s|$)|[\n\r\u3002\uff01\uff1f\uff1b\uff1a\u0964\u06d4\u061f\u2026\u2502\u2022\u2013\u2014]|\s-\s")
-"""Sentence ends of all scripts, dashes, bullets, and the mark of quoted lines."""
+_CLAUSE_END = re.compile(
+    r"(?:[!?:;]|(?<![\s/])\.)(?:\s|$)|[\n\r\u3002\uff01\uff1f\uff1b\uff1a\u0964\u06d4\u061f\u2026\u2502\u2022\u2013\u2014]|\s-\s"
+)
+"""Sentence ends of all scripts, dashes, bullets, and the mark of quoted lines; not the dot that begins a file name (`~/.netrc`)."""
+
+_DOT_ENV = re.compile(r"(?i)(?<![\w.])\.env\b(?!\.(?:example|sample|template|dist)\b)")
+"""The file `.env`, not its public template. Without its dot, `env` is an ordinary word."""
 
 _SEGMENT_END = re.compile(r"[,()\[\]{}\"/\u060c\u3001\u201c-\u201e\u00ab\u00bb\u300c-\u300f]")
 
@@ -143,7 +148,7 @@ def _as_it_looks(found: re.Match[str]) -> str:
 
 def _words(plain: str, *, camel: bool) -> list[Word]:
     """Split a plain text into words."""
-    text = _APART.sub(_together, plain)
+    text = _APART.sub(_together, _DOT_ENV.sub("dotenv", plain))
     if _HAS_CJK.search(text) is not None:
         text = _SCRIPT_EDGE.sub(" ", _set_apart(_SEPARATED_CJK.sub("", text)))
     words: list[Word] = []

@@ -11,23 +11,26 @@ from __future__ import annotations
 from typing import Literal
 
 SecretKind = Literal[
-    "password", "pin", "code", "key", "token", "private key", "recovery phrase", "card", "bank login", "identity number",
-    "tax number",
+    "password", "security answer", "pin", "code", "key", "token", "private key", "secret file", "recovery phrase", "card", "bank login",
+    "identity number", "tax number",
 ]  # fmt: skip
 """Kinds of secrets that a form may not ask for."""
 
 SECRETS: dict[SecretKind, str] = {
     "password": """
-        password, passwords, passwd, passwrd, passwrod, psswrd, pasword, pswd, psw, pwd, pwrd, passphrase, passphrases, passcode, passcodes,
+        password, passwords, passwd, passwrd, passwrod, psswrd, pasword, pswd, psw, pwd, pwrd, passphrase, passphrases, passcode,
+        passcodes,
         pass word, pass words,
         pass phrase, pass code, user pass, db pass, smtp pass, mail pass, login pass, my pass, your pass, admin pass, root pass,
         admin pw, root pw, your pw, db pw,
-        *password, *passwd, *passphrase, secret word, magic word, secret question, security answer, security question,
-        mother's maiden name, maiden name, credential, credentials, login credentials, login details, logon details,
+        *password, *passwd, *passphrase, secret word, magic word, credential, credentials, login credentials, login details,
+        logon details,
         sign in details,
         logon details, access credentials, htpasswd,
         *passwort*, *kennwort*, *losungswort*, zugangscode*, zugangsdaten, anmeldedaten, logindaten, *geheimwort*,
-        zugangskennung*, sicherheitsfrage,
+        zugangskennung*, passkey, passkeys, パスキー, 패스키, 通行密钥, 通行金鑰, पासकी, পাসকি, পাসকী, پاس کی, مفتاح المرور,
+        kunci sandi,
+        llave acceso, ключ входа, kata laluan,
         mot passe, mots passe, motdepasse, mdp, phrase passe, identifiants, identifiant connexion, code acces, code secret,
         contraseña*, contrasenia*, contraseña acceso, clave acceso, clave secreta, clave personal, claves acceso,
         palabra secreta, frase contraseña, credenciales, datos acceso, datos inicio sesion,
@@ -42,7 +45,7 @@ SECRETS: dict[SecretKind, str] = {
         kodeord*, adgangskode*, passord*, *lösenord*, inloggningsuppgifter, påloggingsinformasjon, *salasana*, *salasano*,
         tunnussana*, kirjautumistiedot, συνθηματικό*, κωδικός, κωδικό, κωδικός πρόσβασης, κωδικό πρόσβασης, μυστικός κωδικός,
         парол*, секретное слово, кодовое слово, код доступа, кода доступа, логин и пароль, учётные данные, данные для входа,
-        кодова фраза, контрольный вопрос, пароль*, таємне слово, облікові дані, девичья фамилия матери,
+        кодова фраза, пароль*, таємне слово, облікові дані,
         كلمه المرور, كلمات المرور, كلمه مرور*, كلمه السر, كلمه سر*, كلمتك السريه, الرقم السري, رقم سري, بيانات الدخول,
         بيانات تسجيل الدخول,
         بيانات الاعتماد, عباره المرور, باسورد*,
@@ -50,11 +53,56 @@ SECRETS: dict[SecretKind, str] = {
         पासवर्ड*, पास वर्ड*, कूटशब्द*, गुप्त शब्द, कूट शब्द, लॉगिन विवरण, गुप्त कोड, পাসওয়ার্ড*, পাস ওয়ার্ড*, গোপন শব্দ, লগইন তথ্য,
         গোপন কোড,
         סיסמה, סיסמא, סיסמת*, סיסמאות, הסיסמה, הסיסמא, kata sandi, katasandi, sandi, mật khẩu, รหัสผ่าน, รหัส ผ่าน,
-        密码, 密碼, 口令, 通行码, 通行碼, 暗号, 登录信息, 登录凭据, 登录凭证, 账号密码, 密保答案, 密保问题, 凭据, 憑證,
-        パスワード, パスコード, パスフレーズ, 合言葉, ログイン情報, 認証情報, 秘密の質問, 秘密の答え,
-        비밀번호, 비번, 암호, 패스워드, 패스프레이즈, 로그인 정보, 인증 정보, 자격 증명, 비밀 질문,
-        கடவுச்சொல்*, పాస్వర్డ్*, ਪਾਸਵਰਡ*, nenosiri, palabra paso, kata kunci masuk, e banking password, netbanking password, banking passwort,
+        密码, 密碼, 口令, 通行码, 通行碼, 暗号, 登录信息, 登录凭据, 登录凭证, 账号密码, 凭据, 憑證,
+        パスワード, パスコード, パスフレーズ, 合言葉, ログイン情報, 認証情報,
+        비밀번호, 비번, 암호, 패스워드, 패스프레이즈, 로그인 정보, 인증 정보, 자격 증명,
+        கடவுச்சொல்*, పాస్వర్డ్*, ਪਾਸਵਰਡ*, nenosiri, palabra paso, kata kunci masuk, e banking password, netbanking password,
+        banking passwort,
         وكلمه مرور*, وكلمه سر*
+    """,
+    "security answer": """
+        secret question, security question, security answer, mother's maiden name, mother maiden name, maiden name, your first pet,
+        my first pet, name first pet, name first dog, first pet name, your first pet name, my first pet name, your childhood pet,
+        name childhood pet,
+        your first school, my first school, name first school, model first car, make first car, street grew up,
+        your childhood nickname, childhood best friend,
+        sicherheitsfrage, sicherheitsantwort, sicherheitsfragen, mädchenname*, mädchenname mutter, geburtsname mutter,
+        geburtsnamen mutter, ersten haustier*,
+        erstes haustier*, ihre erste schule, deine erste schule, name ersten schule, ersten grundschule,
+        question secrète, question sécurité, réponse secrète, nom jeune fille, nom naissance mère, premier animal,
+        premier animal compagnie, votre première école, ta première école,
+        nom première école,
+        pregunta seguridad, pregunta secreta, respuesta secreta, respuesta seguridad, apellido soltera, apellido materno madre,
+        primera mascota, nombre primera mascota, tu primera escuela, su primera escuela, nombre primera escuela,
+        nombre primer colegio, tu primer colegio,
+        pergunta segurança, pergunta secreta, resposta secreta, resposta segurança, nome solteira, sobrenome solteira,
+        primeiro animal estimação, primeiro bicho*, primeiro pet, primeiro cachorro, sua primeira escola, tua primeira escola,
+        nome primeira escola,
+        domanda sicurezza, domanda segreta, risposta segreta, cognome nubile, primo animale, primo animale domestico,
+        tua prima scuola, sua prima scuola, nome prima scuola,
+        контрольный вопрос, секретный вопрос, ответ контрольный вопрос, девичья фамилия, девичья фамилия матери, девичью фамилию,
+        первого питомца, имя первого питомца,
+        первый питомец, первого домашнего животного, вашей первой школы, название первой школы, номер вашей первой школы,
+        ваша первая школа,
+        سؤال الامان, السؤال السري, اجابه الامان, الاجابه السريه, اسم والدتك قبل الزواج, اسم الام قبل الزواج, اسم عائله والدتك,
+        لقب والدتك,
+        حيوانك الاليف الاول, اسم حيوانك الاليف الاول, اول حيوان اليف, اسم اول حيوان اليف, مدرستك الاولى, اسم مدرستك الاولى,
+        اسم اول مدرسه,
+        सुरक्षा प्रश्न, सुरक्षा उत्तर, गुप्त प्रश्न, माँ का विवाह से पहले का नाम, मां का विवाह पूर्व नाम, माँ का मायके का नाम,
+        मायके का नाम,
+        पहले पालतू*, पहला पालतू*, आपके पहले स्कूल*, अपने पहले स्कूल*, आपका पहला स्कूल,
+        নিরাপত্তা প্রশ্ন, গোপন প্রশ্ন, মায়ের বিয়ের আগের নাম, বিয়ের আগের নাম, মায়ের কুমারী নাম, কুমারী নাম, প্রথম পোষা*,
+        আপনার প্রথম স্কুল*,
+        আপনার প্রথম বিদ্যালয়*,
+        سیکیورٹی سوال, سیکورٹی سوال, خفیہ سوال, ماں کا شادی سے پہلے کا نام, والدہ کا شادی سے پہلے کا نام, شادی سے پہلے کا نام,
+        پہلے پالتو*, پہلا پالتو*, آپ کے پہلے اسکول*, اپنے پہلے اسکول*, آپ کا پہلا اسکول,
+        pertanyaan keamanan, jawaban keamanan, nama gadis ibu, nama gadis ibu kandung, hewan peliharaan pertama,
+        sekolah pertama anda, sekolah pertamamu, nama sekolah pertama,
+        密保答案, 密保问题, 密保问题的答案, 安全问题, 母亲的娘家姓, 母亲 娘家, 母亲婚前姓, 第一只宠物, 第一个宠物, 第一所学校,
+        就读的第一所学校,
+        秘密の質問, 秘密の答え, 秘密の質問の答え, 母親の旧姓, 母の旧姓, 最初のペット, 最初のペットの名前, 初めてのペット,
+        最初に通った学校, 最初の学校,
+        비밀 질문, 어머니의 결혼 전, 첫 반려동물, 첫 번째 반려동물
     """,
     "pin": """
         pin, pins, pin code, pin codes, pincode, pincodes, pin number, pin numbers, card pin, atm pin, sim pin, bank pin, mpin,
@@ -68,9 +116,10 @@ SECRETS: dict[SecretKind, str] = {
         支付密码, 支付密碼, 取款密码, 交易密码, 暗証番号, ピンコード, 핀번호, 핀 번호,
         tu nip, su nip, nip tarjeta, número secreto tarjeta, code quatre chiffres, code à quatre chiffres, code secret carte,
         código secreto cartão,
-        código secreto tarjeta, senha dígitos, секретный код, секретный код карты, رقم التعريف الشخصي, الرمز السري, গোপন নম্বর, গোপন পিন,
+        código secreto tarjeta, senha dígitos, секретный код, секретный код карты, رقم التعريف الشخصي, الرمز السري, গোপন নম্বর,
+        গোপন পিন,
         خفیہ نمبر, اے ٹی ایم پن, nomor pin, pin atm, kode pin, geheimnummer*, 桁の 暗証番号,
-        خفیہ کوڈ, kode rahasia
+        خفیہ کوڈ, kode rahasia, code carte bleue, code carte bancaire, code CB
     """,
     "code": """
         otp, otps, otp code, totp, totp code, hotp, tan code, sms tan, push tan, mtan, one time code, one time codes,
@@ -116,7 +165,7 @@ SECRETS: dict[SecretKind, str] = {
         tek kullanımlık kod,
         verifieringskod*, engångskod*, engangskode*, bekreftelseskode*, bekræftelseskode*, bankid kode, vahvistuskoodi*,
         kertakäyttökoodi*,
-        κωδικός επαλήθευσης, κωδικό επαλήθευσης, κωδικός μιας χρήσης, код подтверждения, код проверки, код верификации,
+        κωδικός επαλήθευσης, κωδικό επαλήθευσης, κωδικός μιας χρήσης, код подтверждения, проверочный код, код проверки, код верификации,
         одноразовый код,
         одноразовый пароль, код смс, код из смс, код sms, код из sms, код аутентификации, резервные коды, код безопасности,
         код підтвердження,
@@ -202,6 +251,14 @@ SECRETS: dict[SecretKind, str] = {
         私钥, 私鑰, 秘密鍵, プライベートキー, 개인 키, 개인키, 프라이빗 키,
         llave privada ssh, clave privada ssh, llave ssh, clave ssh, chave ssh, clé ssh, پرائیویٹ کی
     """,
+    "secret file": """
+        dotenv, dot env, env file, env files, env datei, fichier env, archivo env, fichero env, arquivo env, file env, файл env,
+        файла env, ملف env, env फ़ाइल, env फाइल, env ফাইল*, env فائل, env 文件, env ファイル, env 파일, berkas env,
+        kubeconfig, kube config, netrc, pgpass, my cnf, npmrc, pypirc, git credentials, credentials file, credential file,
+        dockercfg, docker config json, credentials json, secrets yaml, secrets json, secrets toml, id dsa, id ecdsa, authinfo,
+        s3cfg,
+        etc shadow, keychain file
+    """,
     "recovery phrase": """
         seed phrase, seed phrases, seed words, seed word, wallet seed, recovery phrase, recovery phrases, recovery words,
         recovery key, unseal key, unlock key, backup phrase,
@@ -239,7 +296,8 @@ SECRETS: dict[SecretKind, str] = {
         цифры оборот*, cvv rückseite,
         *kartennummer*, kreditkarte, kreditkarten, kreditkartendaten, kartendaten, kartenprüfnummer*, prüfnummer karte, prüfziffer*,
         kartennr, gültig bis karte,
-        numéro carte, numéros carte, n carte, no carte, numéro carte bancaire, carte bancaire, carte crédit, cryptogramme*,
+        numéro carte, numéros carte, n carte, no carte, numéro carte bancaire, carte bancaire, carte bleue, carte crédit,
+        cryptogramme visuel, cryptogramme*,
         code sécurité carte,
         expiration carte,
         número tarjeta, numero tarjeta, números tarjeta, tarjeta crédito, tarjeta débito, datos tarjeta, código seguridad tarjeta,
@@ -261,8 +319,11 @@ SECRETS: dict[SecretKind, str] = {
         thẻ tín dụng, หมายเลขบัตร, บัตรเครดิต, เลขบัตร,
         卡背面, 背面三位, 信用卡, 信用卡号, 信用卡號, 银行卡号, 銀行卡號, 银行卡, 卡号, 卡號, 借记卡, カード番号,
         カード 裏面の 数字, カード 裏面, 裏面の 桁の 数字, クレジットカード, クレカ, 카드 번호, 카드번호, 신용카드, 체크카드,
-        card expiry date, card expiration date, 背面的 三位数字, 卡片背面, 有效期和 安全码, 有效期 安全码, 有効期限と セキュリティコード,
+        card expiry date, card expiration date, 背面的 三位数字, 卡片背面, 有效期和 安全码, 有效期 安全码,
+        有効期限と セキュリティコード,
         カードの 有効期限, カードの 有効期限と セキュリティコード,
+        कार्ड पीछे कोड, কার্ড* পেছনের কোড, কার্ড* পিছনের কোড, کارڈ پیچھے کوڈ, カード 裏面の コード, رمز الامان خلف البطاقه,
+        رمز الامان ظهر البطاقه, код безопасности обороте карты, код обороте карты,
         code back card, code verso carte, code dos carte, code rückseite karte, código reverso tarjeta, código dorso tarjeta,
         código verso cartão, kode belakang kartu, код обратной стороны карт*, رمز خلف بطاقة, PAN
     """,
@@ -282,7 +343,8 @@ SECRETS: dict[SecretKind, str] = {
         オンラインバンキングの idと, オンラインバンキングの id
     """,
     "identity number": """
-        social security number, social security no, ssn, ssns, last four ssn, national insurance number, national insurance no,
+        social security number, social security no, ssn, ssns, last four ssn, last four social, last 4 social, digits social,
+        digits social security, national insurance number, national insurance no,
         NINO, national id, national id number, national id card number,
         national identity number, national identification number, identity card number, id card number, passport number,
         passport no, passport nr, passport num,
@@ -324,7 +386,8 @@ SECRETS: dict[SecretKind, str] = {
         cnh, número cnh
     """,
     "tax number": """
-        tax id, tax ids, tax id number, tax number, tax identification number, TIN, NIP, steuernummer*, инн, número fiscal, numéro fiscal,
+        tax id, tax ids, tax id number, tax number, tax identification number, TIN, NIP, steuernummer*, инн, número fiscal,
+        numéro fiscal,
         número contribuinte, número contribuyente, номер налогоплательщика, индивидуальный номер налогоплательщика, رقم ضريبي,
         ٹیکس نمبر, টিআইএন, টিআইএন নম্বর*, টিন নম্বর*, टैक्स नंबर, 纳税人识别号, 纳税识别号, 稅號, 税号, 納税者番号, 納税者識別番号
     """,
@@ -350,6 +413,23 @@ PAIRS: tuple[tuple[SecretKind, str, str], ...] = (
         """,
     ),
     (
+        "code",
+        """
+        number, numbers, número, numero, numéro, nummer, zahl, номер, число, nomor, angka, رقم, ارقام, नंबर, संख्या, अंक, নম্বর*,
+        সংখ্যা*, نمبر,
+        数字, 番号, 번호
+        """,
+        """
+        we texted you, just texted you, did we text you, sent you sms, sent you by text, sent by sms, sent by text message,
+        sent via sms, aus sms,
+        per sms geschickt, per sms gesendet, envoyé par sms, envoyés par sms, reçu par sms, enviamos por sms, enviado por sms,
+        recibiste por sms, recebeu por sms, inviato via sms, ricevuto via sms, из смс, из sms, отправили в смс, прислали в смс,
+        dikirim sms, dikirim lewat sms, kami kirim, kami kirimkan, ارسلناها, برساله نصيه, مرسل برساله نصيه, sms में, एसएमएस में आए,
+        भेजे गए, এসএমএসে পাঠানো, আপনাকে পাঠানো, আমরা পাঠানো, আমাদের পাঠানো, ایس ایم ایس میں آیا, ایس ایم ایس میں, 短信, 短信中,
+        SMSで 届いた, SMS로 받은
+        """,
+    ),
+    (
         "recovery phrase",
         """
         word, words, phrase, phrases, palabras, frase, frases, mots, palavras, parole, wörter, wörtern, kata, frasa,
@@ -371,7 +451,8 @@ PAIRS: tuple[tuple[SecretKind, str, str], ...] = (
         位数字
         """,
         """
-        back card, reverso, dorso, verso, al dorso, dos carte, dos tarjeta, atrás tarjeta, rückseite, belakang kartu, оборот*,
+        back card, reverso, dorso, verso, al dorso, dos carte, dos tarjeta, derrière carte, detrás tarjeta, atrás tarjeta,
+        trás cartão, atrás cartão, rückseite, belakang kartu, оборот*,
         обратной стороны карт*, خلف بطاقة, ظهر بطاقة, कार्ड पीछे, কার্ড* পেছনের, কার্ড* পিছনের, کارڈ پیچھے, 卡片背面, 卡背面
         """,
     ),

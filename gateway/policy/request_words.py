@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import Literal
 
 WordRole = Literal[
-    "ask", "ask last", "ask own", "after", "own", "not", "not meant", "others", "elsewhere", "of", "near", "any value", "about after",
-    "about before", "doing", "event", "digits", "which", "arrived", "pointing", "courtesy", "loose", "code name", "code channel",
-    "address", "card", "company", "holder", "infinitive", "header name", "quantity", "small",
+    "ask", "ask last", "ask own", "recite", "hand over", "after", "needed", "own", "not", "not meant", "others", "elsewhere", "of",
+    "near", "any value", "about after", "about before", "doing", "event", "digits", "which", "arrived", "sent to you", "pointing",
+    "courtesy", "loose", "after loose", "code name", "code channel", "address", "card", "company", "holder", "infinitive",
+    "header name", "quantity", "small",
 ]  # fmt: skip
 """Function of a word in a request, described at `ROLES`."""
 
 ROLES: dict[WordRole, str] = {
     # A verb that asks for its object, before the object.
     "ask": """
-        weka, andika, enter, give, re enter, reenter, type, retype, re type, type in, input, key in, provide, supply, paste, submit, tell,
+        weka, andika, enter, give, re enter, reenter, type, retype, re type, type in, input, key in, provide, supply, paste, submit,
+        tell,
         disclose,
         reveal, fill in, specify, state, reply with,
         respond with, answer with, give us, give me, send us, send me, share with us, share with me, let me know, let us know,
@@ -27,30 +29,34 @@ ROLES: dict[WordRole, str] = {
         authenticate with, unlock with, quote, read me, read us, read back,
         geben, gib, gebt, gebe, tragen, trage, tippen, tippe, füge, fügen, nenne, nennen, nennt, teile, teilen, verrate, verraten,
         schreibe, schreiben, schreib, brauche, brauchen, benötigen, benötige, lautet, melden, wie ist, was ist, wie heißt, heißt,
+        hieß, wie hieß,
         entrez, entrer, saisissez, saisir, saisis, tapez, taper, tape, indiquez, indiquer, indique, fournissez, fournir, fournis,
         renseignez, renseigner, collez, coller, colle,
-        communiquez, communiquer, donnez, donner, donne, écrivez, insérez, insérer, précisez, envoyez nous, dites, quel est,
+        communiquez, communiquer, donnez, donner, donne, écrivez, insérez, insérer, précisez, envoyez nous, dites,
+        comment s'appelait, quel était, quel est,
         quelle est, quels sont, avons besoin, ai besoin,
         introduce, introduzca, introducir, introduzcan, hace falta, escribe, escriba, escribir, ingresa, ingrese, ingresar, indica,
         indicar,
         proporciona, proporcione, proporcionar, pega, pegue, pegar,
-        facilita, facilite, danos, dame, dime, díganos, dinos, envíanos, teclea, teclee, teclear, rellena, rellene, cuál es,
+        facilita, facilite, danos, dame, dime, díganos, dinos, envíanos, envíame, mándame, pásame, cómo se llamaba, teclea, teclee,
+        teclear, rellena, rellene, cuál es,
         cuáles son, necesitamos, necesito, especifica, especifique,
         me passe, me passa, me manda, me dá, me das, mi dai, mi dia, digite, digita, digitar, insira, insere, inserir, informe,
         informar, introduza, escreva, escrever, forneça, fornecer, cole,
-        colar, preencha, diga, qual é, qual a, quais são, precisamos, preciso,
+        colar, preencha, diga, qual é, qual era, como se chamava, qual a, quais são, precisamos, preciso,
         inserisci, inserire, inserite, inserisca, digitare, digitate, scrivi, scrivere, scriva, fornisci, fornire, fornisca,
-        incolla, incollare, indicare, immetti, immettere, comunica, dimmi, dacci, quali sono, abbiamo bisogno,
+        incolla, incollare, indicare, immetti, immettere, comunica, dimmi, dacci, come si chiamava, quali sono, abbiamo bisogno,
         voer, vul, typ, geef, plak, verstrek, vertel, stuur, wat is, schrijf, wpisz, wprowadź, podaj, podać, wklej, wpisać, zadejte,
         zadej, vložte, napište, uveďte, zadajte, adja meg, add meg, írja be, írd be, gépelje, illessze,
         introduceți, introdu, scrieți, tastați, furnizați, lipiți, unesite, unesi, upišite, upiši, zalijepite, ange, skriv, fyll i,
         klistra in, indtast, angiv, oplys, indsæt, oppgi, tast inn, fyll inn, lim inn, anna, syötä, kirjoita, liitä, kerro,
         εισαγάγετε, εισάγετε, πληκτρολογήστε, γράψτε, δώστε, συμπληρώστε, επικολλήστε, ποιος είναι,
         введите, ввести, вводите, введи, укажите, указать, укажи, впишите, вписать, вставьте, вставить, напишите, написать,
-        сообщите, сообщи, пришлите, отправьте, предоставьте, назовите, скажите, наберите, какой, каков, нужен, нужны,
+        сообщите, сообщи, пришлите, отправьте, предоставьте, назовите, скажите, наберите, как звали, какой, каков, нужен, нужны,
         введіть, вкажіть, впишіть, вставте, напишіть, повідомте, надайте,
         ادخل*, ادخال, اكتب*, كتابه, قم بادخال, زودنا*, الصق*, ارسل*, اخبرنا*, املا, ما هي, ما هو, تزويدنا, اعطنا, ضع, הזן, הזינו,
         הכנס, הכניסו, הקלד, הקלידו, כתוב, שלח, מסור, הדבק,
+        ilagay, ipasok, itype, isulat, ibigay, sabihin,
         masukkan, masukan, ketik, ketikkan, isi, isikan, tempel, berikan, kirim, tuliskan, nhập, điền, cung cấp, gửi, dán, cho biết,
         กรอก, ป้อน, ใส่, พิมพ์, ระบุ, แจ้ง, วาง, ส่ง
     """,
@@ -61,7 +67,8 @@ ROLES: dict[WordRole, str] = {
         girin, giriniz, gir, girmek, yazın, yazınız, yaz, yapıştırın, yapıştır, belirtin, bildirin, paylaşın, tuşlayın, nedir,
         söyleyin, megadása,
         وارد کنید, وارد, بنویسید, بفرستید, چسبانید, درج, لکھیں, لکھیے, بتائیں, بتائیے, دیں, چسپاں, فراہم, بھیجیں, ڈالیں, کیا ہے,
-        दर्ज, डालें, डालिए, लिखें, लिखिए, बताएं, बताएँ, बताइए, बतायें, दें, दीजिए, चिपकाएं, चिपकाएँ, भेजें, भरें, टाइप, प्रदान, पेस्ट, क्या है, पुष्टि,
+        दर्ज, डालें, डालिए, लिखें, लिखिए, बताएं, बताएँ, बताइए, बतायें, दें, दीजिए, चिपकाएं, चिपकाएँ, भेजें, भरें, टाइप, प्रदान,
+        पेस्ट, क्या है, पुष्टि,
         टाका, உள்ளிடவும், నమోదు, ਦਰਜ, daalein, dalein, likhein, darj, batayein,
         লিখুন, দিন, দিতে, প্রবেশ, টাইপ, পেস্ট, জানান, পাঠান, প্রদান, বলুন, নিশ্চিত করুন,
         输入, 輸入, 填写, 填寫, 填入, 提供, 告诉, 告訴, 告知, 粘贴, 貼上, 键入, 鍵入, 回复, 发送, 是什么, 是什麼, 是多少, 写下,
@@ -80,17 +87,44 @@ ROLES: dict[WordRole, str] = {
         compartilhe, envie, conferma, confermare, invia, scegli, ripeti,
         подтвердите, придумайте, повторите, проверьте, 确认, 確認, 设置, 설정, 확인, 設定
     """,
-    # A word that turns the name before it into a request ("password required").
+    # A verb that asks to say several values one after the other; only a recovery phrase is asked for with it ("list your tokens" is not).
+    "recite": """
+        list, list out, name, spell out, write out, write down, recite, enumerate, copy out, aufzählen, zählen, zähle, notieren,
+        notiere,
+        enumera, enumere, enumérez, énumérez, énumérer, listez, lister, lista, liste, listar, anota, anote, notez, elenca, elencare,
+        elenchi, перечислите, перечисли, запишите, اذكر, اسرد, سجل, सूची बनाएं, गिनाएं, सूचीबद्ध, তালিকা, তালিকাভুক্ত, فہرست, گنوائیں,
+        sebutkan, tulis, daftar, 列出, 写出, 列挙, 並べて, 나열
+    """,
+    # A word that asks for the contents of a file: a verb, or a name for the contents.
+    "hand over": """
+        paste, copy, dump, drop, put, cat, print out, upload, attach, share, send, post, give, hand over, show us, show me, provide,
+        supply, submit,
+        contents, content, full text, whole text, einfügen, füge, fügen, kopiere, kopieren, sende, senden, schicke, schicken, teile,
+        teilen, gib, geben, hochladen, inhalt, inhalte, collez, coller, colle, copiez, copier, envoyez, envoyer, partagez, donnez,
+        fournissez, téléversez, contenu, contenus, pega, pegue, pegar, copia, copie, copiar, envía, envíe, envíanos, envíame,
+        mándame, pásame, comparte, comparta,
+        sube, suba, proporciona, contenido, contenidos, cole, colar, envie, enviar, compartilhe, forneça, mande, conteúdo, conteúdos,
+        incolla, incollare, invia, inviare, condividi, fornisci, contenuto, contenuti, вставьте, вставить, скопируйте, отправьте,
+        пришлите, предоставьте, загрузите, содержимое, الصق*, لصق, انسخ*, ارسل*, شارك*, زودنا*, محتوى, محتويات, पेस्ट, चिपकाएं, चिपकाएँ,
+        भेजें, साझा, कॉपी, सामग्री, পেস্ট, পাঠান, শেয়ার, কপি, বিষয়বস্তু*, লেখাটি, چسپاں, پیسٹ, بھیجیں, شیئر, کاپی, مواد, tempel,
+        tempelkan,
+        kirim, kirimkan, bagikan, salin, isi, 粘贴, 貼上, 发送, 发给, 发给我, 发我, 复制, 分享, 内容, 貼り付け, 送信, コピー, 共有,
+        붙여, 보내, 복사, 내용
+    """,
+    # A word that turns the name before it into a request, and says where the value goes ("password here").
     "after": """
-        be entered, be typed, be provided, be supplied, be pasted, be given, here, below, goes here, please, required, needed,
-        necessary, mandatory, in the box, into the box, in the field, in the comment, in the chat,
-        erforderlich, benötigt, notwendig, hier, bitte, unten, nötig, requis, requise, obligatoire, nécessaire, ici, ci dessous,
-        requerida, requerido, obligatorio, obligatoria, necesario, necesaria, aquí, abajo, por favor,
-        obrigatório, obrigatória, necessário, necessária, aqui, abaixo, richiesta, richiesto, obbligatoria, obbligatorio,
-        necessaria, qui, sotto, vereist, verplicht, wymagane, wymagany, tutaj, poniżej, gerekli, buraya, aşağıya,
-        обязательно, обязателен, требуется, необходим, здесь, сюда, ниже, مطلوب, مطلوبه, هنا, ادناه, ضروري, ضروری, یہاں, نیچے,
-        आवश्यक, यहाँ, यहां, नीचे, जरूरी, ज़रूरी, প্রয়োজন, এখানে, নিচে, diperlukan, di sini, bắt buộc, tại đây, ที่นี่,
-        必填, 必须, 必需, こちら, 必須, 必要, 필수, 필요, 여기, 부탁
+        be entered, be typed, be provided, be supplied, be pasted, be given, here, below, goes here, please,
+        in the box, into the box, in the field, in the comment, in the chat,
+        hier, bitte, unten, ici, ci dessous, aquí, abajo, por favor, aqui, abaixo, qui, sotto, tutaj, poniżej, buraya, aşağıya,
+        здесь, сюда, ниже, هنا, ادناه, یہاں, نیچے, यहाँ, यहां, नीचे, এখানে, নিচে, di sini, tại đây, ที่นี่, こちら, 여기, 부탁
+    """,
+    # A word that says that a value is necessary ("password required"). It asks if the form has a field for free text.
+    "needed": """
+        required, needed, necessary, mandatory, erforderlich, benötigt, notwendig, nötig, requis, requise, obligatoire, nécessaire,
+        requerida, requerido, obligatorio, obligatoria, necesario, necesaria, obrigatório, obrigatória, necessário, necessária,
+        richiesta, richiesto, obbligatoria, obbligatorio, necessaria, vereist, verplicht, wymagane, wymagany, gerekli,
+        обязательно, обязателен, требуется, необходим, مطلوب, مطلوبه, ضروري, ضروری, आवश्यक, जरूरी, ज़रूरी, প্রয়োজন, diperlukan,
+        bắt buộc, 必填, 必须, 必需, 必須, 必要, 필수, 필요
     """,
     # A possessive for the reader.
     "own": """
@@ -98,7 +132,7 @@ ROLES: dict[WordRole, str] = {
         meinem, meiner, euer, eure, votre, vos, ton, ta, tes, mon, ma, mes,
         tu, tus, su, sus, mi, mis, vuestra, vuestro, sua, seu, teu, tua, minha, meu, suo, tuo, mio, mia, vostra, vostro, je, jouw,
         uw, mijn, twoje, twój, twoją, swoje, swój, swoją, své, svůj, vaše, váš, moje,
-        apna, apni, apne, aapka, aapki, तुमचा, तुमची, உங்கள், మీ, ਆਪਣਾ, ਆਪਣੀ, lako, yako,
+        iyong, inyong, mo, apna, apni, apne, aapka, aapki, तुमचा, तुमची, உங்கள், మీ, ਆਪਣਾ, ਆਪਣੀ, lako, yako,
         dumneavoastră, tău, voastră, svoj, svoju, vašu, sizin, din, ditt, dine, dit, deres, sinun, σας, σου, ваш, ваша, ваше,
         вашего, вашей, вашу, вашим, ваши, свой, свою, своего, своей, твой, твою, твоего, мой, мою, моего,
         свій, الخاص, الخاصه, الخاص بك, لك, خود, شما, اپنا, اپنی, اپنے, آپ کا, آپ کی, آپ کے, अपना, अपनी, अपने, आपका, आपकी, आपके,
@@ -122,7 +156,8 @@ ROLES: dict[WordRole, str] = {
     """,
     # A sign that the request is not for the reader.
     "others": """
-        how to, where to, when to, whether to, what to, how do i, how can i, their, his, her, its, someone's, somebody's, wie man,
+        do you need, do we need, brauchen sie, benötigen sie, brauchst du, how to, where to, when to, whether to, what to, how do i,
+        how can i, their, his, her, its, someone's, somebody's, wie man,
         wo man, deren, dessen, leur, leurs, их, его, её
     """,
     # A word between a verb and a name that makes the verb ask for something else.
@@ -148,7 +183,7 @@ ROLES: dict[WordRole, str] = {
         characters, letters, digits, digit, numbers, words, word, string, copy, rest, input, answer,
         all, part, parts, half, first, second, third, fourth, last, four, two, three, six, field, box, space, entry, place, slot,
         area, line, spot, blank,
-        drei, vier, trois, quatre, tres, cuatro, três, quatro, tre, quattro, tiga, empat, три, трёх, четыре, четырёх, ثلاثه, اربعه,
+        drei, vier, trois, quatre, tres, cuatro, três, quatro, tre, quattro, tiga, empat, три, трёх, четыре, четырёх, ثلاثه, اربعه, سته,
         तीन, चार, তিনটি, চার, تین, چار,
         wert, inhalt, zeichen, buchstaben, ziffern, feld, eingabe, valeur, texte, contenu, caractères, chiffres, lettres, mots,
         champ, saisie, valor, texto, contenido, caracteres, dígitos, letras, palabras, campo,
@@ -159,7 +194,7 @@ ROLES: dict[WordRole, str] = {
     "about after": """
         reset e mail, reset email, reset mail, reset link, reset page, reset request, reset requests, reset flow, change request,
         change date, changes, updates, resets,
-        a name, a label, a title,
+        a name, a label, a title, file name, file names, file path, file location, file format, directory, folder, context, contexts,
         policy, policies, length, lengths, strength, count, counts, limit, limits, budget, usage, type, types, kind, name, names,
         id, ids, identifier, identifiers, lifetime, ttl, rotation, rotations, manager, managers,
         generator, history, hash, hashes, hashing, protected, protection, authentication, based, format, formats, complexity,
@@ -170,7 +205,8 @@ ROLES: dict[WordRole, str] = {
         link, links,
         message, messages, santa, ballot, sauce, ingredient, scanning, scanner, detection, leak, leaks, breach, breaches,
         audit, flow, grant, pair, pairs, atendimento, de atendimento, bibliothèque, de bibliothèque, biblioteca, de biblioteca,
-        fidélité, de fidélité, fidelidad, fidelidade, fedeltà, age, days, attempts, retry, retries, method, methods, mode,
+        fidélité, de fidélité, cadeau, fila, da fila, de fila, fidelidad, fidelidade, fedeltà, age, days, attempts, retry, retries,
+        method, methods, mode,
         option, options, setting, settings, configuration, config,
         collection, collections, hint, hints, hygiene, fatigue, sharing, free, less, column, columns, variable, expiry days, expiry,
         expiration days, fee, fees, brand, network, issuer, statement, payment, payments, design, game, games, deck, layout, board,
@@ -190,7 +226,8 @@ ROLES: dict[WordRole, str] = {
     """,
     # A word before the name of a secret that makes a harmless name ("number of tokens").
     "about before": """
-        number of, amount of, count of, max, maximum, min, minimum, total, length of, name of, names of, title of, id of,
+        path to, path of, location of, number of, amount of, count of, max, maximum, min, minimum, total, length of, name of,
+        names of, title of, id of,
         identifier of, type of, kind of, owner of, lifetime of, expiry of, expiration of, age of, price of, list of, label of,
         strength of, policy for, rules for, rotation of, hash of, anzahl der, anzahl, länge des, name der, name des, namen der,
         namen des, zahl der, ablauf des, laufzeit des, typ des, nombre de, nombre maximal de, politique des, gestionnaire de,
@@ -235,12 +272,29 @@ ROLES: dict[WordRole, str] = {
     """,
     # A sign that a message arrived, or how.
     "arrived": """
-        sent, got, get, text you, received, receive, texted, from, by, arrived, in, generated, shown, displays, shows, e mailed, emailed,
+        sent, got, get, text you, received, receive, texted, from, by, arrived, in, generated, shown, show, displays, shows,
+        e mailed, emailed,
         aus, geschickt, gesendet, erhalten, bekommen, per, von, gekommen, reçu, reçue, envoyé, affiché, par, dans, de,
         recibido, recibiste, recibió, llegó, enviado, enviamos, por, recebido, recebeu, chegou, ricevuto, inviato, via, из, пришёл,
         пришел, отправлен, отправили, полученный, в, 收到, 发送到, 发到, 届いた, 受け取, 送った, 表示, 받은, 온, 보낸,
         आया, आए, भेजा, প্রাপ্ত, পাঠানো, আসা, موصول, آیا, بھیجا, المرسل, وصل, ارسلنا, gelen, gönder*, ontvangen, uit, z, ze, fra, från,
         dari, dikirim, đã gửi
+    """,
+    # A sign that the gateway's user just got a code, without the way that it came.
+    "sent to you": """
+        sent you, sent to you, just sent, we sent, emailed you, e mailed you, you received, just received, just got, texted you,
+        just texted, ihnen geschickt, ihnen gesendet, ihnen gesandt, dir geschickt,
+        dir gesendet, geschickt haben, gesendet haben, erhalten haben, erhalten hast, bekommen haben, bekommen hast, avons envoyé,
+        avons envoyés, avons envoyées, venons envoyer, avez reçu, te enviamos,
+        le enviamos, hemos enviado, te mandamos, acabamos enviar, acabas recibir, ha recibido, has recibido, lhe enviamos,
+        enviamos para você, enviamos a você,
+        você recebeu, que enviamos, abbiamo inviato, hai ricevuto, отправили вам, вам отправили, прислали вам, вам прислали,
+        мы отправили,
+        мы прислали, вам пришли, вы получили, ارسلناها, ارسلناه, ارسلنا اليك, ارسلنا لك, وصلتك, وصلك, भेजे गए, भेजा गया, भेजे हैं,
+        आपको भेज*, আপনাকে পাঠান*,
+        পাঠানো, بھیجے گئے, بھیجا گیا, آپ کو بھیج*, kirim kepada anda, kirimkan kepada anda, kami kirim, kami kirimkan, 发给您,
+        发给你, 发送给您,
+        发送给你, 刚收到, 刚刚收到, 您收到, お送りした, 送信した, 送られた, 보내 드린, 보내드린
     """,
     # A pronoun for a secret in an earlier clause ("type it below").
     "pointing": "it, them, that, this, those, es, ihn, sie, das, le, la, les, lo, los, las, a, o, ele, ela, его, её, их, 它",
@@ -258,14 +312,22 @@ ROLES: dict[WordRole, str] = {
         secret, secrets, pass, pw, geheimnis, geheim, clave, claves, secreto, segreto, segredo, parola, parole, parolei, parolele,
         sekret, hemlighet, секрет, シークレット
     """,
+    # A word after an ambiguous name that says which ordinary thing it names ("clave del producto").
+    "after loose": """
+        producto, productos, artículo, pedido, cliente, proveedor, asignatura, materia, curso, catastral, sol, fa, of success,
+        del producto, de producto, del artículo, de artículo, del pedido, de pedido, de cliente, del cliente, del proveedor,
+        de la asignatura, de la materia, del curso, de sol, de fa, del éxito
+    """,
     # A name of a field that may take a one-time code, depending on the rest of the form.
     "code name": """
         code, codes, código, codice, kod, kodu, kodunu, код, кода, 코드, コード, 代码, 验证码, digits, six digits, digit code,
-        ziffern, chiffres, cifras, cifre, цифры, رمز, کوڈ, कोड, কোড, কোডটি, 位数字, kode
+        digit number,
+        ziffern, chiffres, cifras, dígitos, cifre, цифры, цифр, رمز, کوڈ, ہندسے, कोड, কোড, কোডটি, 位数字, 桁の 数字, kode
     """,
     # A channel for one-time codes.
     "code channel": """
-        sms, text message, texted, text you, authenticator, authenticator app, auth app, phone, mobile, smartphone, two factor, 2fa, mfa,
+        sms, एसएमएस, এসএমএস*, ایس ایم ایس, text message, texted, text you, authenticator, authenticator app, auth app, phone,
+        mobile, smartphone, two factor, 2fa, mfa,
         one time, whatsapp, telegram, e mail, email, inbox, téléphone, portable, teléfono, móvil, handy, celular, telefono,
         cellulare, telefon*,
         telefoon, телефон*, смс, почт*, correo, courriel, 手机, 手機, 短信, 邮件, 携帯, 携帯電話, スマホ, メール, 휴대폰, 휴대전화,
@@ -280,14 +342,17 @@ ROLES: dict[WordRole, str] = {
     """,
     # What a secret belongs to; it may stand beside the name in a text that consists of a name ("PIN of the card").
     "holder": """
-        bank, account, wallet, card, banco, conta, cuenta, cartera, tarjeta, carteira, cartão, compte, carte, portefeuille, konto,
+        bank, account, wallet, card, back of card, rückseite, kartenrückseite, verso, reverso, dorso, retro, au dos, derrière,
+        al dorso, atrás, detrás, trás, parte de trás, обороте, banco, conta, cuenta, cartera, tarjeta, carteira, cartão, compte,
+        carte, portefeuille, konto,
         karte, akun, kartu, dompet, карты, карте, кошелька, банка, بطاقه, بطاقتك, لبطاقتك, حساب, حسابك, محفظه, बैंक, खाते, कार्ड, वॉलेट,
         ব্যাংকের, অ্যাকাউন্টের, কার্ডের, ওয়ালেটের, بینک, اکاؤنٹ, کارڈ, والٹ, 账户, 帐户, 卡片, アカウント, カード, 銀行
     """,
     # A company; beside it a tax number is a public one.
     "company": """
         company, companies, business, businesses, organisation, organization, supplier, vendor, empresa, proveedor, fornecedor,
-        entreprise, société, fournisseur, firma, firmy, unternehmen, lieferant, компани*, организаци*, поставщик*, شركه, कंपनी, কোম্পানি*,
+        entreprise, société, fournisseur, firma, firmy, unternehmen, lieferant, компани*, организаци*, поставщик*, شركه, कंपनी,
+        কোম্পানি*,
         کمپنی, perusahaan, 公司, 企业, 会社, 회사
     """,
     # A word before "pin" that makes it a verb ("emoji to pin").
@@ -304,12 +369,14 @@ ROLES: dict[WordRole, str] = {
     "small": """
         mm, yy, yyyy, shown, a, an, the, of, for, on, in, at, to, from, by, via, with, is, are, was, were, be, been, has, have, had,
         just,
+        ang, ng, mga, wir, ihnen, dir, nous, vous, lhe,
         we, you, that, which, it, this, s, der, die, das, dem, den, des, ein, eine, einen, einem, einer, von, zu, zum, zur, im, und,
         für, auf, aus, le, la, les, l, un, une, de, du, d, et, en, à, au, aux, que, por, par, pour,
         el, los, las, lo, del, al, con, nos, te, se, os, as, o, da, dos, das, no, na, ao, um, uma, il, gli, i, do, di, dei, della,
         delle, dello, uno, una, che, ci, het, een, van, op, voor, w, z, na, v, ve, bir, в, из, на, по, от, к, с, у, мы, вам, вас,
         то, में, की, का, के, को, पर, से, এর, کا, کی, کے, میں, پر, سے,
-        em, من, في, الى, على, ذات, ב, ל, של, את, yang, untuk, ke, di, เพื่อ, 的, を, の, に, へ, は, が, も, で, 을, 를, 은, 는, 이, 가, 의,
+        em, الذي, التي, من, في, الى, على, ذات, ב, ל, של, את, yang, untuk, ke, di, เพื่อ, 的, を, の, に, へ, は, が, も, で, 을, 를,
+        은, 는, 이, 가, 의,
         에
     """,
 }  # fmt: skip
@@ -331,7 +398,9 @@ HARMLESS_BEFORE: dict[str, str] = {
     """,
     "code": """
         order, article, customer, store, employee, member, tracking, booking, invoice, project, cost, center, centre, department,
-        course, room, hs, product, item, country, area, region, dialling, dialing, discount, promo, coupon, voucher, postal, zip,
+        reference, invite, invitation, referral, gift, gutschein, कूपन, प्रोमो, কুপন, প্রোমো, کوپن, پرومو, 优惠, 优惠券, 折扣, 邀请,
+        クーポン, 招待, ticket, case, phone, telephone, mobile, serial, model, course, room, hs, product, item, country, area,
+        region, dialling, dialing, discount, promo, coupon, voucher, postal, zip,
         error, status, source, qr, bar
     """,
     "key": "public, primary, foreign, sort, partition, issue, project, object",

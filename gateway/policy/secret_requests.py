@@ -28,9 +28,11 @@ def asks_in_prose(reading: Reading, *, takes_text: bool) -> Hit | None:
     for hit in reading.hits:
         if hit.is_disguised:
             return hit
-        if _is_other_thing(reading, hit):
+        if _is_other_thing(reading, hit) or _is_only_named(reading, hit):
             continue
-        if _is_requested(reading, hit) or (takes_text and (_stands_alone(reading, hit) or _is_spoken_of(reading, hit))):
+        if _is_requested(reading, hit, takes_text=takes_text):
+            return hit
+        if takes_text and (_stands_alone(reading, hit) or _is_spoken_of(reading, hit)):
             return hit
     return _pointed_at(reading) or _loosely_requested(reading) or _code_that_came(reading, is_requested=True)
 
@@ -41,6 +43,8 @@ def asks_in_label(reading: Reading, *, is_number: bool) -> Hit | None:
         if hit.is_disguised:
             return hit
         if _is_other_thing(reading, hit) or _belongs_to_noun(reading, hit) or _follows(reading, hit, "elsewhere"):
+            continue
+        if _is_only_named(reading, hit):
             continue
         if reading.has("event", hit.end) and reading.words[hit.end].segment == reading.words[hit.start].segment:
             continue
@@ -62,9 +66,14 @@ def asks_in_sample(reading: Reading) -> Hit | None:
     """Return the secret that a default, example or choice of a field stands for ("your-password")."""
     for hit in reading.hits:
         rest = [at for at in range(len(reading.words)) if not hit.start <= at < hit.end]
-        if any("own" in reading.roles[at] for at in rest) and all(_is_filling(reading, at) or "after" in reading.roles[at] for at in rest):
+        if any("own" in reading.roles[at] for at in rest) and all(_is_filling(reading, at) or _is_after(reading, at) for at in rest):
             return hit
     return asks_in_prose(reading, takes_text=False)
+
+
+def names_ordinary_thing(reading: Reading, name: str) -> bool:
+    """Return whether a text says which ordinary thing an ambiguous name means ("Clave del producto")."""
+    return any(word.plain == name and reading.has("after loose", at + 1) for at, word in enumerate(reading.words))
 
 
 def names_other_thing(reading: Reading, kind: str) -> bool:
@@ -91,6 +100,11 @@ def _is_other_thing(reading: Reading, hit: Hit) -> bool:
         if not _is_filling(reading, at - 1):
             return False
     return False
+
+
+def _is_only_named(reading: Reading, hit: Hit) -> bool:
+    """Return whether a clause names a file that holds secrets, and no word in it asks for the contents ("Which kubeconfig?")."""
+    return hit.kind == "secret file" and not any("hand over" in reading.roles[at] for at in reading.clause_of(hit.start))
 
 
 def _belongs_to_noun(reading: Reading, hit: Hit) -> bool:
@@ -138,8 +152,8 @@ def _has_beside(reading: Reading, hit: Hit, *roles: str) -> bool:
 # -- requests ------------------------------------------------------------------------------------------------------
 
 
-def _is_requested(reading: Reading, hit: Hit) -> bool:
-    return _is_requested_before(reading, hit) or _is_requested_after(reading, hit)
+def _is_requested(reading: Reading, hit: Hit, *, takes_text: bool) -> bool:
+    return _is_requested_before(reading, hit) or _is_requested_after(reading, hit, takes_text=takes_text)
 
 
 def _is_requested_before(reading: Reading, hit: Hit) -> bool:
@@ -166,6 +180,8 @@ def _asks_at(reading: Reading, at: int, hit: Hit, *, is_own: bool) -> bool:
         return True
     if "ask own" in roles and (is_own or _is_asked_politely(reading, at, hit)):
         return True
+    if "recite" in roles and hit.kind == "recovery phrase":
+        return True
     is_meant = is_own or (at + 1 == hit.start and hit.kind in _USED_BY_NAME)
     return "which" in roles and is_meant and not _has_beside(reading, hit, "doing")
 
@@ -182,20 +198,28 @@ def _is_value_or_request(reading: Reading, index: int) -> bool:
     return False
 
 
-def _is_requested_after(reading: Reading, hit: Hit) -> bool:
-    """Return whether a request follows the name ("password required", "Passwort eingeben")."""
+def _is_requested_after(reading: Reading, hit: Hit, *, takes_text: bool) -> bool:
+    """Return whether a request follows the name ("password required", "Passwort eingeben").
+
+    A statement that the secret is necessary ("Meeting PIN needed?") asks for it only if the form has a field for free text.
+    """
     end = reading.clause_of(hit.start).stop
+    soon = {"after", "needed"} if takes_text else {"after"}
     for at in range(hit.end, min(end, hit.end + REACH)):
         roles = reading.roles[at].keys()
         if "elsewhere" in roles or "others" in roles:
             return False
-        if "after" in roles and at <= hit.end + 2 and not _follows(reading, hit, "elsewhere", "not", "doing"):
+        if soon & roles and at <= hit.end + 2 and not _follows(reading, hit, "elsewhere", "not", "doing"):
             return not any("not" in reading.roles[between] for between in range(hit.end, at))
         if "which" in roles and at + 1 >= end and (at == hit.end or _has_beside(reading, hit, "own")):
             return not _has_beside(reading, hit, "doing", "not")
         if "ask last" in roles:
             return not _is_denied(reading, at, at) and not any("not" in reading.roles[near] for near in range(hit.end, min(end, at + 4)))
     return False
+
+
+def _is_after(reading: Reading, index: int) -> bool:
+    return not reading.roles[index].keys().isdisjoint(("after", "needed"))
 
 
 def _is_denied(reading: Reading, verb: int, until: int) -> bool:
@@ -222,7 +246,7 @@ def _stands_alone(reading: Reading, hit: Hit) -> bool:
     if _has_beside(reading, hit, "doing", "not", "elsewhere", "others") or _belongs_to_noun(reading, hit) or _is_quotation(reading, hit):
         return False
     inside = reading.clause_of(hit.start)
-    neutral = (*_FILLING, "holder")
+    neutral = (*_FILLING, "holder", *(("hand over",) if hit.kind == "secret file" else ()))
     rest = [at for at in inside if at not in reading.covered and reading.roles[at].keys().isdisjoint(neutral)]
     before = [at for at in rest if at < hit.start]
     behind = [at for at in rest if at >= hit.end and reading.words[at].segment == reading.words[hit.start].segment]
@@ -249,7 +273,9 @@ def _is_spoken_of(reading: Reading, hit: Hit) -> bool:
 
 def _comes_first(reading: Reading, hit: Hit) -> bool:
     """Return whether a description begins with the name of a secret ("The API key used to sign in")."""
-    if _is_other_thing(reading, hit) or _belongs_to_noun(reading, hit) or _follows(reading, hit, "elsewhere", "not", "doing", "others"):
+    if _is_other_thing(reading, hit) or _is_only_named(reading, hit) or _belongs_to_noun(reading, hit):
+        return False
+    if _follows(reading, hit, "elsewhere", "not", "doing", "others"):
         return False
     return sum(not _is_filling(reading, at) for at in range(hit.start)) <= MAX_ADJECTIVES
 
@@ -262,7 +288,7 @@ def _pointed_at(reading: Reading) -> Hit | None:
     named = next((hit for hit in reading.hits if not _is_other_thing(reading, hit)), None) or _code_that_came(reading, is_requested=False)
     if named is None:
         return None
-    is_own = any(hit.start > 0 and "own" in reading.roles[hit.start - 1] for hit in reading.hits)
+    is_own = any(reading.has("own", hit.start - 1) or _is_needed(reading, hit) for hit in reading.hits)
     hits = {hit.start for hit in reading.hits}
     for at in range(named.start + 1, len(reading.words)):
         roles = reading.roles[at]
@@ -280,19 +306,32 @@ def _pointed_at(reading: Reading) -> Hit | None:
     return None
 
 
+def _is_needed(reading: Reading, hit: Hit) -> bool:
+    """Return whether a clause says that the secret is necessary ("The password is required")."""
+    return any(reading.has("needed", at) for at in range(hit.end, min(hit.end + 3, reading.clause_of(hit.start).stop)))
+
+
 def _code_that_came(reading: Reading, *, is_requested: bool) -> Hit | None:
-    """Return a code that arrived by phone, mail or app, or has a number of digits. `is_requested`: only if it is asked for."""
+    """Return a code that was sent to the reader, or has a number of digits. `is_requested`: only if it is asked for."""
     for clause in reading.clauses:
         names = (Hit(at, reading.roles[at]["code name"], "code") for at in clause if "code name" in reading.roles[at])
         hit = next((hit for hit in names if not _is_other_thing(reading, hit)), None)
         if hit is None:
             continue
         has_come = _has_beside(reading, hit, "code channel") and _has_beside(reading, hit, "arrived")
-        if not (has_come or _has_beside(reading, hit, "digits")):
+        was_sent = _has_beside(reading, hit, "sent to you") and not _is_specified(reading, hit)
+        if not (has_come or was_sent or _has_beside(reading, hit, "digits")):
             continue
         if not is_requested or (_has_beside(reading, hit, "ask", "ask last", "which") and not _has_beside(reading, hit, "not", "doing")):
             return hit
     return None
+
+
+def _is_specified(reading: Reading, hit: Hit) -> bool:
+    """Return whether a word after a "code" says which code it is ("code promo", "code of the order")."""
+    if hit.end not in reading.clause_of(hit.start) or reading.words[hit.end].segment != reading.words[hit.start].segment:
+        return False
+    return not reading.roles[hit.end] or any(reading.has(role, hit.end) for role in ("of", "not code"))
 
 
 def _loosely_requested(reading: Reading) -> Hit | None:

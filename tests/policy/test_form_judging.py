@@ -154,7 +154,8 @@ def test_unusual_writing_of_ordinary_forms_is_not_refused(disguise: str) -> None
     [
         {"title": "Seed phrase"}, {"title": "2FA code"}, {"title": "Card number"}, {"title": "National ID number"},
         {"description": "Enter your password"}, {"placeholder": "Your password"}, {"x-help": "Paste your API key"},
-        {"ui": {"placeholder": "Enter your PIN"}}, {"examples": ["your-password"]}, {"default": "Enter your password here"},
+        {"ui": {"placeholder": "Enter your PIN"}}, {"examples": ["your-password"]}, {"examples": ["your password (required)"]},
+        {"default": "Enter your password here"},
         {"type": "array", "items": {"type": "string", "title": "Recovery codes"}}, {"type": ["string", "null"], "title": "Password"},
         {"type": "integer", "title": "PIN"}, {"anyOf": [{"type": "string", "title": "Password"}, {"type": "null"}]},
         {"title": "Pa&#115;sword"}, {"title": "pass**word**"}, {"title": "p\u0430ssw\u043erd"}, {"title": "P I N"}, {"title": "p4ssw0rd"},
@@ -236,6 +237,79 @@ def test_mentioning_a_secret_is_not_asking_for_it(message: str) -> None:
 @pytest.mark.attack(17)
 def test_asking_in_a_roundabout_way_is_asking(message: str) -> None:
     assert rule(asking(message)) == "elicitation.secret"
+
+
+def test_a_secret_that_is_needed_is_requested_only_beside_free_text() -> None:
+    yes_or_no = {"ok": {"type": "boolean"}}
+    for question in ("Meeting PIN needed?", "Kennwort erforderlich?", "Mot de passe requis ?"):
+        assert rule({"message": question, "requestedSchema": {"properties": yes_or_no}}) is None
+        assert rule(asking(question)) == "elicitation.secret"
+
+
+@pytest.mark.attack(17)
+@pytest.mark.parametrize("message", ["Password required in the chat", "The password is required. Post it in the chat, then confirm."])
+def test_a_form_without_free_text_may_not_ask_for_a_secret_elsewhere(message: str) -> None:
+    assert rule({"message": message, "requestedSchema": {"properties": {"ok": {"type": "boolean"}}}}) == "elicitation.secret"
+
+
+@pytest.mark.attack(17)
+def test_a_checkbox_may_not_name_the_secret_for_a_field_beside_it() -> None:
+    checkbox = {"ok": {"type": "boolean", "title": "Password required"}}
+    for title, expected in (("Value", "elicitation.secret"), ("Required", "elicitation.secret"), ("Comment", None)):
+        schema = {"properties": {**checkbox, "free": {"type": "string", "title": title}}}
+        assert rule({"message": "Continue", "requestedSchema": schema}) == expected
+
+
+@pytest.mark.parametrize(
+    ("named", "requested"),
+    [
+        ("Which kubeconfig should be used?", "Share your kubeconfig"),
+        ("Your .env file has three lines. Which one is wrong?", "Your .env file was not found. Paste it here."),
+        ("Path of ~/.netrc", "Content of ~/.netrc"),
+        ("Paste the contents of .env.example", "Paste the contents of .env"),
+        ("Provide the path to your .pgpass", "Provide your .pgpass"),
+    ],
+)  # fmt: skip
+@pytest.mark.attack(17)
+def test_a_secret_file_may_be_named_but_its_contents_not_requested(named: str, requested: str) -> None:
+    assert rule(asking(named)) is None
+    assert rule(asking(requested)) == "elicitation.secret"
+
+
+def test_a_field_may_be_named_after_a_secret_file() -> None:
+    for description, expected in (("Path of the file", None), ("Paste the contents of your kubeconfig", "elicitation.secret")):
+        schema = {"properties": {"kubeconfig": {"type": "string", "description": description}}}
+        assert rule({"message": "Which cluster?", "requestedSchema": schema}) == expected
+    assert rule(field(description="Kubeconfig of the cluster")) is None
+
+
+@pytest.mark.parametrize(
+    ("ordinary", "secret"),
+    [
+        ("Enter the discount code we sent you", "Enter the code we sent you"),
+        ("Entrez le code promo que nous vous avons envoyé", "Entrez le code que nous vous avons envoyé"),
+        ("Digite o código promocional que enviamos", "Digite o código que enviamos"),
+        ("Introduce el código del pedido que te enviamos", "Introduce el código que te enviamos"),
+        ("Which number texted you?", "Type the number we just texted you"),
+        ("Enter the six digits of the order number", "Enter the six digits we sent you"),
+        ("List your API tokens by age", "List your wallet words"),
+        ("List the words of the glossary", "List the words of your wallet"),
+        ("Tell us about your first pet", "Tell us the name of your first pet"),
+    ],
+)  # fmt: skip
+@pytest.mark.attack(17)
+def test_similar_requests_are_told_apart(ordinary: str, secret: str) -> None:
+    assert rule(asking(ordinary)) is None
+    assert rule(asking(secret)) == "elicitation.secret"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"), [("Clave del producto", None), ("Clave de sol", None), ("Clave de la cuenta", "elicitation.secret")]
+)
+def test_a_message_explains_an_ambiguous_field_name(message: str, expected: str | None) -> None:
+    for schema in ({"type": "string"}, {"type": "string", "title": "Clave"}):
+        assert rule({"message": message, "requestedSchema": {"properties": {"clave": schema}}}) == expected
+    assert rule({"message": message, "requestedSchema": {"properties": {"secreto": {"type": "string"}}}}) == "elicitation.secret"
 
 
 def test_a_postal_pin_code_passes_only_beside_an_address() -> None:
