@@ -158,7 +158,9 @@ def _rule(path: str, name: str, rule: JsonObject, policy: SourcePolicy, concerne
         override = policy.overrides.get(tool)
         given = override is not None and (name in override.fixed or name in override.defaults)
         found = [("conflict", text) for text in _admits_nothing(name, rule, schema, tool)]
-        found += [("open", text) for text in left_open(name, rule, schema)]
+        others = [policy.arguments.get(key, {}).get(name) for key in (ANY_TOOL, tool)]
+        is_confined = any(other is not None and is_confining(other) for other in others)
+        found += [("open", text) for text in left_open(name, rule, schema, is_confined=is_confined)]
         found += [("note", text) for text in worth_knowing(name, schema, always_given=given)]
         for kind, text in found:
             if text not in said:

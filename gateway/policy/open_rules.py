@@ -12,7 +12,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.policy.argument_kinds import WORD_OF_KIND, ArgumentKind, kinds_of_argument
+from gateway.policy.argument_kinds import NAME_OF_KIND, WORD_OF_KIND, ArgumentKind, kinds_of_argument
 from gateway.policy.checking import SchemaCheck, measure
 from gateway.policy.confinement import ANY_TYPE_KEYWORDS, DEMANDING, KEYWORDS_OF_TYPES, confine
 from gateway.policy.rule_words import WORDS
@@ -44,8 +44,11 @@ _BYPASSES: dict[ArgumentKind, tuple[str, ...]] = {
 """What is put between the literal start and end of a pattern."""
 
 
-def left_open(name: str, rule: JsonObject, schema: JsonObject) -> Iterator[str]:
-    """How a usable `rule` for argument `name` of a tool with input `schema` fails open, a sentence each."""
+def left_open(name: str, rule: JsonObject, schema: JsonObject, *, is_confined: bool = False) -> Iterator[str]:
+    """How a usable `rule` for argument `name` of a tool with input `schema` fails open, a sentence each.
+
+    `is_confined`: another rule says which values pass.
+    """
     if DEMANDING.isdisjoint(rule):
         yield "the rule demands nothing, so it lets every value through."
         return
@@ -55,9 +58,12 @@ def left_open(name: str, rule: JsonObject, schema: JsonObject) -> Iterator[str]:
         yield from pattern_faults(pattern)
     if holds_by_word(rule):
         return
+    is_loose = not is_confined and _is_about_texts(rule) and not is_confining(rule)
     for kind in sorted(kinds_of_argument(name, schema)):
         if _has_negated_pattern(rule):
             yield f"`not` with a pattern forbids single spellings, and others mean the same: allow by {WORD_OF_KIND[kind]!r} instead."
+        elif is_loose:
+            yield f"the rule does not confine the {NAME_OF_KIND[kind]}: say with {WORD_OF_KIND[kind]!r} what is allowed."
         if kind != "path" and any(map(_OPEN_DOT.search, patterns)):
             yield f"'.' in a pattern matches any character: write '\\.', or use {WORD_OF_KIND[kind]!r}."
         sample = _bypass(kind, rule, patterns)
@@ -76,6 +82,16 @@ def is_confining(rule: JsonObject) -> bool:
 
 
 _CONFINING = WORDS | {"pattern", "enum", "const"}
+
+_BOUNDS = (KEYWORDS_OF_TYPES["number"] | KEYWORDS_OF_TYPES["array"] | KEYWORDS_OF_TYPES["object"]) - {
+    "items", "prefixItems", "properties", "patternProperties", "additionalProperties",
+}  # fmt: skip
+"""Keywords that judge something other than a text, such as the length of a list."""
+
+
+def _is_about_texts(rule: JsonObject) -> bool:
+    """Whether a rule judges texts alone, not e.g. the length of a list."""
+    return all(_BOUNDS.isdisjoint(node) for node in _nodes(rule))
 
 
 def _nodes(rule: JsonObject) -> Iterator[JsonObject]:

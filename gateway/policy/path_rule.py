@@ -49,15 +49,17 @@ _DEVICES = frozenset({"con", "prn", "aux", "nul", "conin$", "conout$", "clock$",
 """Names that Windows opens as a device in every folder, whatever their extension."""
 
 _LOOK_ALIKES = str.maketrans({
-    **dict.fromkeys("\u2044\u2215\u29f8\u2571\u27cb\u3033", "/"),
-    **dict.fromkeys("\u2216\u29f5\u29f9\u2572\u27cd\u00a5\u20a9", "\\"),
-    **dict.fromkeys("\u0701\u0702\ua4f8\ua60e", "."),
-    **dict.fromkeys("\u02d0\u02f8\u0589\u05c3\u1803\u1809\u2236\ua789", ":"),
+    **dict.fromkeys("\u1735\u2041\u2044\u2215\u2571\u27cb\u29f8\u2afb\u2afd\u3033\u31d3\U0001d23a", "/"),
+    **dict.fromkeys("\u00a5\u20a9\u2216\u244a\u2572\u27cd\u29f5\u29f9\u2cf9\u31d4\U0001d20f\U0001d23b", "\\"),
+    **dict.fromkeys("\u0701\u0702\u3002\ua4f8\ua4fb\ua60e\U00010a50\U0001d16d", "."),
+    "\ua4fa": "..",
+    **dict.fromkeys("\u02d0\u02f8\u0589\u05c3\u1803\u1809\u2236\ua4fd\ua789", ":"),
     **dict.fromkeys("\u02dc\u223c", "~"),
     **{chr(code): None for code in (0x34F, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))},
 })  # fmt: skip
-"""Characters that code pages or readers take for a path character and that NFKC leaves alone, and variation selectors, which
-file systems may drop. The yen and won signs are the backslash of the Japanese and Korean code pages."""
+"""Characters that code pages or readers take for a path character and that NFKC leaves alone (UTS 39, without letters and digits of
+scripts in use), and variation selectors, which file systems may drop. The yen and won signs are the backslash of the Japanese and Korean
+code pages, and the ideographic full stop separates labels of host names like a dot (UTS 46)."""
 
 _DRIVE = re.compile(r"([A-Za-z]):(?=[\\/])")
 """The start of an absolute Windows path."""

@@ -151,19 +151,21 @@ class TaskRows:
                 await connection.execute(sa.delete(task_steps).where(task_steps.c.task == row.id))
             return True
 
-    async def answer(self, task_id: str, answers: Mapping[str, JsonValue]) -> None:
-        """Put down answers to open questions; others are ignored."""
+    async def answer(self, task_id: str, answers: Mapping[str, JsonValue]) -> TaskRow | None:
+        """Put down answers to open questions; others are ignored. Return the task as it is then, or `None` if it is over or unknown."""
         async with self._database.begin() as connection:
             found = await _locked(connection, task_id)
             if found is None or found.gone_at:
-                return
+                return None
             for key, value in answers.items():
                 if key in found.asked and is_open(found.asked[key]) and isinstance(value, dict):
                     found.asked[key]["answer"] = value
-            waits = any(map(is_open, found.asked.values()))
-            status = "working" if found.status == "input_required" and not waits else found.status
-            values: JsonObject = {"asked": json.dumps(found.asked), "status": status, "updated_at": time.time()}
+            if found.status == "input_required" and not any(map(is_open, found.asked.values())):
+                found.status = "working"
+            found.updated_at = time.time()
+            values: JsonObject = {"asked": json.dumps(found.asked), "status": found.status, "updated_at": found.updated_at}
             await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
+            return found
 
     async def cancel(self, task_id: str) -> None:
         """Ask for it to be stopped; one that nobody runs is over at once."""

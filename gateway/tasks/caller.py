@@ -134,8 +134,8 @@ class TaskCaller:
         if self._live is not None:
             return await self._ask_live(self._live, item, request)
         task.row.status = "input_required"
-        await self._save(task)
         try:
+            await self._save(task)
             while "answer" not in item:
                 left = item.get("at", time.time()) + self._ask_timeout - time.time()
                 if left <= 0:
@@ -185,6 +185,7 @@ class TaskCaller:
         while name in asked:
             name = f"{name}-{self._asked}"
         asked[name] = {"request": shown, "at": time.time(), "step": key}
+        self._task.unsaved.add(name)
         return name
 
     def _known(self, key: str, shown: JsonObject) -> str | None:

@@ -193,16 +193,13 @@ class TaskRunner:
         return await self.find(task.id, task.principal)
 
     async def answer(self, task: Task, responses: Mapping[str, JsonValue]) -> None:
-        """Hand over answers to open questions; other keys are ignored, as is what is no object."""
-        if task.is_here:  # first here: the question itself may be on its way to the disk still
-            open_asks = task.asks
-            for key, value in responses.items():
-                if key in open_asks and isinstance(value, dict):
-                    task.row.asked[key]["answer"] = value
-        await (await self._records.tasks()).answer(task.id, responses)
-        if task.is_here:
-            task.settle()
-            task.touch()
+        """Hand over answers to open questions; other keys are ignored, as is what is no object.
+
+        The task gets an answer once it is stored. Raises `StorageError` if it cannot be: then the question stays open for another answer.
+        """
+        row = await (await self._records.tasks()).answer(task.id, responses)
+        if task.is_here and row is not None:
+            self._hear(task, row)
 
     async def cancel(self, task: Task) -> Task:
         """Stop a task and wait until it stopped; one that is over stays as it is."""
@@ -235,7 +232,7 @@ class TaskRunner:
 
     def _waits_for_a_person(self, task_id: str) -> bool:
         task = self._here.get(task_id)
-        return task is not None and bool(task.asks)
+        return task is not None and task.is_asking
 
     async def run(self) -> None:
         """Keep the lease, hear what came in elsewhere, give turns, take over orphans and forget what is old, until cancelled."""
@@ -378,7 +375,7 @@ class TaskRunner:
             await self._conclude(task, call.outcome, call.error)
             return False
         self._here[task.id], self._logs[task.id] = task, call.log
-        if task.asks:
+        if task.is_asking:
             await self._save(task)
         return True
 
@@ -478,10 +475,13 @@ class TaskRunner:
             return  # it is being made a task of just now
         task.row.updated_at = time.time()
         self._wake.set()
+        saved = set(task.unsaved)
         if not await until_stored(lambda: self._write(task.row)):
             self._lose(task)
-        elif task.row.is_cancelled:  # through another process, while this was on its way: the tick will not see it any more
-            task.scope.cancel()
+        else:
+            task.unsaved -= saved
+            if task.row.is_cancelled:  # through another process, while this was on its way: the tick will not see it any more
+                task.scope.cancel()
         task.touch()
 
     def _lose(self, task: Task) -> None:

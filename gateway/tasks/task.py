@@ -38,6 +38,8 @@ class Task:
     """Whether another process took it over."""
     refusal: str = ""
     """Why the task was ended, if its caller lost the right to it."""
+    unsaved: set[str] = field(default_factory=lambda: set[str]())
+    """Names of questions that are not on disk yet. Nobody is shown them: after a crash the same name may be given to another question."""
 
     @property
     def id(self) -> str:
@@ -56,7 +58,9 @@ class Task:
 
     @property
     def status(self) -> Status:
-        """Where it stands."""
+        """Where it stands. A task waits for input once its question can be read."""
+        if self.row.status == "input_required" and not self.asks:
+            return "working"
         return cast("Status", self.row.status)
 
     @property
@@ -76,8 +80,13 @@ class Task:
 
     @property
     def asks(self) -> dict[str, JsonObject]:
-        """Open questions by key."""
-        return {key: item["request"] for key, item in self.row.asked.items() if is_open(item)}
+        """Open questions by key, as far as they are on disk."""
+        return {key: item["request"] for key, item in self.row.asked.items() if is_open(item) and key not in self.unsaved}
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question is open, on disk or not."""
+        return any(map(is_open, self.row.asked.values()))
 
     @property
     def ttl_seconds(self) -> float:
@@ -106,7 +115,7 @@ class Task:
 
     def settle(self) -> None:
         """Set the status back to `working` if the task waited for answers, and no question is open any more."""
-        if self.row.status == "input_required" and not self.asks:
+        if self.row.status == "input_required" and not self.is_asking:
             self.row.status = "working"
 
     def touch(self) -> None:

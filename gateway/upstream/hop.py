@@ -16,45 +16,55 @@ from gateway.policy.metadata import HOPS_KEY, VIA_KEY, gateway_ids, is_own_key, 
 MAX_HOPS = 8
 """Gateways one call may pass."""
 
-_ITEMS = ("contents", "skills", "resources")
-"""Members of results that list objects with `_meta`, beside `content` and `messages`."""
+_PLAIN = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
+"""Members of a plain result of `tools/call`; in any other one, `_meta` may be anywhere."""
+
+_TEXT_MEMBERS = 2
+"""Members of a plain text block: its type and its text."""
+
+_DATA = frozenset({"_meta", "structuredContent", "arguments", "input", "inputSchema", "outputSchema", "requestedSchema"})
+"""Members whose value is data of a tool, of a schema, or of `_meta` itself."""
 
 
 def received_call(result: JsonObject) -> JsonObject:
     """A server's result of `tools/call` itself, with the `_meta` that the gateway takes. On the path of every call."""
+    for name in result:
+        if name not in _PLAIN:
+            return received(result)
     if "_meta" in result:
         _keep_taken(result)
     content: JsonValue = result.get("content")
     if isinstance(content, list):
-        for block in cast("list[JsonValue]", content):
-            if isinstance(block, dict) and ("_meta" in block or "resource" in block):
-                _received_block(cast("JsonObject", block))
+        for item in cast("list[JsonValue]", content):
+            block: JsonObject | None = item  # at best
+            if isinstance(block, dict) and (len(block) != _TEXT_MEMBERS or not isinstance(block.get("text"), str)):
+                received(block)
     return result
 
 
 def received(result: JsonObject) -> JsonObject:
-    """A server's result of any method itself, with the `_meta` that the gateway takes."""
-    received_call(result)
-    for name in _ITEMS:
-        for item in _objects(result.get(name)):
-            received(item)
-    _received_messages(result)
-    for inner in _objects([result.get("result"), result.get("skill")]):
-        received(inner)
-    for error in _objects([result.get("error")]):
-        error.update({"data": received_data(error["data"])} if "data" in error else {})
+    """A server's result, listed entry or part of them itself, with the `_meta` that the gateway takes, in every object of it."""
+    left: list[JsonValue] = [result]
+    while left:
+        value = left.pop()
+        if isinstance(value, list):
+            left += [item for item in cast("list[JsonValue]", value) if isinstance(item, dict | list)]
+        elif isinstance(value, dict):
+            fields = cast("JsonObject", value)
+            _keep_taken(fields)
+            error: JsonValue = fields.get("error")
+            if isinstance(error, dict) and "data" in error:
+                error["data"] = received_data(cast("JsonObject", error)["data"])
+            left += [item for name, item in fields.items() if isinstance(item, dict | list) and name not in _DATA]
     return result
 
 
 def received_ask(request: JsonObject) -> JsonObject:
     """A server's request for input itself, with the `_meta` that the gateway takes."""
-    if isinstance(params := request.get("params"), dict):
-        fields = cast("JsonObject", params)
-        if not isinstance(fields.get("_meta", {}), dict):
-            del fields["_meta"]
-        _keep_taken(fields)
-        _received_messages(fields)
-    return request
+    params: JsonObject | None = request.get("params")  # at best
+    if isinstance(params, dict) and not isinstance(params.get("_meta", {}), dict):
+        del params["_meta"]
+    return received(request)
 
 
 def received_data(data: JsonValue) -> JsonValue:
@@ -66,23 +76,6 @@ def received_data(data: JsonValue) -> JsonValue:
     return fields
 
 
-def _received_messages(fields: JsonMapping) -> None:
-    for message in _objects(fields.get("messages")):
-        _keep_taken(message)
-        content = message.get("content")
-        for block in _objects(content if isinstance(content, list) else [content]):
-            _received_block(block)
-
-
-def _received_block(block: JsonObject) -> None:
-    """A content block, the resource embedded in it, and the blocks of a tool's result in a sampling message."""
-    _keep_taken(block)
-    for inner in _objects([block.get("resource")]):
-        _keep_taken(inner)
-    for inner in _objects(block.get("content")):
-        _received_block(inner)
-
-
 def _keep_taken(holder: JsonObject) -> None:
     meta: JsonValue = holder.get("_meta")
     if isinstance(meta, dict) and (kept := peer_meta(cast("JsonMapping", meta))) is not meta:
@@ -92,15 +85,10 @@ def _keep_taken(holder: JsonObject) -> None:
             del holder["_meta"]
 
 
-def _objects(value: JsonValue) -> list[JsonObject]:
-    items = cast("list[JsonValue]", value) if isinstance(value, list) else []
-    return [cast("JsonObject", item) for item in items if isinstance(item, dict)]
-
-
 def received_entries(entries: Sequence[JsonObject]) -> Sequence[JsonObject]:
     """A server's listed entries themselves, with the `_meta` that the gateway takes."""
     for entry in entries:
-        _keep_taken(entry)
+        received(entry)
     return entries
 
 

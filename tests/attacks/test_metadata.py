@@ -18,6 +18,7 @@ from mcp.shared.exceptions import MCPError
 
 from gateway.agents.tool import MAX_DEPTH
 from gateway.policy.metadata import MAX_IDEMPOTENCY_CHARS, peer_meta, request_meta
+from gateway.upstream.hop import received, received_call
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.raw_upstream import Raw, http_server
 from tests.fakes.running import gateway_http, raw_stdio, write_config
@@ -81,7 +82,14 @@ SKILL: dict[str, Any] = {
     "_meta": FROM_SERVER,
 }
 ERROR: dict[str, Any] = {"code": -32602, "message": "no", "data": {**DROPPED, "more": 1, "_meta": FROM_SERVER}}
-TOOLS = ("echo", "forge", "bare", "ask", "task", "refuse", "slow")
+DEEP: dict[str, Any] = {"task": {**TASK, "status": "working", "_meta": FROM_SERVER, "by": [{"whom": {"_meta": FROM_SERVER}}]}}
+ODD: dict[str, Any] = {
+    "content": [{"type": "text", "text": "x", "annotations": {"audience": ["user"], "_meta": FROM_SERVER}}],
+    "more": {"tasks": [{"_meta": FROM_SERVER}]},
+    "_meta": FROM_SERVER,
+}
+"""Members of results that the protocol does not have."""
+TOOLS = ("echo", "forge", "bare", "ask", "task", "refuse", "slow", "deep", "odd", "inner")
 
 
 class Forger(Raw):
@@ -101,6 +109,9 @@ class Forger(Raw):
                 "bare": {"content": [{"type": "text", "text": "x"}], "_meta": FROM_SERVER},
                 "ask": {"resultType": "input_required", "inputRequests": {"name": ASK}, "requestState": "s"},
                 "task": {**TASK, "resultType": "task", "status": "working", "_meta": FROM_SERVER},
+                "deep": {**TASK, **DEEP, "resultType": "task", "status": "working", "_meta": FROM_SERVER},
+                "odd": ODD,
+                "inner": {"resultType": "input_required", "inputRequests": {"name": {**ASK, "_meta": FROM_SERVER}}, "requestState": "s"},
             },
             "skills": [SKILL],
         }
@@ -336,6 +347,27 @@ async def test_server_forges_nothing_in_a_relayed_task(house: House) -> None:
         ended = (await wire.send("tasks/get", taskId=started["taskId"]))["result"]
     assert ended["status"] == "completed"
     assert [own for answer in (started, ended) for own in metas_in(answer)] == [own_of(KEPT)] * 6
+
+
+@pytest.mark.parametrize("tool", ["deep", "odd", "inner"])
+@pytest.mark.parametrize("way", ["plain", "sdk"])
+async def test_server_forges_nothing_in_unknown_members(house: House, way: str, tool: str) -> None:
+    meta: dict[str, Any] = {"_meta": {"progressToken": 1}} if way == "sdk" else {}
+    async with over_http(house.url, "modern") as wire:
+        answer = (await wire.send("tools/call", name=f"new__{tool}", arguments={}, **meta))["result"]
+    found = metas_in(answer)
+    assert bool(found) is (tool != "inner") and all(own == own_of(KEPT) for own in found), found
+
+
+def test_meta_is_judged_in_every_object_but_data() -> None:
+    nested: dict[str, Any] = {"_meta": dict(FROM_SERVER)}
+    for name in ("task", "tasks", "skill", "error", "annotations", "resource", "unheard"):
+        nested = {name: [nested], "_meta": dict(FROM_SERVER)}
+    data = {"structuredContent": {"_meta": dict(FROM_SERVER)}}
+    for take in (received, received_call):
+        taken = take(json.loads(json.dumps({"content": [{"type": "text", "text": "x"}], "x": nested, **data})))
+        assert metas_in(taken.pop("structuredContent")) == metas_in(data)
+        assert metas_in(taken) == [own_of(KEPT)] * 8
 
 
 async def test_server_forges_nothing_in_a_followed_task(house: House) -> None:

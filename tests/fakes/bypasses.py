@@ -44,7 +44,8 @@ PATHS = [
     "docs/..\u2044a",
     "docs/..\uff0fa", "docs/..\u29f8a", "docs/..\uff3ca", "docs/a\u2216b", "docs/a\ufe68b", "docs/a\u00a5..\u00a5b", "docs/a\u20a9b",
     "docs/a\uff1ab",
-    "docs/\ua4f8\ua4f8/a", "docs/.\ufe0f./a", "docs/\uff05\uff12\uff45/a", "\uff44ocs/a", "docs\uff0fa", "docs/\uff23\uff2f\uff2e",
+    "docs/\ua4f8\ua4f8/a", "docs/\u3002\u3002/a", "docs/\uff61\uff61/a",
+    "docs/.\ufe0f./a", "docs/\uff05\uff12\uff45/a", "\uff44ocs/a", "docs\uff0fa", "docs/\uff23\uff2f\uff2e",
     "docs/a\uff5e1",
     # what Windows strips, shortens or opens as a device
     "docs/.. /a", "docs/.. .", "docs/a.", "docs/a. ", "docs/a ", "docs/ a", " docs/a", "docs/a /b", "docs /a", "docs./a",

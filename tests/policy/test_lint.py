@@ -73,7 +73,7 @@ Expected = list[tuple[str, str]]
         ({"arguments": {"read": {"any": {"pattern": "^a$", "type": "string"}}}}, []),
         ({"arguments": {"read": {"any": {"pattern": "^a$", "type": ["string", "array"]}}}}, [("arguments.read.any", "open")]),
         ({"arguments": {"read": {"maybe": {"pattern": "^a$"}}}}, []),
-        ({"arguments": {"write": {"path": {"maxLength": 5}}}}, []),
+        ({"arguments": {"write": {"path": {"maxLength": 5}}}}, [("arguments.write.path", "open")]),
         ({"arguments": {"read": {"any": {"maximum": 5}}}}, []),
         ({"arguments": {"read": {"n": {"pattern": "^a$"}}}}, [("arguments.read.n", "conflict")]),
         ({"arguments": {"*": {"path": {"pattern": "docs"}}}}, [("arguments.*.path", "open")]),
@@ -202,6 +202,29 @@ def test_pattern_for_paths_urls_and_recipients_that_a_known_bypass_passes_is_fou
     assert any("within" in text or "oneOf" in text for text in found)
 
 
+LOOSE: list[dict[str, Any]] = [
+    {"minLength": 1}, {"maxLength": 300}, {"type": "string"}, {"type": "string", "minLength": 1}, {"format": "uri-reference"},
+    {"not": {"const": "/etc/passwd"}}, {"items": {"minLength": 1}},
+]  # fmt: skip
+
+
+@pytest.mark.attack(20)
+@pytest.mark.parametrize("rule", LOOSE, ids=str)
+@pytest.mark.parametrize(("schemas", "argument", "word"), [(FILE, "path", "within"), (PAGE, "url", "oneOfHosts"), (MAIL, "to", "oneOf")])
+def test_rule_that_does_not_confine_a_path_url_or_recipient_is_found(
+    schemas: dict[str, Any], argument: str, word: str, rule: dict[str, Any]
+) -> None:
+    assert any(text.startswith("open: the rule does not confine") and word in text for text in findings(argument, rule, schemas))
+    assert not any("confine" in text for text in findings("word", rule, FILE))
+
+
+@pytest.mark.parametrize(
+    "rule", [{"maxItems": 3}, {"enum": ["a"]}, {"const": "a"}, {"not": {"pattern": "^/"}}, {"minLength": 1, "within": "."}], ids=str
+)
+def test_rule_that_confines_or_judges_something_else_is_not_called_loose(rule: dict[str, Any]) -> None:
+    assert not any("does not confine" in text for text in findings("paths", rule, {"read": {"properties": {"paths": {}}}}))
+
+
 @pytest.mark.parametrize(
     ("schemas", "argument", "rule"),
     [
@@ -273,9 +296,11 @@ CLOSED: list[tuple[dict[str, Any], set[str]]] = [
     ({"arguments": {"*": {"path": {"within": "docs/"}, "edits": {"items": {"properties": {"filePath": {"within": "docs/"}}}}}},
       "tools": {"allow": ["read_*_file", "edit_files"]}}, set()),
     ({"arguments": {"read_text_file": {"path": {"within": "docs/"}}, "*": {"path": {"maxLength": 9}}},
-      "tools": {"allow": ["read_*_file"]}}, {"arguments.read_media_file.path"}),
+      "tools": {"allow": ["read_*_file"]}}, {"arguments.read_media_file.path", "arguments.*.path"}),
+    ({"arguments": {"read_text_file": {"path": {"within": "docs/"}}, "*": {"path": {"maxLength": 9}}},
+      "tools": {"allow": ["read_text_file"]}}, set()),
     ({"arguments": {"read_text_file": {"head": {"maximum": 9}}}}, set()),
-    ({"arguments": {"*": {"path": {"maxLength": 9}}}}, set()),
+    ({"arguments": {"*": {"path": {"maxLength": 9}}}}, {"arguments.*.path"}),
     ({"arguments": {"read_text_file": {"path": {"within": "docs/"}}, "read_media_file": {"path": {"within": ["/", "."]}}},
       "tools": {"allow": ["read_*_file"]}}, set()),
 ]  # fmt: skip
@@ -321,7 +346,7 @@ UNJUDGED: list[tuple[dict[str, Any], set[str]]] = [
     ({"arguments": WITHIN, "tools": {"allow": ["*_file", "create_folder", "list_issues"]}}, set()),
     ({"arguments": {**WITHIN, "search_files": {"regex": {"maxLength": 9}}}}, WHOLE - {"arguments.search_files"}),
     ({"arguments": {"*": {"path": {"within": ["docs/", "."]}}, "search_files": {"regex": {"maxLength": 9}}}}, set()),
-    ({"arguments": {"write_file": {"path": {"maxLength": 9}}}}, set()),
+    ({"arguments": {"write_file": {"path": {"maxLength": 9}}}}, {"arguments.write_file.path"}),
 ]
 
 

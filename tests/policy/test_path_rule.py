@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import unicodedata
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.policy.path_rule import judge_path, read_path_rule
+from gateway.policy.path_rule import judge_path, judge_uri, read_path_rule
 from tests.fakes.bypasses import PATHS as REFUSED
 from tests.fakes.bypasses import is_inside, places_of
 
@@ -17,6 +20,7 @@ ADMITTED = [
     "docs/-a",
     "docs/a+b=c,d;e@f!g^h&i#j", "docs/auxiliary", "docs/nulls/com10", "docs/\u00fcber.txt", "docs/u\u0308ber",
     "docs/\u65e5\u672c\u8a9e.txt",
+    "docs/\u4eca\u65e5\u3002\u660e\u65e5.txt", "docs/\u30ce\u30fc\u30c8", "docs/\u0662\u0660",
     "docs/\u2764\ufe0f.md", "docs/Screenshot at 1\u202fPM.png", "docs/and so on\u2026 here", "docs/\uff34itle", "docs/" + "a" * 4_091,
 ]  # fmt: skip
 
@@ -27,6 +31,29 @@ def test_doubtful_path_is_refused(value: str) -> None:
     reason = judge_path(value, read_path_rule("docs/"))
     assert reason is not None
     assert len(value) < 3 or value not in reason
+
+
+DOTS = "\u0701\u0702\u2024\u3002\ua4f8\ua60e\uff61\U00010a50\U0001d16d"
+DOT_RUNS = "\u2025\u2026\ua4fa\ufe19"
+SLASHES = "\u1735\u2041\u2044\u2215\u2571\u27cb\u29f8\u2afb\u2afd\u3033\u31d3\U0001d23a"
+BACKSLASHES = "\u00a5\u20a9\u2216\u244a\u2572\u27cd\u29f5\u29f9\u2cf9\u31d4\ufe68\U0001d20f\U0001d23b"
+"""Look-alikes by UTS 39 that are neither letters nor digits of a script in use, and those of code pages and of host names (UTS 46)."""
+
+
+@pytest.mark.attack(20)
+def test_no_look_alike_of_dots_or_separators_passes() -> None:
+    every = [chr(code) for code in range(0x80, sys.maxunicode + 1)]
+    read = {character: unicodedata.normalize("NFKC", character) for character in every}
+    dots = {*DOTS, *DOT_RUNS, *(character for character, text in read.items() if text.strip(".") == "")}
+    separators = {*SLASHES, *BACKSLASHES, *(character for character, text in read.items() if text.strip("/\\") == "")}
+    assert len(dots) > 15 and len(separators) > 25
+    rules = read_path_rule("docs/"), read_path_rule(".")
+    paths = [form.format(c) for c in dots for form in ("docs/{0}{0}/x", "docs/.{0}/x", "docs/{0}./x", "docs/a/{0}{0}")]
+    paths += [f"docs/a{c}..{c}b" for c in separators]
+    assert [ascii(path) for path in paths for rule in rules if judge_path(path, rule) is None] == []
+    uris = [form.format(c) for c in dots for form in ("file:///docs/{0}{0}/x", "file:///docs/.{0}/x")]
+    uris += [f"file:///docs/a{c}..{c}b" for c in separators]
+    assert [ascii(uri) for uri in uris if judge_uri(uri) is None] == []
 
 
 @pytest.mark.parametrize("value", ADMITTED, ids=lambda value: ascii(value)[:60])

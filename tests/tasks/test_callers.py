@@ -59,6 +59,7 @@ class Work:
 
     async def _save(self, task: Task) -> None:
         self.saved += 1
+        task.unsaved.clear()
 
     async def ask(self, request: JsonObject, key: str = "", *, scope: anyio.CancelScope | None = None) -> None:
         with scope or anyio.CancelScope():
@@ -96,6 +97,33 @@ async def test_questions_without_a_key_stay_apart() -> None:
             await anyio.wait_all_tasks_blocked()
         assert work.open == {"ask-1": "A?", "ask-2": "B?", "ask-3": "A?"}
         group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_other_question_of_the_same_step_gets_another_name_and_no_old_answer(is_answered: bool) -> None:
+    before = Work()
+    async with anyio.create_task_group() as group:
+        group.start_soon(before.ask, question("Buy at 10?"), "/buy")
+        await anyio.wait_all_tasks_blocked()
+        group.cancel_scope.cancel()
+    asked = before.task.row.asked
+    (old,) = asked
+    asked[old].pop("withdrawn")
+    if is_answered:
+        asked[old]["answer"] = YES
+    work = Work(asked)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(work.ask, question("Buy at 1000000?"), "/buy")
+            await anyio.wait_all_tasks_blocked()
+            assert list(work.open.values()) == ["Buy at 1000000?"]
+            (new,) = work.open
+            assert new != old
+            work.answer(old)
+            await anyio.wait_all_tasks_blocked()
+            assert work.answers == {}
+            work.answer(new, NO)
+    assert work.answers == {"/buy": NO}
 
 
 async def test_task_waits_for_input_until_its_last_question_is_withdrawn() -> None:

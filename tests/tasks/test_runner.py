@@ -373,6 +373,63 @@ async def test_answer_is_stored_when_it_is_given_and_wakes_the_task(tmp_path: Pa
         assert '"answer"' in asked and status == "working"
 
 
+@pytest.mark.fault(3)
+async def test_question_is_shown_once_it_is_stored(tmp_path: Path) -> None:
+    """After a crash the name of a question that is not on disk may be given to another question."""
+    go = anyio.Event()
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
+        await go.wait()
+        return Complete.text(str(await ctx.ask(GO)))
+
+    async with steady(tmp_path, call) as runner:
+        task = await runner.start("tool", {}, CTX)
+        with closing(sqlite3.connect(tmp_path / DATABASE_FILE, timeout=20, isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            go.set()
+            await until(lambda: task.row.asked)
+            await anyio.sleep(0.3)
+            assert (task.asks, task.status, task.is_asking) == ({}, "working", True)
+            database.execute("ROLLBACK")
+        await until(lambda: task.asks)
+        assert task.status == "input_required"
+        (name,) = task.asks
+        await runner.answer(task, {name: YES})
+        assert (await ended(runner, task)).status == "completed"
+
+
+@pytest.mark.fault(12)
+async def test_answer_that_could_not_be_stored_does_not_count(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
+        return Complete.text((await ctx.ask(GO))["action"])
+
+    async with steady(tmp_path, call) as runner:
+        task = await runner.start("tool", {}, CTX)
+        await until(lambda: task.asks)
+        await sql(tmp_path, "CREATE TRIGGER full BEFORE UPDATE OF asked ON tasks BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+        with pytest.raises(StorageError, match="disk full"):
+            await runner.answer(task, dict.fromkeys(task.asks, YES))
+        assert len(task.asks) == 1
+        await sql(tmp_path, "DROP TRIGGER full")
+        await runner.answer(task, {key: {"action": "decline"} for key in task.asks})
+        task = await ended(runner, task)
+    assert task.result == Complete.text("decline").result
+
+
+async def test_first_answer_counts_where_two_processes_take_one(tmp_path: Path) -> None:
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
+        return Complete.text((await ctx.ask(GO))["action"])
+
+    async with steady(tmp_path, call) as one, steady(tmp_path, forever) as two:
+        task = await one.start("tool", {}, CTX)
+        await until(lambda: task.asks)
+        names = list(task.asks)
+        await two.answer(await two.find(task.id, "local"), {key: {"action": "decline"} for key in names})
+        await one.answer(task, dict.fromkeys(names, YES))
+        task = await ended(one, task)
+    assert task.result == Complete.text("decline").result
+
+
 async def test_task_that_another_process_took_is_found_there_and_no_longer_counts_here(tmp_path: Path) -> None:
     async with running(tmp_path, forever) as runner:
         task = await runner.start("tool", {}, CTX)

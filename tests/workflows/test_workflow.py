@@ -242,6 +242,24 @@ async def test_messages_left_over_by_a_failed_run_are_not_delivered_to_the_next(
     assert seen == ["rest"]
 
 
+async def test_messages_of_a_cancelled_round_are_not_delivered_to_the_next_run() -> None:
+    seen: list[str] = []
+
+    async def hang(message: str) -> None:
+        await anyio.sleep(60 if message.startswith("cancelled") else 0)
+
+    async def see(message: str) -> None:
+        seen.append(message)
+
+    builder = WorkflowBuilder(start_executor=Relay("s")).add_edge("s", Relay("on")).add_edge("s", FunctionExecutor(hang))
+    workflow = builder.add_edge("on", FunctionExecutor(see)).build()
+    with anyio.move_on_after(0.2) as given_up:
+        await workflow.run("cancelled")
+    assert given_up.cancelled_caught
+    await workflow.run("next")
+    assert seen == ["nextson"]
+
+
 async def test_an_edge_carries_no_more_messages_than_its_limit() -> None:
     a, b = Relay("a"), Relay("b")
     workflow = WorkflowBuilder(start_executor=a, output_from=[b]).add_edge(a, b).add_edge(b, a, max_traversals=2).build()
