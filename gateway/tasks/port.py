@@ -71,7 +71,10 @@ class StepLog:
         self._under_way: dict[str, bool | Callable[[str], bool]] = {}
         self.version = STEPS_VERSION
         self.ask: CallContext | None = None
-        """The task's own context. It asks about a step in doubt where the step names no call."""
+        """The task's own context. It asks about a step in doubt where the step names no call.
+
+        It has no port of this log. Otherwise each would refer to the other, and both would stay in memory with every result on record.
+        """
         self.begins_none = False
         """Whether no step begins any more, because the process stops."""
         self.before_step: Callable[[], Awaitable[None]] | None = None

@@ -154,7 +154,7 @@ class TaskRunner:
         inner = dataclasses.replace(
             ctx, caller=caller, takes_tasks=False, durable=log.port(), ask_timeout_seconds=self.settings.ask_timeout_seconds
         )
-        log.ask, log.before_step = inner, partial(self._admit_step, task, ctx.principal)
+        log.ask, log.before_step = dataclasses.replace(inner, durable=None), partial(self._admit_step, task, ctx.principal)
         call = Attended(task, log, caller)
         self._group.start_soon(self._run_attended, call, work, inner)
         seconds = self.settings.inline_seconds
@@ -418,7 +418,7 @@ class TaskRunner:
         if row.attempts > 1 and caller.resume(log.version):
             await self._save(task)
         inner = dataclasses.replace(ctx, caller=caller, wants_progress=True, ask_timeout_seconds=seconds, **settled)
-        log.ask = inner
+        log.ask = dataclasses.replace(inner, durable=None)
         deadline = anyio.current_time() + (SOURCE_WAIT_SECONDS if row.attempts > 1 else 0)
         while True:
             try:

@@ -28,7 +28,7 @@ _OUTCOMES = {"MiddlewareTermination": "complete", "UserInputRequired": "input_re
 class CallRecord:
     """What the closing event of one leg will say."""
 
-    __slots__ = ("_started", "dropped", "error", "kind", "outcome", "rule", "shortened")
+    __slots__ = ("_started", "dropped", "error", "has_passed", "kind", "outcome", "rule", "shortened")
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
@@ -38,6 +38,8 @@ class CallRecord:
         self.error = ""
         self.dropped: tuple[str, ...] = ()
         self.shortened = False
+        self.has_passed = False
+        """Whether the outcome passed the gate already, before it was recorded as a step of a durable task."""
 
     def refuse(self, verdict: Reject) -> Complete:
         """Note a refusal by policy, and give the result that says so."""

@@ -52,6 +52,7 @@ from gateway.tools.base import (
     DescribingTool,
     Held,
     InputRequired,
+    Releasable,
     TaskMethod,
     TaskStarted,
     TaskTool,
@@ -316,7 +317,7 @@ class GuardedTool:
                 outcome = record.timed_out(str(error))
             if outcome is None:
                 outcome = record.timed_out(self._out_of_time(ctx))
-            if not self._is_short_and_plain(outcome):
+            if not record.has_passed and not self._is_short_and_plain(outcome):
                 outcome = await self._passed(outcome, ctx, record)
             outcome = grant.sealed(outcome) if grant is not None else outcome
             return with_dropped(outcome, record.dropped) if record.dropped else outcome
@@ -375,17 +376,34 @@ class GuardedTool:
         )
 
     async def _recorded(self, arguments: JsonObject, record: CallRecord, ctx: CallContext) -> ToolOutcome:
-        """The inner outcome as a step of a durable task."""
+        """The outcome as a step of a durable task. It passes the gate before it is recorded, so what is on record is what the run gets.
+
+        The claim of a large result that passes whole is given back when the result is on record.
+        """
         assert ctx.durable is not None
-        settle = partial(self._settle, arguments, record)
+        claims: list[Releasable] = []
+        is_new = False
+
+        async def settle(inner: CallContext) -> ToolOutcome:
+            nonlocal is_new
+            outcome, is_new = await self._settle(arguments, record, inner), True
+            if self._is_short_and_plain(outcome):
+                return outcome
+            async with inner.clocks[-1].paused():  # judging is not the tool's work
+                return await self._passed(outcome, inner, record, claims)
+
         try:
-            outcome = await record_call(
+            outcome, record.has_passed = await record_call(
                 ctx.durable, self._tool, self.exposed_name, arguments, ctx, settle, is_repeatable=self._policy.is_repeatable
             )
         except ToolFailed as error:
             record.outcome = "failed"
             return Complete.text(str(error), is_error=True)
-        record.settle(outcome)
+        finally:
+            for claim in claims:
+                claim.release()
+        if not is_new:
+            record.settle(outcome)
         return outcome
 
     async def _settle(self, arguments: JsonObject, record: CallRecord, ctx: CallContext) -> ToolOutcome:
@@ -423,18 +441,28 @@ class GuardedTool:
         encoded = outcome.encoded if isinstance(outcome, Complete) else None
         return encoded is not None and len(encoded) == 1 and len(encoded[0]) <= self._short_bytes and not may_hide(encoded[0])
 
-    async def _passed(self, outcome: ToolOutcome, ctx: CallContext, record: CallRecord) -> ToolOutcome:
-        """The outcome without hidden text and within its size. A large one is judged elsewhere, then gives its claim back."""
+    async def _passed(
+        self, outcome: ToolOutcome, ctx: CallContext, record: CallRecord, claims: list[Releasable] | None = None
+    ) -> ToolOutcome:
+        """The outcome without hidden text and within its size. A large one is judged elsewhere, then gives its claim back.
+
+        With `claims`, the claim of one that passes whole is not given back but added there.
+        """
         if not isinstance(outcome, Complete) or outcome.claim is None:
             return await self._limited(self._cleaned(outcome, record), ctx, record)
         await own_task()
+        passed: Complete | None = None
         try:
-            return await self._passed_large(outcome, ctx, record)
+            passed = await self._passed_large(outcome, ctx, record)
+            return passed
         except ToolFailed as error:
             record.outcome = "failed"
             return Complete.text(str(error), is_error=True)
         finally:
-            outcome.claim.release()
+            if claims is None or passed is None or passed.claim is None:
+                outcome.claim.release()
+            else:
+                claims.append(outcome.claim)
 
     async def _passed_large(self, outcome: Complete, ctx: CallContext, record: CallRecord) -> Complete:
         """As `_passed`: in the helper process that holds the result, or in a worker thread."""

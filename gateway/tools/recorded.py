@@ -6,12 +6,15 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from gateway.json_types import JsonObject, JsonValue
-from gateway.tools.base import Complete, Held, InputRequired, TaskStarted, Tool, ToolOutcome
+from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool, ToolOutcome
 from gateway.tools.context import CallContext, DurablePort
 from gateway.tools.drive import digest_of
 
 FOLLOWED_TASK = "task"
 """Name under which a tool that `keeps_tasks` keeps the create answer of a server's own task (`DurablePort.keep`)."""
+
+PASSED = "passed"
+"""Key in what is recorded of an outcome that had passed the gate. The outcomes that earlier versions recorded had not."""
 
 Settle = Callable[[CallContext], Awaitable[ToolOutcome]]
 
@@ -25,8 +28,8 @@ async def record_call(
     settle: Settle,
     *,
     is_repeatable: bool = False,
-) -> ToolOutcome:
-    """The outcome of `settle`, or the one on record.
+) -> tuple[ToolOutcome, bool]:
+    """The outcome of `settle`, which has passed the gate, or the one on record; and whether that had passed the gate.
 
     A tool that records what it does itself (`records_steps`: an agent, a workflow) may be run again at any time, as may one that
     kept the id of a server's own task, which it then goes on following; any other only where policy says that a second time changes
@@ -46,12 +49,10 @@ async def record_call(
 
     async def work(key: str) -> JsonValue:
         inner = durable.scoped(key.rpartition("/")[2]) if records_itself or follows else None
-        outcome = await settle(ctx.as_step(inner, key))
-        if isinstance(outcome, Complete) and isinstance(outcome.claim, Held):  # what is recorded is the result itself
-            outcome = Complete.received(await outcome.claim.whole())
-        return _to_json(outcome)
+        return {**_to_json(await settle(ctx.as_step(inner, key))), PASSED: True}
 
-    return _from_json(cast("JsonObject", await durable.step(name, work, repeatable=repeatable, ctx=ctx)))
+    form = cast("JsonObject", await durable.step(name, work, repeatable=repeatable, ctx=ctx))
+    return _from_json(form), PASSED in form
 
 
 def _to_json(outcome: ToolOutcome) -> JsonObject:
