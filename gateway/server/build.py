@@ -205,7 +205,7 @@ class GatewayServer:
         await self._stack.aclose()
 
     async def _end_revoked(self, runner: TaskRunner | None, current: CurrentCaller) -> None:
-        """End calls and tasks of callers that may no longer call, until cancelled."""
+        """End calls and tasks whose callers may no longer make them, until cancelled."""
         while True:
             await anyio.sleep(REVOKED_SECONDS)
             try:
@@ -221,6 +221,7 @@ class GatewayServer:
                 self.calls.running.end(gone)
                 if runner is not None:
                     runner.end(gone)
+                    await runner.end_unadmitted()
             except StorageError as error:
                 logger.warning("It is not known whose API keys are revoked: %s", error)
 

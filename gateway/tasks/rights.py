@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import anyio
 
 from gateway.auth.principal import Principal
-from gateway.errors import StorageError
+from gateway.errors import NotFound, PolicyDenied, StorageError
 from gateway.tasks.port import RETRY_SECONDS
+from gateway.tasks.stored import from_stored
+from gateway.tasks.task import Task
 
 logger = logging.getLogger(__name__)
 
@@ -41,3 +43,19 @@ async def known_caller(judge: CallerNow, tool: str, principal: Principal) -> Pri
                 is_logged = True
                 logger.warning("a task of %s waits, because the API keys cannot be read: %s", tool, error)
         await anyio.sleep(RETRY_SECONDS)
+
+
+async def refuse_unadmitted(tasks: Iterable[Task], judge: CallerNow) -> None:
+    """End those of `tasks` whose caller has lost the right to them. Tasks that cannot be judged now are judged at their next step.
+
+    Raises:
+        StorageError: The keys cannot be read.
+    """
+    for task in [task for task in tasks if not task.refusal]:
+        try:
+            await judge(task.tool, from_stored(task.row).principal)
+        except NotFound:
+            continue
+        except PolicyDenied as error:
+            logger.warning("task %s of %s is ended: %s", task.id[:6], task.tool, error)
+            task.refuse(str(error))

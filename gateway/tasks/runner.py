@@ -29,7 +29,7 @@ from gateway.storage.records import Records
 from gateway.tasks.attending import Attended, Work
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.port import RETRY_SECONDS, STEPS_VERSION, StepLog, until_stored
-from gateway.tasks.rights import KEY_GONE, CallerNow, known_caller, unjudged
+from gateway.tasks.rights import KEY_GONE, CallerNow, known_caller, refuse_unadmitted, unjudged
 from gateway.tasks.stored import from_stored, request_key, to_stored
 from gateway.tasks.task import Task, TaskKind
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
@@ -218,6 +218,11 @@ class TaskRunner:
         for task in [task for task in self._here.values() if task.principal in principals and not task.is_over]:
             task.refuse(KEY_GONE)
 
+    async def end_unadmitted(self) -> None:
+        """End the tasks here whose callers lost the right to them (`refuse_unadmitted`), but for those that must end a step first."""
+        idle = [name for name, log in self._logs.items() if not self._must_end(name, log)]
+        await refuse_unadmitted([self._here[name] for name in idle if name in self._here], self._caller_now)
+
     async def drain(self, seconds: float) -> None:
         """The process is about to stop: begin nothing more, and let what must not be done twice end, for so long at most.
 
@@ -227,12 +232,12 @@ class TaskRunner:
         for log in self._logs.values():
             log.begins_none = True
         with anyio.move_on_after(seconds):
-            while any(log.holds_up() and not self._waits_for_a_person(name) for name, log in self._logs.items()):  # noqa: ASYNC110
+            while any(self._must_end(name, log) for name, log in self._logs.items()):  # noqa: ASYNC110
                 await anyio.sleep(DRAIN_LOOK_SECONDS)
 
-    def _waits_for_a_person(self, task_id: str) -> bool:
-        task = self._here.get(task_id)
-        return task is not None and task.is_asking
+    def _must_end(self, task_id: str, log: StepLog) -> bool:
+        """Whether a step is under way that must not be done twice, unless it waits for a person."""
+        return log.holds_up() and not ((task := self._here.get(task_id)) and task.is_asking)
 
     async def run(self) -> None:
         """Keep the lease, hear what came in elsewhere, give turns, take over orphans and forget what is old, until cancelled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -15,21 +16,23 @@ import pytest
 
 from gateway.auth.keys import KeyStore
 from gateway.auth.principal import Principal
-from gateway.errors import PolicyDenied, StorageError
+from gateway.errors import NotFound, PolicyDenied, StorageError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tasks.rights import KEY_GONE
 from gateway.tasks.runner import CallTool, TaskRunner
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, ClientProfile
 from tests.fakes.nursery import Child
 from tests.interaction.wire import over_http
-from tests.tasks.dying import Journal, running
+from tests.tasks.dying import Journal, once_asked, running
 from tests.tasks.test_gateways import start_gateway, stop, until
+from tests.tasks.test_runner import GO
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90), pytest.mark.requirement(97), pytest.mark.attack(5)]
 CALLER = Principal("key:a")
 CTX = CallContext(principal=CALLER)
+ASKABLE = ClientProfile(capabilities={"elicitation": {"form": {}}})
 STEPS = 6
 
 FUNCTIONS = """\
@@ -285,3 +288,61 @@ async def test_key_narrowed_while_its_task_runs_ends_the_task(tmp_path: Path) ->
             assert len(journal.read_text().splitlines()) <= told + 2  # a step in flight, and one that had begun
     finally:
         stop(process)
+
+
+@pytest.mark.parametrize("change", [narrow, revoke])
+async def test_key_changed_while_its_task_waits_for_a_person_ends_the_task(change: Callable[[Path, str], None], tmp_path: Path) -> None:
+    written(tmp_path)
+    journal, keys = tmp_path / "journal", tmp_path / "gateway-state" / "keys.json"
+    ada = KeyStore(keys).add("ada")
+    KeyStore(keys).add("bob")
+    process, url = start_gateway(tmp_path, "gateway")
+    try:
+        async with over_http(url, "modern", token=ada.token) as wire:
+            task_id: Any = (await wire.send("tools/call", name="workflow__asks", arguments={}))["result"]["taskId"]
+            await until(wire, task_id, "input_required")
+            change(keys, ada.id)
+            error = await error_of(tmp_path, task_id)
+            assert error["message"] == KEY_GONE if change is revoke else "no scope for tool" in error["message"]
+    finally:
+        stop(process)
+    assert not journal.exists()
+
+
+async def test_only_a_step_that_must_end_keeps_a_task_whose_caller_lost_the_right(tmp_path: Path) -> None:
+    """While the right cannot be judged (the tool is away, the keys cannot be read) every task goes on."""
+    keys, began, may_end = Keys(), list[str](), anyio.Event()
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        async def work(key: str) -> JsonValue:
+            began.append(tool)
+            if tool == "asks":
+                await ctx.ask(GO)
+            await may_end.wait()
+            return None
+
+        assert ctx.durable is not None
+        await ctx.durable.step("step", work, repeatable=tool == "may be repeated")
+        return Complete.text("done")
+
+    ctx = dataclasses.replace(CTX, client=ASKABLE)
+    async with running(tmp_path, call, caller_now=keys) as runner:
+        tasks = {name: await runner.start(name, {}, ctx) for name in ("asks", "may be repeated", "must end")}
+        with anyio.fail_after(20):
+            while len(began) < 3:
+                await anyio.sleep(0.01)
+        await once_asked(runner, tasks["asks"])
+        keys.error = NotFound("tool", "asks")
+        await runner.end_unadmitted()
+        keys.error = StorageError("unreadable")
+        with pytest.raises(StorageError):
+            await runner.end_unadmitted()
+        assert {task.refusal for task in tasks.values()} == {""}
+        keys.error = GONE
+        await runner.end_unadmitted()
+        may_end.set()
+        assert {name: (await ended(runner, task)).status for name, task in tasks.items()} == {
+            "asks": "failed",
+            "may be repeated": "failed",
+            "must end": "completed",
+        }
