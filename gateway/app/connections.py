@@ -15,6 +15,7 @@ import sys
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.app.unread import HeldBytes
 from gateway.policy.quotas import ConnectionQuotas
 from gateway.server.longest_idle import LongestIdle
 from gateway.telemetry.sparse_log import SparseLog
@@ -110,11 +111,7 @@ class Connections:
         self._by_address: dict[str, LongestIdle[Peer]] = {}
         self._surplus: dict[Peer, None] = {}
         """Those that are one too many, the oldest first."""
-        self._held: dict[Hashable, dict[Peer, int]] = {}
-        """Bytes of incomplete requests, by whom they count for; the oldest request of each is first."""
-        self._owner: dict[Peer, Hashable] = {}
-        self._size: dict[Hashable, int] = {}
-        self._total = 0
+        self._incomplete: HeldBytes[Hashable, Peer] = HeldBytes()
         self._log = SparseLog(logger)
 
     # -- connections ---------------------------------------------------------------------------------------------
@@ -175,36 +172,21 @@ class Connections:
 
         Beyond a quota, the oldest incomplete request of the owner ends, or that of the owner with most bytes. That may be this request.
         """
-        if self._owner.get(peer, owner) != owner:
-            self.completed(peer)
-        held = self._held.setdefault(owner, {})
-        grown = size - held.get(peer, 0)
-        held[peer] = size
-        self._owner[peer] = owner
-        self._size[owner] = self._size.get(owner, 0) + grown
-        self._total += grown
-        quotas = self._quotas
-        while self._size.get(owner, 0) > quotas.incomplete_bytes_of_one(is_local=is_local) or (
-            len(self._held.get(owner, ())) > quotas.incomplete_of_one(is_local=is_local)
+        held, quotas = self._incomplete, self._quotas
+        held.set(peer, owner, size)
+        while held.size(owner) > quotas.incomplete_bytes_of_one(is_local=is_local) or (
+            held.count(owner) > quotas.incomplete_of_one(is_local=is_local)
         ):
             self._end_oldest(owner, "caller")
-        while self._total > quotas.incomplete_bytes:
-            self._end_oldest(max(self._size, key=self._size.__getitem__), "total")
+        while held.total > quotas.incomplete_bytes:
+            self._end_oldest(held.largest(), "total")
 
     def _end_oldest(self, owner: Hashable, reason: str) -> None:
-        peer = next(iter(self._held[owner]))
-        self._log.warning("incomplete request ended reason=%s owner=%s bytes=%s", reason, owner, self._held[owner][peer])
+        peer = self._incomplete.oldest(owner)
+        self._log.warning("incomplete request ended reason=%s owner=%s held_bytes=%s", reason, owner, self._incomplete.size(owner))
         self.completed(peer)
         peer.give_way()
 
     def completed(self, peer: Peer) -> None:
         """The request is complete, or over."""
-        if peer not in self._owner:
-            return
-        owner = self._owner.pop(peer)
-        held = self._held[owner]
-        size = held.pop(peer)
-        self._total -= size
-        self._size[owner] -= size
-        if not held:
-            del self._held[owner], self._size[owner]
+        self._incomplete.drop(peer)

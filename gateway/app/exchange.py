@@ -10,6 +10,9 @@ import http
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.auth.principal import LOCAL, Principal
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
@@ -30,6 +33,12 @@ STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".enc
 _DISCONNECT: Message = {"type": "http.disconnect"}
 
 
+def refusal(status: int, text: bytes, *fields: bytes) -> bytes:
+    """Return a whole answer after which the connection ends."""
+    lines = [b"connection: close", b"content-type: text/plain; charset=utf-8", b"content-length: %d" % len(text), *fields, b"\r\n"]
+    return STATUS_LINES[status] + b"\r\n".join(lines) + text
+
+
 class Line(Protocol):
     """What an exchange needs of its connection."""
 
@@ -48,12 +57,16 @@ class Line(Protocol):
         """Send."""
         ...
 
-    def write_parts(self, parts: Iterable[bytes | memoryview]) -> None:
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send one after the other."""
         ...
 
     def write_soon(self, data: bytes) -> None:
         """Send at the end of this turn of the loop."""
+        ...
+
+    async def room(self, size: int) -> None:
+        """Wait until the peer has read on, to send `size` bytes then."""
         ...
 
     def read_on(self) -> None:
@@ -169,6 +182,15 @@ class Exchange:
             self._scope = self.head.scope()
         return self._scope
 
+    @property
+    def caller(self) -> Principal | None:
+        """The principal of the request; `None` for pages that need no key, and for refused requests."""
+        if self._scope is not None:
+            return self._scope.get(PRINCIPAL_SCOPE_KEY)
+        if not self.is_taken:
+            return None
+        return LOCAL if self.head.key is None else self.head.key.principal
+
     # -- for the connection --------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> bool:
@@ -242,9 +264,9 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         """The head of the answer, then its parts. A head that tells the length waits for its body."""
-        line = self._line
-        if line.drained is not None and not self.is_gone:
-            await line.drained.wait()
+        line, body = self._line, message.get("body") or b""
+        if line.drained is not None and self.is_started and not self.is_gone:  # a head does not wait, so that its body comes and counts
+            await line.room(len(body))
         if self.is_gone:
             return
         if not self.is_started:
@@ -252,7 +274,7 @@ class Exchange:
             self._begin(message["status"], message.get("headers") or ())
             return
         assert message["type"] == "http.response.body" and not self.is_answered, message["type"]
-        self._write(message.get("body") or b"", is_last=not message.get("more_body"))
+        self._write(body, is_last=not message.get("more_body"))
 
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         lines = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, self._line.common_fields()]

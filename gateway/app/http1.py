@@ -22,12 +22,14 @@ import httptools
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from gateway.app.connections import HALF_SENT, IDLE, UNSENT, Connections, connection_limit, is_local_network, network_of
-from gateway.app.exchange import HIGH_WATER_BYTES, STATUS_LINES, Exchange, Take
+from gateway.app.exchange import HIGH_WATER_BYTES, Exchange, Take, refusal
 from gateway.app.heap import Heap
 from gateway.app.sending import LATE_SECONDS, Sending, is_late
 from gateway.app.targets import target_of
+from gateway.app.unread import UnreadAnswers
 from gateway.policy.quotas import connection_quotas
 from gateway.server.head import SURPLUS_SCOPE_KEY, VARYING, Admission, Head
+from gateway.server.usage import Usages
 from gateway.tools.repeat import Repeats
 from gateway.tools.together import Together
 
@@ -54,7 +56,6 @@ SLICE_BYTES = 16_384
 MAX_WAITING = 64
 """Requests that wait on one connection for the answer to an earlier one; the connection of a peer that sends more is closed."""
 
-
 LINGER_BYTES = 8_388_608
 """Of a body that is not wanted any more, read and dropped so that its sender gets to read the answer; then the connection is cut."""
 
@@ -62,14 +63,9 @@ LINGER_SECONDS = 2.0
 """The same in time."""
 
 
-def _refusal(status: int, text: bytes, *fields: bytes) -> bytes:
-    lines = [b"connection: close", b"content-type: text/plain; charset=utf-8", b"content-length: %d" % len(text), *fields, b"\r\n"]
-    return STATUS_LINES[status] + b"\r\n".join(lines) + text
-
-
-_INVALID = _refusal(400, b"Invalid HTTP request received.")
-_TIMED_OUT = _refusal(408, b"The request did not arrive in time")
-_NO_ROOM = _refusal(503, b"Too many connections; try again", b"retry-after: 1")
+_INVALID = refusal(400, b"Invalid HTTP request received.")
+_TIMED_OUT = refusal(408, b"The request did not arrive in time")
+_NO_ROOM = refusal(503, b"Too many connections; try again", b"retry-after: 1")
 
 
 class Http1(Sending):
@@ -100,7 +96,6 @@ class Http1(Sending):
         "_quiet",
         "_repeats",
         "_root",
-        "_serving",
         "_target",
         "_targeted",
         "_tasks",
@@ -143,7 +138,6 @@ class Http1(Sending):
         """Bytes since the last of a body or the end of a head."""
         self._arriving: Exchange | None = None
         """Its body is coming."""
-        self._serving: Exchange | None = None
         self._repeats: Repeats[Head] | None = None
         """Of requests that the short cut took."""
         self._waiting: deque[Exchange] = deque()
@@ -457,7 +451,7 @@ class Http1(Sending):
         if exchange.is_answered or exchange.is_gone:
             return
         if not exchange.is_started and not self.transport.is_closing():
-            self.write(_refusal(500, b"Internal Server Error"))
+            self.write(refusal(500, b"Internal Server Error"))
         self._close()
 
     def _refuse(self) -> None:
@@ -580,8 +574,13 @@ class Http1(Sending):
             self._close()
 
 
-def patient_protocol(settings: ServerSettings, take: Take | None = None, judge: Admit | None = None) -> type[Http1]:
-    """The protocol with the deadlines and bounds of `settings` and a short cut, to be given to uvicorn's `Config` as `http`."""
+def patient_protocol(
+    settings: ServerSettings, take: Take | None = None, judge: Admit | None = None, usages: Usages | None = None
+) -> type[Http1]:
+    """The protocol with the deadlines and bounds of `settings` and a short cut, to be given to uvicorn's `Config` as `http`.
+
+    Unread answers count against the quotas of `usages`; without it they are not bounded.
+    """
     http = settings.http
     table = Connections(connection_quotas(settings.limits, connection_limit(http), http.max_request_bytes))
 
@@ -591,6 +590,7 @@ def patient_protocol(settings: ServerSettings, take: Take | None = None, judge: 
         together = Together()
         heap = Heap()
         connections = table
+        unread_answers = UnreadAnswers(usages or Usages())
         short_cut = staticmethod(take) if take is not None else None
         admit = staticmethod(judge) if judge is not None else None
         head_seconds = http.head_seconds

@@ -6,14 +6,17 @@ The base class of `http1.Http1`; plain asyncio as there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gateway.app.heap import Heap
+from gateway.app.unread import UnreadAnswers
 from gateway.tools.together import Together
 
 if TYPE_CHECKING:
     from uvicorn.server import ServerState
+
+    from gateway.app.exchange import Exchange
 
 LATE_SECONDS = 1.0
 """A timer that fires so long after it was due was held up by this process, and so was the peer it is for: it is set once more."""
@@ -27,11 +30,13 @@ def is_late(timer: asyncio.TimerHandle, loop: asyncio.AbstractEventLoop) -> bool
 class Sending(asyncio.Protocol):
     """What a connection writes."""
 
-    __slots__ = ("_common", "_held", "_state", "_unread", "common_count", "drained", "loop", "transport")
+    __slots__ = ("_common", "_held", "_serving", "_state", "_unread", "_unread_bytes", "common_count", "drained", "loop", "transport")
 
     together: Together
     heap: Heap
     """Of all connections."""
+    unread_answers: UnreadAnswers
+    """Likewise."""
     unread_seconds: float
     """How long an answer may wait for its reader; then the connection is cut."""
 
@@ -44,7 +49,10 @@ class Sending(asyncio.Protocol):
         self.common_count = 0
         self._state = state
         self._common: tuple[object, bytes] = None, b""
+        self._serving: Exchange | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._unread_bytes = 0
+        """Bytes of the answers that the peer has not read, and of those that wait to be sent after them."""
         self._held = b""
         """Bytes to send at the end of this turn of the loop."""
 
@@ -61,11 +69,15 @@ class Sending(asyncio.Protocol):
         if self._held:
             data, self._held = self._held + data, b""
         self.transport.write(data)
+        if self.drained is not None:
+            self._count_unread(len(data))
 
-    def write_parts(self, parts: Iterable[bytes | memoryview]) -> None:
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send a large answer, one part after the other, after what is held."""
         self.flush()
         self.transport.writelines(parts)
+        if self.drained is not None:
+            self._count_unread(sum(map(len, parts)))
         self.heap.used()
 
     def write_soon(self, data: bytes) -> None:
@@ -79,6 +91,25 @@ class Sending(asyncio.Protocol):
         held, self._held = self._held, b""
         if held and not self.transport.is_closing():
             self.transport.write(held)
+            if self.drained is not None:
+                self._count_unread(len(held))
+
+    async def room(self, size: int) -> None:
+        """Wait until the peer has read on. The `size` bytes that are to be sent then count as unread meanwhile."""
+        while self.drained is not None:
+            self._count_unread(size)
+            await self.drained.wait()
+
+    def _count_unread(self, size: int) -> None:
+        """Count bytes against the caller of the request that is answered."""
+        caller = self._serving.caller if self._serving is not None else None
+        if caller is not None and size:
+            self._unread_bytes += size
+            self.unread_answers.hold(self, caller, self._unread_bytes)
+
+    def cut(self) -> None:
+        """As `Unreading.cut`, soon: this may be called while the transport writes."""
+        self.loop.call_soon(self.transport.abort)
 
     def pause_writing(self) -> None:
         """The peer does not read: wait for it, up to `unread_seconds`."""
@@ -98,6 +129,9 @@ class Sending(asyncio.Protocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+        if self._unread_bytes:
+            self._unread_bytes = 0
+            self.unread_answers.drop(self)
         drained, self.drained = self.drained, None
         if drained is not None:
             drained.set()

@@ -101,7 +101,7 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
     server = _quiet_server(
         uvicorn.Config(
             app,
-            http=patient_protocol(endpoint.settings, app.take, app.admit),
+            http=patient_protocol(endpoint.settings, app.take, app.admit, app.usages),
             ws="none",
             log_config=None,
             access_log=False,

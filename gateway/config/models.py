@@ -124,6 +124,11 @@ class LimitSettings(Model):
     """Bytes of request bodies in progress, of all callers. Left out: 256 MiB, or 64 times `maxRequestBytes` if that is more."""
     request_bytes_per_caller: int | None = Field(default=None, ge=65_536)
     """The same of one caller. Left out: a quarter of `requestBytes`."""
+    unread_bytes: int | None = Field(default=None, ge=65_536)
+    """Bytes of answers that clients have not read yet, of all callers. Left out: 256 MiB. At twice as many, connections of the caller with
+    most are cut."""
+    unread_bytes_per_caller: int | None = Field(default=None, ge=65_536)
+    """The same of one caller; at so many, its calls are refused with 429. Left out: a quarter of `unreadBytes`."""
     calls_per_caller: int | None = Field(default=None, ge=1)
     """Calls of one caller in progress. Left out: a quarter of `maxConnections`."""
     streams: int | None = Field(default=None, ge=1)

@@ -18,6 +18,12 @@ NO_LIMIT = 1 << 62
 REQUEST_BYTES = 268_435_456
 """Of bodies in progress, unless configured."""
 
+UNREAD_BYTES = 268_435_456
+"""Of answers that clients have not read, likewise."""
+
+UNREAD_EXCESS = 2
+"""Calls in progress still answer when a quota of unread bytes is used up. At so many times the quota, connections are cut."""
+
 INCOMPLETE_BYTES = 67_108_864
 """Of requests that are still arriving, likewise."""
 
@@ -59,7 +65,7 @@ class QuotaReached(Reject):
 def judge_quota(quota: Quota, *, own: int, total: int, wanted: int = 1, is_admin: bool = False) -> Pass | QuotaReached:
     """Whether a caller that holds `own` may have `wanted` more, while all callers together hold `total`."""
     if own + wanted > quota.per_caller:
-        text = f"This caller has too many {quota.of}: {quota.per_caller} at most (`{quota.caller_key}`). Try again when some have ended."
+        text = f"This caller has too many {quota.of}: {quota.per_caller} at most (`{quota.caller_key}`). Try again when there are fewer."
         return QuotaReached(quota.caller_key, text, is_own_share=True)
     if total + wanted > quota.total + (quota.reserve if is_admin else 0):
         text = f"The gateway has too many {quota.of}: {quota.total} at most (`{quota.total_key}`). Try again in a moment."
@@ -78,9 +84,11 @@ class CallerQuotas:
     sessions: Quota = Quota("open sessions", "server.limits.sessionsPerCaller", "server.limits.sessions")
     request_bytes: Quota = Quota("bytes of requests in progress", "server.limits.requestBytesPerCaller", "server.limits.requestBytes")
 
+    unread: Quota = Quota("bytes of unread answers", "server.limits.unreadBytesPerCaller", "server.limits.unreadBytes")
+
     def unshared(self) -> CallerQuotas:
         """The same for the one caller of a gateway without keys."""
-        quotas = (self.calls, self.requests, self.streams, self.sessions, self.request_bytes)
+        quotas = (self.calls, self.requests, self.streams, self.sessions, self.request_bytes, self.unread)
         return CallerQuotas(*(quota.unshared() for quota in quotas))
 
 
@@ -90,6 +98,7 @@ def caller_quotas(limits: LimitSettings, connections: int, max_request_bytes: in
     streams = limits.streams or max(1, connections // 2)
     reserve = max(RESERVE, connections // RESERVED_SHARE)
     size = limits.request_bytes or max(REQUEST_BYTES, 64 * max_request_bytes)
+    unread = limits.unread_bytes or UNREAD_BYTES
     bounds = CallerQuotas()
     return CallerQuotas(
         calls=replace(bounds.calls, per_caller=calls),
@@ -109,6 +118,7 @@ def caller_quotas(limits: LimitSettings, connections: int, max_request_bytes: in
             total=size,
             reserve=4 * max_request_bytes,
         ),
+        unread=replace(bounds.unread, per_caller=limits.unread_bytes_per_caller or max(1, unread // 4), total=unread),
     )
 
 

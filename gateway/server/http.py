@@ -131,7 +131,8 @@ class KeyGate:
         self._direct = direct
         self._keys = keys
         self._requires_key = requires_key
-        self._usages = usages
+        self.usages = usages
+        """What each caller holds."""
         self._max_request_bytes = settings.max_request_bytes
         self._places = places
         self._known: set[tuple[bytes | None, bytes | None]] = set()
@@ -151,7 +152,7 @@ class KeyGate:
             await _NO_ROOM.to_answer(is_rpc=head.path == self._path)(scope, receive, send)
         else:
             scope[PRINCIPAL_SCOPE_KEY] = judged
-            await self._serve(head, self._usages.of(judged), scope, receive, send)
+            await self._serve(head, self.usages.of(judged), scope, receive, send)
 
     async def _serve(self, head: Head, usage: Usage, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application, and count the request as long as it runs."""
@@ -193,7 +194,7 @@ class KeyGate:
             return Admission(None, is_local=False, waits=False)
         if not isinstance(judged, Principal):
             return judged
-        refusal = self._over_quota(head, self._usages.of(judged))
+        refusal = self._over_quota(head, self.usages.of(judged))
         if refusal is not None:
             return refusal.to_answer(is_rpc=head.path == self._path)
         return Admission(judged.id, is_local=judged is LOCAL, waits=head.path == self._path)

@@ -42,28 +42,34 @@ class Totals:
 class Usage:
     """What one caller holds."""
 
-    __slots__ = ("_all", "_log", "_name", "_quotas", "bytes", "calls", "is_admin", "max_calls", "requests", "sessions", "streams")
+    __slots__ = ("_all", "_log", "_quotas", "bytes", "calls", "is_admin", "max_calls", "name", "requests", "sessions", "streams", "unread")
 
     def __init__(self, name: str, quotas: CallerQuotas, totals: Totals, log: SparseLog, *, is_admin: bool) -> None:
         """`name` is the id of the principal, for the log."""
-        self._name = name
+        self.name = name
         self._quotas = quotas
         self._all = totals
         self._log = log
         self.is_admin = is_admin
         self.max_calls = quotas.calls.per_caller
-        self.calls = self.requests = self.streams = self.sessions = self.bytes = 0
+        """From so many calls on `refuse_call` decides; 0 while the caller has too many unread bytes."""
+        self.calls = self.requests = self.streams = self.sessions = self.bytes = self.unread = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether the caller holds nothing."""
-        return not (self.calls or self.requests or self.streams or self.sessions or self.bytes)
+        return not (self.calls or self.requests or self.streams or self.sessions or self.bytes or self.unread)
+
+    @property
+    def unread_quota(self) -> Quota:
+        """The bounds on bytes of unread answers."""
+        return self._quotas.unread
 
     def refuse_call(self, size: int = 0) -> Refusal | None:
         """The refusal of one more call with a body of `size` bytes, if a quota is used up."""
         if self.calls < self.max_calls and (size <= SMALL_BYTES or self.refuse_bytes(size) is None):
             return None
-        return self._judge(self._quotas.calls, self.calls, 0) or self.refuse_bytes(size)
+        return self.refuse_unread() or self._judge(self._quotas.calls, self.calls, 0) or self.refuse_bytes(size)
 
     def refuse_request(self) -> Refusal | None:
         """The refusal of one more HTTP request."""
@@ -71,7 +77,11 @@ class Usage:
 
     def refuse_stream(self) -> Refusal | None:
         """The refusal of one more stream."""
-        return self._judge(self._quotas.streams, self.streams, self._all.streams)
+        return self.refuse_unread() or self._judge(self._quotas.streams, self.streams, self._all.streams)
+
+    def refuse_unread(self) -> Refusal | None:
+        """The refusal of a further answer, if the caller's clients have not read too much of earlier ones."""
+        return self._judge(self._quotas.unread, self.unread, 0)
 
     def refuse_bytes(self, size: int) -> Refusal | None:
         """The refusal of a body of `size` bytes."""
@@ -84,7 +94,7 @@ class Usage:
 
     def refuse(self, reached: QuotaReached) -> Refusal:
         """The answer to a request that would go beyond a quota: 429 for the caller's own share, 503 for the whole."""
-        self._log.warning("request refused caller=%s setting=%s", self._name, reached.rule)
+        self._log.warning("request refused caller=%s setting=%s", self.name, reached.rule)
         return Refusal(429 if reached.is_own_share else 503, LIMIT_REACHED, reached.reason, RETRY_SECONDS)
 
     def _judge(self, quota: Quota, own: int, total: int, wanted: int = 1) -> Refusal | None:
@@ -99,6 +109,11 @@ class Usage:
         """Count `size` bytes more, or less."""
         self.bytes += size
         self._all.bytes += size
+
+    def set_unread(self, size: int) -> None:
+        """Count `size` bytes of unread answers, instead of those so far."""
+        self.unread = size
+        self.max_calls = self._quotas.calls.per_caller if self.unread < self._quotas.unread.per_caller else 0
 
     def hold_request(self, count: int) -> None:
         """Count `count` HTTP requests more, or less."""

@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +276,133 @@ def _waits(raw: socket.socket) -> bool:
         return True
     assert told.startswith(b"HTTP/1.1 429 ") and b"server.limits.requestBytesPerCaller" in told, told
     return False
+
+
+BIG = 3_900_000
+"""Bytes of a result that the kernel does not take whole in one piece."""
+
+FORWARDED = 7_800_000
+"""The same of a result that another worker forwards in many pieces: the kernel takes up to 4 MB of them."""
+
+
+def big(at: Besieged, form: str = "modern", caller: str = "weak", size: int = BIG) -> bytes:
+    """A call with a large result: of a 2025 session, or of 2026, answered as JSON or as an event stream."""
+    given: dict[str, Any] = {"name": "up__big", "arguments": {"bytes": size, "reports": int(form == "stream")}}
+    if form == "legacy":
+        body, headers = legacy("tools/call", **given), session_of(at, caller)
+    else:
+        meta = {**META, "progressToken": "p"} if form == "stream" else META
+        body, headers = legacy("tools/call", **given, _meta=meta), call("up__big")[1]
+    return at.head(caller, len(body), **headers) + body.encode()
+
+
+def refused_for_unread(at: Besieged, caller: str = "weak") -> bool:
+    """Whether a small call of a caller is refused because of answers that it did not read."""
+    body, headers = call()
+    answer = httpx2.post(at.url, content=body, headers={**headers, **at.key_of(caller)}, timeout=20)
+    if answer.status_code == 200:
+        return False
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+    assert "server.limits.unreadBytesPerCaller" in answer.json()["error"]["message"]
+    return True
+
+
+def came_whole(raw: socket.socket) -> bool:
+    """Read an answer, of which `status_of` may have read a part, to its end or to the end of the connection."""
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    left = BIG - 65_536
+    with suppress(ConnectionError):
+        while left > 0 and (part := raw.recv(1 << 20)):
+            left -= len(part)
+    return left <= 0
+
+
+@pytest.mark.parametrize(
+    ("form", "path", "options"),
+    [
+        ("modern", "auto", ()),
+        ("legacy", "auto", ()),
+        ("stream", "auto", ()),
+        pytest.param("modern", "off", (), marks=pytest.mark.faults),
+        ("modern", "auto", ("--workers", "2")),
+    ],
+)
+def test_key_has_bounded_bytes_of_unread_answers(tmp_path: Path, form: str, path: str, options: tuple[str, ...]) -> None:
+    size = FORWARDED if options else BIG
+    limits = {"unreadBytesPerCaller": 4 * size, "callsPerCaller": 10}
+    with besieged(tmp_path, config(limits, directPath=path), options=options) as at, Watch(at) as honest:
+        honest.is_served()
+        before = at.resident()
+        with connections(at, 40, window=4096) as flood:
+            request, found = big(at, form, size=size), list[int]()
+            for raw in flood:
+                raw.sendall(request)
+                found.append(status_of(raw))
+            assert found[:4] == [200] * 4 and 3 <= found.count(200) <= 9, found
+            assert found.count(200) + found.count(429) == 40, found
+            assert refused_for_unread(at)
+            honest.is_served()
+            if not options:  # else the first worker, which has the answers, is another process
+                assert at.resident() - before < 90 << 20
+        until(lambda: not refused_for_unread(at))
+        honest.is_served()
+
+
+def test_answers_of_calls_in_progress_are_cut_beyond_twice_the_bound(tmp_path: Path) -> None:
+    with besieged(tmp_path, config({"unreadBytesPerCaller": 2 * BIG})) as at, Watch(at) as honest:
+        honest.is_served()
+        with connections(at, 24, window=4096) as flood:
+            request = big(at)
+            for raw in flood:
+                raw.sendall(request)
+            answered = [raw for raw in flood if status_of(raw) == 200]
+            assert len(answered) > 6, "too few calls were in progress at once"
+            honest.is_served()
+            assert refused_for_unread(at)
+            whole = [came_whole(raw) for raw in answered]
+            assert 2 <= whole.count(True) <= 4 and not whole[0], whole
+        assert "unread answer cut" in at.log.read_text()
+        until(lambda: not refused_for_unread(at))
+
+
+def test_caller_with_most_unread_bytes_is_cut_at_twice_the_total(tmp_path: Path) -> None:
+    limits = {"unreadBytes": BIG + BIG // 3, "unreadBytesPerCaller": 3 * BIG}
+    with besieged(tmp_path, config(limits)) as at, connections(at, 3, window=4096) as flood:
+        for raw, caller in zip(flood, ("honest", "weak", "weak"), strict=True):
+            raw.sendall(big(at, caller=caller))
+            assert status_of(raw) == 200
+        until(lambda: "server.limits.unreadBytes " in at.log.read_text())
+        assert [came_whole(raw) for raw in flood] == [True, False, True]
+
+
+def test_large_answer_is_served_whatever_the_bound(tmp_path: Path) -> None:
+    with besieged(tmp_path, config({"unreadBytesPerCaller": 65_536})) as at, connections(at, 1, window=4096) as (raw,):
+        raw.sendall(big(at))
+        assert status_of(raw) == 200
+        until(lambda: refused_for_unread(at))
+        assert came_whole(raw)
+        until(lambda: not refused_for_unread(at))
+
+
+def test_answer_that_waits_behind_an_unread_one_counts(tmp_path: Path) -> None:
+    with besieged(tmp_path, config({"unreadBytesPerCaller": BIG + BIG // 2})) as at, connections(at, 2, window=4096) as (raw, stream):
+        raw.sendall(2 * big(at))
+        until(lambda: refused_for_unread(at))
+        assert not refused_for_unread(at, "honest")
+        stream.sendall(listen(at, "weak", "modern"))
+        assert status_of(stream) == 429
+
+
+def test_unread_answers_of_local_user_are_bounded_by_the_total(tmp_path: Path) -> None:
+    limits = {"unreadBytes": 2 * BIG, "unreadBytesPerCaller": 65_536}
+    with besieged(tmp_path, config(limits), callers={}) as at, connections(at, 2, window=4096) as (first, second):
+        request = big(at)
+        first.sendall(request)
+        assert status_of(first) == 200
+        assert not refused_for_unread(at)
+        second.sendall(request)
+        until(lambda: refused_for_unread(at))
+        assert httpx2.get(f"{at.origin}/health").status_code == 200
 
 
 def test_quotas_hold_through_every_worker(tmp_path: Path) -> None:

@@ -81,12 +81,16 @@ def besieged(
 
 
 @contextmanager
-def connections(at: Besieged, count: int, *, source: str = "127.0.0.1") -> Generator[list[socket.socket]]:
-    """Raw connections; `source` is the address that they come from, any of 127.0.0.0/8."""
+def connections(
+    at: Besieged, count: int, *, source: str = "127.0.0.1", window: int | None = None
+) -> Generator[list[socket.socket]]:
+    """Raw connections; `source` is the address that they come from, any of 127.0.0.0/8, `window` their receive buffer in bytes."""
     with ExitStack() as stack:
         made: list[socket.socket] = []
         for _ in range(count):
             raw = stack.enter_context(socket.socket())
+            if window is not None:
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
             raw.bind((source, 0))
             raw.settimeout(20)
             raw.connect(at.address)

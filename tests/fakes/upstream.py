@@ -37,6 +37,7 @@ warnings.simplefilter("ignore")  # legacy logging and sampling are deprecated an
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\nnot really a picture").decode()
 NAME_FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 TEXT_ARG = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+INTEGER = {"type": "integer"}
 ICON = t.Icon(src="https://icons.example.com/i.png", mime_type="image/png", sizes=["48x48"])
 DRESSED = t.Tool(
     name="dressed",
@@ -90,7 +91,7 @@ class Upstream:
             "ask_twice": (NONE, self.ask_twice),
             "ask_then_hang": (NONE, self.ask_then_hang),
             "need_sampling": (NONE, self.need_sampling),
-            "big": ({"type": "object", "properties": {"bytes": {"type": "integer"}}, "required": ["bytes"]}, self.big),
+            "big": ({"type": "object", "properties": {"bytes": INTEGER, "reports": INTEGER}, "required": ["bytes"]}, self.big),
             "grow": (NONE, self.grow),
             "touch": (NONE, self.touch),
             "who": (NONE, self.who),
@@ -253,6 +254,8 @@ class Upstream:
         return name
 
     async def big(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
+        for number in range(1, args.get("reports", 0) + 1):
+            await ctx.session.report_progress(number)
         return ok(text("x" * args["bytes"]))
 
     async def grow(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:

@@ -118,6 +118,12 @@ CAPS: tuple[Cap, ...] = (
         "test_key_has_bounded_bytes_of_requests",
     ),
     Cap(
+        "server.limits.unreadBytesPerCaller",
+        "answers that one caller's clients have not read",
+        "tests/attacks/test_quotas.py",
+        "test_key_has_bounded_bytes_of_unread_answers",
+    ),
+    Cap(
         "server.limits.callsPerCaller",
         "calls of one caller in progress",
         "tests/attacks/test_quotas.py",

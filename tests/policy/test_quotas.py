@@ -18,6 +18,7 @@ def test_shares_that_are_left_out_follow_the_number_of_connections() -> None:
     assert (found.sessions.per_caller, found.sessions.total, found.sessions.reserve) == (25, 100, 25)
     size = found.request_bytes
     assert (size.per_caller, size.total, size.reserve) == (128 * MIB, 512 * MIB, 32 * MIB)
+    assert (found.unread.per_caller, found.unread.total, found.unshared().unread.per_caller) == (64 * MIB, 256 * MIB, 256 * MIB)
 
 
 def test_smallest_gateway_still_admits_each_caller() -> None:
