@@ -156,6 +156,8 @@ def _to_complete(skill: Skill, path: str, finished: Finished) -> Complete:
             how = "was stopped: it took too long"
         elif ran.is_over_disk:
             how = "was stopped: it wrote more than `skills.scripts.diskMb` and `diskFiles` allow"
+        elif ran.stopped:
+            how = "was stopped: it had more processes and threads at once than a script may have"
         parts = [f"Script {path!r} {how}.", ran.stderr[-STDERR_TAIL_CHARS:].strip(), ran.stdout.strip() and f"It printed:\n{ran.stdout}"]
         text = "\n".join(part for part in parts if part)
     elif ran.stderr.strip():

@@ -22,9 +22,9 @@ import pytest
 from gateway.errors import SkillError
 from gateway.skills.sandbox import NOBODY
 from gateway.skills.sandbox.kernel import MACHINES, NUMBERS
-from gateway.skills.sandbox.run import SAFE_PATH, Limits
-from tests.skills.shut_in import HIDES_NAMES, KINDS, Kind, run, sandbox_of
-from tests.skills.test_sandbox import gone
+from gateway.skills.sandbox.run import SAFE_PATH, Job, Limits, Ran, Sandbox, is_open_to_all
+from tests.skills.shut_in import HIDES_NAMES, KINDS, PYTHON, Kind, RestrictedSandbox, run, sandbox_of
+from tests.skills.test_sandbox import gone, running_with
 
 pytestmark = [
     pytest.mark.attack(10),
@@ -240,7 +240,7 @@ print("went on")
     ran = await run(sandbox, code)
     said = ran.stdout.splitlines()[:1]
     refused = said[:1] in (["No space left on device"], ["Operation not permitted"], ["Permission denied"], ["Read-only file system"])
-    assert ran.is_over_disk or refused, (ran, said)
+    assert ran.stopped or refused, (ran, said)
     if writer == "memory files":
         assert said == ["Operation not permitted"]
     elif kind == "own root":
@@ -254,6 +254,103 @@ async def test_run_cannot_make_more_files_than_its_limit(kind: Kind) -> None:
     ran = await run(sandbox, code)
     assert "went on" not in ran.stdout
     assert ran.is_over_disk or "No space left on device" in ran.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_script_has_its_interpreters_library_and_no_capabilities(kind: Kind) -> None:
+    sandbox = await sandbox_of(kind)
+    ran = await run(sandbox, "import json, os; print(json.__file__); os.setgroups([])")
+    assert ran.stdout.startswith(str(Path(PYTHON).parents[1] / "lib")) and "PermissionError" in ran.stderr, ran
+
+
+async def test_interpreter_that_only_root_can_read_runs(tmp_path: Path) -> None:
+    await sandbox_of("own root")
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    closed, own = tmp_path / "closed", Path(PYTHON).parents[1]
+    (closed / "bin").mkdir(parents=True)
+    (closed / "lib").symlink_to(own / "lib")
+    python = shutil.copy(PYTHON, closed / "bin" / "python3")
+    closed.chmod(0o700)
+    sandbox = Sandbox(Limits(seconds=20))
+    assert (await sandbox.probe(), sandbox.gap) == ("", "")
+    job = Job((str(python), "-B", "-c", "import json; print(json.__file__)"), {}, read_paths=(str(closed), str(own)))
+    ran = await sandbox.run(job)
+    assert (ran.stdout.startswith(f"{closed}/lib/"), ran.stderr) == (True, ""), ran
+
+
+FORKS = """
+import os, time
+forked = 0
+try:
+    while forked < 3000:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        forked += 1
+        time.sleep(0.001)
+except OSError as error:
+    print(error.strerror, flush=True)
+time.sleep(1)
+print("forked", forked)
+"""
+
+
+async def forking(sandbox: Sandbox, mark: str) -> tuple[Ran, int, set[int]]:
+    """A run that forks, the largest number of its processes that were alive at once, and their users outside."""
+    ended, peak, users = list[Ran](), 0, set[int]()
+
+    async def fork() -> None:
+        ended.append(await run(sandbox, FORKS, mark))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fork)
+        while not ended:
+            found = running_with(mark)
+            peak = max(peak, len(found))
+            with suppress(OSError):
+                users.update(os.stat(f"/proc/{pid}").st_uid for pid in found[:1])
+            await anyio.sleep(0.02)
+    await gone(mark)
+    return ended[0], peak, users
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_run_has_no_more_processes_than_its_limit(kind: Kind, tmp_path: Path) -> None:
+    sandbox = await sandbox_of(kind, Limits(seconds=20))
+    ran, peak, users = await forking(sandbox, f"forks-{tmp_path.name}-{os.getpid()}")
+    if kind in ("own root", "no landlock"):
+        assert 32 < peak <= sandbox.limits.processes and 0 not in users, (peak, users)
+        assert "Resource temporarily unavailable" in ran.stdout and not ran.stopped, ran
+    else:
+        assert "Resource temporarily unavailable" in ran.stdout or ran.stopped == "processes", ran
+        assert peak < 2000
+
+
+WITHOUT_SETUID = """
+import ctypes, os, sys
+PR_CAPBSET_DROP, CAP_SETUID = 24, 7
+assert ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SETUID, 0, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+class SandboxWithoutSetuid(RestrictedSandbox):
+    """A sandbox whose launcher is root and may not change its user."""
+
+    def _command(self, job: Job, folder: str) -> list[str]:
+        return [PYTHON, "-I", "-S", "-c", WITHOUT_SETUID, *super()._command(job, folder)]
+
+
+async def test_processes_of_root_are_counted_if_it_cannot_become_nobody(tmp_path: Path) -> None:
+    await sandbox_of("own root")
+    if os.geteuid() != 0 or is_open_to_all(PYTHON):
+        pytest.skip("needs root, and a Python that only root can reach")
+    sandbox = SandboxWithoutSetuid(Limits(seconds=20))
+    assert (await sandbox.probe(), sandbox.gap) == ("", "")
+    ran, peak, users = await forking(sandbox, f"forks-{tmp_path.name}-{os.getpid()}")
+    assert (ran.stopped, users) == ("processes", {0}), (ran, peak)
+    assert peak < 2000
 
 
 PROCESSES = """

@@ -59,7 +59,7 @@ def child(folder: Path, *command: str) -> Generator[subprocess.Popen[bytes]]:
 
 def usage_of(folder: Path, max_bytes: int, *, max_file_bytes: int = 1) -> Usage:
     """Usage of this process's children."""
-    return Usage(str(folder), os.getpid(), max_bytes=max_bytes, max_files=100, max_file_bytes=max_file_bytes, max_processes=64)
+    return Usage(str(folder), os.getpid(), max_bytes=max_bytes, max_files=100, max_file_bytes=max_file_bytes)
 
 
 def test_descriptors_in_a_message_count_if_nobody_receives_them(tmp_path: Path) -> None:

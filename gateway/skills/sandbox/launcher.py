@@ -53,8 +53,8 @@ NO_ROOT_PRIVILEGES = 0b11
 _CHANNEL = 3
 """Descriptor of the socket to the gateway."""
 
-BOUNDED, UNBOUNDED = b"b", b"u"
-"""What the script's process tells this one before it starts: whether the kernel limits what the run writes."""
+FILES, PROCESSES = 1, 2
+"""Limits that the kernel does not keep for this run, so that this process counts: the script's process sends their sum before it starts."""
 
 
 class _Given:
@@ -138,13 +138,15 @@ def drop_root() -> None:
 def _become_script(spec: Spec, channel: Channel, launcher: _socket.socket, parent: int) -> NoReturn:
     """Shut this process, or a child in namespaces, in and start the script in its place."""
     try:
-        _end_with_parent()
+        is_exempt, gap, is_nobody = os.getuid() == 0, "", False
+        if not spec.wrapped:
+            gap, is_nobody = root.enter_namespaces(has_network=spec.network, as_nobody=spec.nobody_inside and is_exempt)
+        _end_with_parent()  # not earlier: a process that changes its user loses this setting
         if os.getppid() != parent:
             os._exit(PROBLEM_CODE)  # it ended before this process was tied to it
-        gap = "" if spec.wrapped else root.enter_namespaces(has_network=spec.network)
         if not gap and not spec.wrapped:
             _go_on_inside(channel, launcher)
-        _shut_in(spec, channel, launcher, gap)
+        _shut_in(spec, channel, launcher, gap=gap, is_nobody=is_nobody, is_exempt=is_exempt)
         os.execve(spec.argv[0], list(spec.argv), spec.env)
     except (Unfit, OSError) as error:
         channel.report("problem", str(error))
@@ -171,8 +173,12 @@ def _end_like(child: int) -> NoReturn:
     os._exit(_code_of(os.waitpid(child, 0)[1]))
 
 
-def _shut_in(spec: Spec, channel: Channel, launcher: _socket.socket, gap: str) -> None:
-    """Take from this process whatever the script is not to have. `gap` is why it is not in namespaces, if it could not be."""
+def _shut_in(spec: Spec, channel: Channel, launcher: _socket.socket, *, gap: str, is_nobody: bool, is_exempt: bool) -> None:
+    """Take from this process whatever the script is not to have. `gap` is why it is not in namespaces, if it could not be.
+
+    `is_exempt` is whether the launcher is root, whose processes the kernel does not limit, and `is_nobody` whether this process
+    changed its user since.
+    """
     abi = landlock.version()
     is_apart = not gap
     has_root = has_processes = spec.wrapped
@@ -185,6 +191,10 @@ def _shut_in(spec: Spec, channel: Channel, launcher: _socket.socket, gap: str) -
             has_root = True
         except OSError as error:
             gap = f"mounts are not allowed in a user namespace ({error.strerror})"
+            if is_nobody:
+                root.become_root_again()
+                _end_with_parent()
+                is_nobody = False
     if gap and not spec.may_fall_back:
         raise Unfit(gap)
     if gap:
@@ -208,9 +218,9 @@ def _shut_in(spec: Spec, channel: Channel, launcher: _socket.socket, gap: str) -
         read = [*spec.read, "/proc"] if has_processes else spec.read
         landlock.restrict(abi, read, [work, home, *root.DEVICES, *own_places], has_network=spec.network)
     listener = filters.install(is_apart=is_apart, has_network=spec.network)
-    state = BOUNDED if has_root and not spec.wrapped else UNBOUNDED
+    counted = (0 if has_root and not spec.wrapped else FILES) | (PROCESSES if is_exempt and not is_nobody else 0)
     descriptors = [] if listener is None else [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", listener))]
-    launcher.sendmsg([state], descriptors)
+    launcher.sendmsg([bytes([counted])], descriptors)
 
 
 def _limit(limits: dict[str, int]) -> None:
@@ -225,34 +235,37 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket) -> int:
-    """Wait for the script, and return its exit code; ends everything if the gateway is gone or too much is written."""
+    """Wait for the script, and return its exit code; ends everything if the gateway is gone or a limit that is counted here is exceeded."""
     size, entries = root.measure(spec.given)
+    max_processes = 2 * spec.limits["NPROC"]  # the kernel's limit may include others of the user
     used = usage.Usage(
         spec.own,
         0 if spec.wrapped else os.getpid(),  # the wrapper's file system counts bytes
         max_bytes=spec.max_bytes + size,
         max_files=spec.max_files + entries,
         max_file_bytes=spec.limits["FSIZE"],
-        max_processes=2 * spec.limits["NPROC"],  # the kernel counts those of the user beside, and none if the launcher is root
     )
     ended = os.pidfd_open(child)
     events = select.poll()
     for source in (ended, _CHANNEL, script.fileno()):
         events.register(source, select.POLLIN)
-    patience: float | None = None
+    counted = 0
     while True:
-        ready = {descriptor for descriptor, _ in events.poll(patience)}
+        ready = {descriptor for descriptor, _ in events.poll(usage.SECONDS_BETWEEN * 1000 if counted else None)}
         if ended in ready:
             return _code_of(os.waitpid(child, 0)[1])
         if _CHANNEL in ready:
             os.killpg(0, SIGKILL)
         if script.fileno() in ready:
             events.unregister(script.fileno())
-            state, descriptors, _, _ = script.recvmsg(1, _socket.CMSG_SPACE(struct.calcsize("i")))
-            patience = usage.SECONDS_BETWEEN * 1000 if state == UNBOUNDED else None
+            sent, descriptors, _, _ = script.recvmsg(1, _socket.CMSG_SPACE(struct.calcsize("i")))
+            counted = int.from_bytes(sent, "big")
             for _, _, packed in descriptors:
                 _start_connecting(*struct.unpack("i", packed))
-        elif patience is not None and used.is_exceeded():
+        elif counted and usage.count_tasks(os.getpid()) > max_processes:
+            channel.report("stopped", "processes")
+            os.killpg(0, SIGKILL)  # none gets away: a process with a pending signal cannot fork, and a namespace ends with its first one
+        elif counted & FILES and used.is_exceeded():
             channel.report("stopped", "disk")
             os.killpg(0, SIGKILL)
 

@@ -11,11 +11,12 @@ import os
 import struct
 
 from . import NOBODY
-from .kernel import LIBC, call, system_call
+from .kernel import LIBC, PR_SET_DUMPABLE, PR_SET_SECUREBITS, call, system_call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import NoReturn
 
 NEW_ALL = 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000
 NEW_NETWORK = 0x40000000
@@ -37,25 +38,92 @@ _READ_ONLY_ATTRIBUTES = 0x1 | 0x2 | 0x4
 _SPARE_ENTRIES = 512
 """Folders and files that the launcher itself makes in the root to mount on."""
 
+_KEEP_CAPABILITIES = 0b100
+"""`SECBIT_NO_SETUID_FIXUP`: a change of user leaves capabilities as they are (linux/securebits.h)."""
+
 _REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.EINVAL, errno.ENOSYS)
 
 
-def enter_namespaces(*, has_network: bool) -> str:
-    """Enter namespaces of this run's own; returns why that is not possible here, or an empty text.
+def enter_namespaces(*, has_network: bool, as_nobody: bool) -> tuple[str, bool]:
+    """Enter namespaces of this run's own; returns why that is not possible here, or an empty text, and whether this process became nobody.
 
-    The next child is the first process of the process namespace.
+    The next child is the first process of the process namespace. With `as_nobody`, a process of root becomes nobody inside and outside
+    if the kernel allows it, because the kernel exempts root outside from the limit on processes. It keeps its capabilities until it
+    starts a program, so it can still mount what only root can reach.
     """
     uid, gid = os.getuid(), os.getgid()
+    mapper = _Mapper() if as_nobody else None
     try:
         call("unshare", NEW_ALL if has_network else NEW_ALL | NEW_NETWORK)
+        if mapper is not None and mapper.map():
+            _become_nobody()
+            return "", True
         for file, text in (("setgroups", "deny"), ("uid_map", f"{NOBODY} {uid} 1"), ("gid_map", f"{NOBODY} {gid} 1")):
             with open(f"/proc/self/{file}", "w") as handle:
                 handle.write(text)
     except OSError as error:
         if error.errno in _REFUSALS:
-            return f"user namespaces are not allowed ({error.strerror})"
+            return f"user namespaces are not allowed ({error.strerror})", False
         raise
-    return ""
+    finally:
+        if mapper is not None:
+            mapper.end()
+    return "", False
+
+
+class _Mapper:
+    """A process that stays outside of this process's new user namespace and gives it two users: only root outside can do that."""
+
+    def __init__(self) -> None:
+        """Start it; call `map` inside the namespace, and `end` in any case."""
+        go_on, self._start = os.pipe()
+        process = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._start)
+            self._write(process, go_on)
+        os.close(go_on)
+
+    def _write(self, process: int, go_on: int) -> NoReturn:
+        code = 1
+        try:
+            if os.read(go_on, 1):
+                for file in ("uid_map", "gid_map"):
+                    with open(f"/proc/{process}/{file}", "w") as handle:
+                        handle.write(f"0 0 1\n{NOBODY} {NOBODY} 1\n")
+                code = 0
+        finally:
+            os._exit(code)
+
+    def map(self) -> bool:
+        """Map root and nobody to themselves; returns false if that is not allowed here."""
+        os.write(self._start, b"x")
+        return self.end() == 0
+
+    def end(self) -> int:
+        """Wait for its end; returns its exit code."""
+        if self._pid:
+            os.close(self._start)
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            self._pid = 0
+        return self._code
+
+
+def _become_nobody() -> None:
+    """Change users and groups, with all capabilities in the user namespace kept until a program is started."""
+    call("prctl", PR_SET_SECUREBITS, _KEEP_CAPABILITIES, 0, 0, 0)
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    call("prctl", PR_SET_SECUREBITS, 0, 0, 0, 0)
+    call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # else `usage` could not look at its children
+
+
+def become_root_again() -> None:
+    """Take back `as_nobody`: without a root of its own the script's program may be where only root can reach it."""
+    os.setresuid(0, 0, 0)
+    os.setresgid(0, 0, 0)
+    call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def enter_root(top: str, given: str, own: str, *, read: Sequence[str], max_bytes: int, max_files: int) -> bool:

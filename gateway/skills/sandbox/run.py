@@ -133,10 +133,15 @@ class Ran:
     is_cut: bool
     """Whether output was dropped."""
     milliseconds: int
-    is_over_disk: bool
-    """Whether it was ended because it wrote too much; if the kernel keeps the limit, writing fails and this stays false."""
+    stopped: str
+    """The limit that it was ended for: `disk` or `processes`. Empty if the kernel keeps the limit: then the script's call fails."""
     gap: str
     """Why the script could see names and attributes of files outside; empty if it could not."""
+
+    @property
+    def is_over_disk(self) -> bool:
+        """Whether it was ended because it wrote too much."""
+        return self.stopped == "disk"
 
 
 class Sandbox:
@@ -220,7 +225,7 @@ class Sandbox:
         async with self._limiter.place(job.caller), AsyncExitStack() as stack:
             folder = await anyio.to_thread.run_sync(tempfile.mkdtemp, None, "moongate-skill-")
             stack.push_async_callback(_remove, folder)
-            as_nobody = os.geteuid() == 0 and is_open_to_all(job.argv[0]) and is_open_to_all(os.path.dirname(folder))
+            as_nobody = self._is_root and is_open_to_all(job.argv[0]) and is_open_to_all(os.path.dirname(folder))
             await anyio.to_thread.run_sync(_stage, folder, job.files, as_nobody)
             ours, theirs = socket.socketpair()
             stack.callback(ours.close)
@@ -237,6 +242,11 @@ class Sandbox:
             spec = self._spec(job, folder, as_nobody=as_nobody)
             await anyio.to_thread.run_sync(_send, ours, spec)
             return await self._follow(process, ours)
+
+    @property
+    def _is_root(self) -> bool:
+        """Whether the launcher is root and may change its user; the namespace of a wrapper has no other user."""
+        return os.geteuid() == 0 and not self._wrapper
 
     def _command(self, job: Job, folder: str) -> list[str]:
         launcher = [python_path(), "-I", "-S", "-c", _START]
@@ -260,6 +270,7 @@ class Sandbox:
             max_files=self.limits.disk_files,
             network=job.network,
             nobody=as_nobody,
+            nobody_inside=self._is_root and not as_nobody and is_open_to_all(job.argv[0], shown=readable(job)),
             may_fall_back=self._may_fall_back,
             wrapped=bool(self._wrapper),
         )
@@ -303,7 +314,7 @@ class Sandbox:
             timed_out=timed_out,
             is_cut=any(output.is_cut for output in outputs),
             milliseconds=took,
-            is_over_disk=reports.get("stopped") == "disk",
+            stopped=reports.get("stopped", ""),
             gap=reports.get("gap", ""),
         )
 
@@ -448,14 +459,17 @@ def prefixes_of(program: str) -> list[str]:
     return found
 
 
-def is_open_to_all(path: str) -> bool:
-    """Whether any user may reach and execute a file."""
+def is_open_to_all(path: str, *, shown: Sequence[str] = ()) -> bool:
+    """Whether any user may reach and execute a file; with `shown`, in a root that has only these paths."""
     place = os.path.realpath(path)
+    tops = [os.path.realpath(top) for top in shown]
     try:
         while place != os.path.dirname(place):
             if not os.stat(place).st_mode & stat.S_IXOTH:
                 return False
             place = os.path.dirname(place)
+            if tops and not any(f"{place}/".startswith(f"{top}/") for top in tops):
+                break  # the folders above are made with the new root
     except OSError:
         return False
     return True

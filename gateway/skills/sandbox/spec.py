@@ -30,7 +30,9 @@ class Spec:
     """Files and folders that it makes."""
     network: bool
     nobody: bool
-    """Whether to become `nobody`; the launcher is root then."""
+    """Whether the launcher is to become `nobody` first; it is root then."""
+    nobody_inside: bool
+    """Whether the script's process is to become `nobody` in its namespaces, if it has a root of its own; the launcher stays root."""
     may_fall_back: bool
     """Whether the script may be started although names and attributes of files outside cannot be hidden from it."""
     wrapped: bool

@@ -33,24 +33,22 @@ _DELETED = b" (deleted)\n"
 class Usage:
     """What one run uses of the disk."""
 
-    def __init__(self, folder: str, launcher: int, *, max_bytes: int, max_files: int, max_file_bytes: int, max_processes: int) -> None:
+    def __init__(self, folder: str, launcher: int, *, max_bytes: int, max_files: int, max_file_bytes: int) -> None:
         """`folder` is all that the run can write to. The run's processes are those below `launcher`; 0 leaves out nameless files.
 
-        `max_file_bytes` is the largest size of a file, which counts for one whose size cannot be asked for. `max_processes` includes
-        orphans that ended: a script could hand a file on through more of them than a look can follow.
+        `max_file_bytes` is the largest size of a file, which counts for one whose size cannot be asked for.
         """
         self._folder = os.path.realpath(folder)
         self._launcher = launcher
         self._max_bytes = max_bytes
         self._max_files = max_files
-        self._max_processes = max_processes
         self._nameless = _Nameless(self._folder, max_file_bytes)
 
     def is_exceeded(self) -> bool:
         """Whether the files of the folder, and deleted files, are more than is allowed.
 
-        Whatever the launcher cannot look at counts as too much: a folder, a process, too many processes, and descriptors that are sent
-        to another process and not received at two looks.
+        Whatever the launcher cannot look at counts as too much: a folder, a process, and descriptors that are sent to another process and
+        not received at two looks.
         """
         named: dict[int, int] = {}
         try:
@@ -59,8 +57,7 @@ class Usage:
                 self._measure(top, named, self._max_files, _MAX_DEPTH)
             finally:
                 os.close(top)
-            processes = descendants(self._launcher) if self._launcher else []
-            if len(processes) > self._max_processes or self._nameless.look_at(processes):
+            if self._nameless.look_at(descendants(self._launcher) if self._launcher else []):
                 return True
         except OSError:
             return True
@@ -192,6 +189,17 @@ def descendants(pid: int) -> list[int]:
         found += below
         waiting += below
     return found
+
+
+def count_tasks(pid: int) -> int:
+    """Number of threads of the processes below `pid`. An orphan that ended counts: a script could hand a file on through many of them."""
+    count = 0
+    for process in descendants(pid):
+        try:
+            count += len(os.listdir(f"/proc/{process}/task"))
+        except OSError:
+            count += 1  # it ended
+    return count
 
 
 def tasks_of_user() -> int:
