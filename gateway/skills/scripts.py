@@ -78,7 +78,8 @@ class ScriptRunner:
             disk_files=settings.disk_files,
             output_bytes=settings.output_bytes,
         )
-        self._sandbox = Sandbox(limits, concurrency=settings.concurrency)
+        python = settings.interpreters.get("python", "")
+        self._sandbox = Sandbox(limits, concurrency=settings.concurrency, python=python if os.access(python, os.X_OK) else "")
         self.problem = "scripts are not enabled"
         """Why no script can run; empty when they can."""
         self.network_problem = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import site
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 
 from gateway.skills.sandbox import NOBODY
 from gateway.skills.sandbox.kernel import number_of
-from gateway.skills.sandbox.run import is_open_to_all
+from gateway.skills.sandbox.run import SAFE_PATH, is_open_to_all, python_path
 from tests.cli.processes import environment
 from tests.fakes.running import ROOT, child, free_port, wait_until_ready, write_config
 from tests.interaction.wire import over_http
@@ -96,6 +97,49 @@ async def test_scripts_run_under_a_gateway_of_nobody(network: bool) -> None:
         with gateway_of_nobody(folder, config_of(folder, script, network=network)) as url:
             ran = await run_script(url)
     assert (ran["stdout"].split(), ran["stderr"]) == ([str(NOBODY), "child"], "")
+
+
+def python_for_nobody_only() -> str:
+    """A Python that every user may start, under a gateway of root whose own Python only root can reach."""
+    python = shutil.which("python3", path=SAFE_PATH)
+    if os.geteuid() != 0 or is_open_to_all(python_path()) or python is None or not is_open_to_all(python):
+        pytest.skip("needs root, a Python of this gateway that only root can reach, and another one for everybody")
+    return python
+
+
+CONNECT = """
+import os, socket
+try:
+    socket.create_connection(("127.0.0.1", 9), 2)
+except OSError as error:
+    print(os.getuid(), error.strerror)
+"""
+
+
+async def test_script_with_a_network_runs_as_nobody_under_a_gateway_of_root(tmp_path: Path) -> None:
+    python = python_for_nobody_only()
+    await need_sandbox(network=True)
+    config = config_of(tmp_path, CONNECT, network=True)
+    config["skills"]["scripts"]["interpreters"] = {"python": python}
+    port = free_port()
+    path, log = write_config(tmp_path, config), tmp_path / "gateway.log"
+    with child("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path), log=log) as process:
+        wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
+        ran = await run_script(f"http://127.0.0.1:{port}/mcp")
+    assert (ran["stdout"], ran["stderr"]) == (f"{NOBODY} Permission denied\n", "")
+
+
+async def test_doctor_tries_the_python_that_scripts_run_by(tmp_path: Path) -> None:
+    await need_sandbox()
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    config = config_of(tmp_path, "print('ran')")
+    config["skills"]["scripts"]["interpreters"] = {"python": str(broken)}
+    argv = [sys.executable, "-m", "gateway", "doctor", "--json", "--config", str(write_config(tmp_path, config))]
+    done = await anyio.run_process(argv, env=environment(tmp_path), cwd=ROOT, check=False)
+    checks = [check for check in json.loads(done.stdout)["checks"] if check["subject"] == "scripts of skills"]
+    assert [(check["status"], "exit code 3" in check["text"]) for check in checks] == [("fail", True)], checks
 
 
 UNREADABLE = """

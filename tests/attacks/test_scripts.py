@@ -272,7 +272,7 @@ async def test_interpreter_that_only_root_can_read_runs(tmp_path: Path) -> None:
     (closed / "lib").symlink_to(own / "lib")
     python = shutil.copy(PYTHON, closed / "bin" / "python3")
     closed.chmod(0o700)
-    sandbox = Sandbox(Limits(seconds=20))
+    sandbox = Sandbox(Limits(seconds=20), python=str(python))
     assert (await sandbox.probe(), sandbox.gap) == ("", "")
     job = Job((str(python), "-B", "-c", "import json; print(json.__file__)"), {}, read_paths=(str(closed), str(own)))
     ran = await sandbox.run(job)

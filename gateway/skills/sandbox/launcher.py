@@ -38,6 +38,7 @@ from .kernel import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
     from .spec import Spec
@@ -108,6 +109,7 @@ def main() -> NoReturn:
     channel = Channel()
     try:
         spec = channel.spec()
+        serve = _connecting() if spec.network else None
         if spec.nobody:
             drop_root()
         call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -121,7 +123,13 @@ def main() -> NoReturn:
         channel.report("problem", str(error))
         os._exit(PROBLEM_CODE)
     theirs.close()
-    os._exit(_watch(spec, child, channel, ours))
+    os._exit(_watch(spec, child, channel, ours, serve=serve))
+
+
+def _connecting() -> Callable[[int], None]:
+    from . import connects  # only with a network: its imports take as long as the rest; and before `drop_root`, as nobody may read no file
+
+    return connects.serve
 
 
 def drop_root() -> None:
@@ -234,8 +242,11 @@ def _limit(limits: dict[str, int]) -> None:
 # -- the launcher's side -------------------------------------------------------------------------------------------
 
 
-def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket) -> int:
-    """Wait for the script, and return its exit code; ends everything if the gateway is gone or a limit that is counted here is exceeded."""
+def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket, *, serve: Callable[[int], None] | None) -> int:
+    """Wait for the script, and return its exit code; ends everything if the gateway is gone or a limit that is counted here is exceeded.
+
+    `serve` answers the script's requests for connections.
+    """
     size, entries = root.measure(spec.given)
     max_processes = 2 * spec.limits["NPROC"]  # the kernel's limit may include others of the user
     used = usage.Usage(
@@ -261,19 +272,14 @@ def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket) -> 
             sent, descriptors, _, _ = script.recvmsg(1, _socket.CMSG_SPACE(struct.calcsize("i")))
             counted = int.from_bytes(sent, "big")
             for _, _, packed in descriptors:
-                _start_connecting(*struct.unpack("i", packed))
+                assert serve is not None
+                _thread.start_new_thread(serve, struct.unpack("i", packed))
         elif counted and usage.count_tasks(os.getpid()) > max_processes:
             channel.report("stopped", "processes")
             os.killpg(0, SIGKILL)  # none gets away: a process with a pending signal cannot fork, and a namespace ends with its first one
         elif counted & FILES and used.is_exceeded():
             channel.report("stopped", "disk")
             os.killpg(0, SIGKILL)
-
-
-def _start_connecting(listener: int) -> None:
-    from . import connects  # only with a network: its imports take as long as the rest of the launcher
-
-    _thread.start_new_thread(connects.serve, (listener,))
 
 
 def _code_of(status: int) -> int:

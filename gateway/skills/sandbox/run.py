@@ -147,9 +147,14 @@ class Ran:
 class Sandbox:
     """Runs jobs, at most `concurrency` at once; callers take turns. Call `probe` first."""
 
-    def __init__(self, limits: Limits | None = None, *, concurrency: int = 4, wrapper_path: str = SAFE_PATH) -> None:
-        """`wrapper_path` is the search path for bubblewrap, which is used if the launcher's own namespaces are not allowed."""
+    def __init__(self, limits: Limits | None = None, *, concurrency: int = 4, wrapper_path: str = SAFE_PATH, python: str = "") -> None:
+        """`wrapper_path` is the search path for bubblewrap, which is used if the launcher's own namespaces are not allowed.
+
+        `python` runs the trials, by default this program's own. It should be the one that runs scripts, because a run of root depends
+        on whether every user can reach the interpreter.
+        """
         self._wrapper_path = wrapper_path
+        self._python = os.path.realpath(python) if python else python_path()
         self.limits = limits or Limits()
         self._limiter = Limiter(concurrency)
         self._wrapper = ""
@@ -209,8 +214,7 @@ class Sandbox:
         return ""
 
     async def _try(self, code: str, *arguments: str, network: bool = False) -> Ran | str:
-        python = python_path()
-        job = Job((python, "-B", "-c", code, *arguments), {}, read_paths=prefixes_of(python), network=network)
+        job = Job((self._python, "-B", "-c", code, *arguments), {}, read_paths=prefixes_of(self._python), network=network)
         try:
             return await self.run(job)
         except SkillError as error:
