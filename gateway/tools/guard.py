@@ -317,7 +317,7 @@ class GuardedTool:
                 outcome = record.timed_out(str(error))
             if outcome is None:
                 outcome = record.timed_out(self._out_of_time(ctx))
-            if not record.has_passed and not self._is_short_and_plain(outcome):
+            if not self._is_short_and_plain(outcome) and not record.has_passed:
                 outcome = await self._passed(outcome, ctx, record)
             outcome = grant.sealed(outcome) if grant is not None else outcome
             return with_dropped(outcome, record.dropped) if record.dropped else outcome
@@ -382,15 +382,16 @@ class GuardedTool:
         """
         assert ctx.durable is not None
         claims: list[Releasable] = []
-        is_new = False
+        fresh: ToolOutcome | None = None
 
         async def settle(inner: CallContext) -> ToolOutcome:
-            nonlocal is_new
-            outcome, is_new = await self._settle(arguments, record, inner), True
-            if self._is_short_and_plain(outcome):
-                return outcome
-            async with inner.clocks[-1].paused():  # judging is not the tool's work
-                return await self._passed(outcome, inner, record, claims)
+            nonlocal fresh
+            outcome = await self._settle(arguments, record, inner)
+            if not self._is_short_and_plain(outcome):
+                async with inner.clocks[-1].paused():  # judging is not the tool's work
+                    outcome = await self._passed(outcome, inner, record, claims)
+            fresh = outcome
+            return outcome
 
         try:
             outcome, record.has_passed = await record_call(
@@ -402,8 +403,9 @@ class GuardedTool:
         finally:
             for claim in claims:
                 claim.release()
-        if not is_new:
-            record.settle(outcome)
+        if fresh is not None:  # with the JSON it was read from, which need not be written again
+            return fresh
+        record.settle(outcome)
         return outcome
 
     async def _settle(self, arguments: JsonObject, record: CallRecord, ctx: CallContext) -> ToolOutcome:
