@@ -27,6 +27,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import request_meta
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
 from gateway.server.asked import Asked
+from gateway.server.bodies import COUNTED_SCOPE_KEY
 from gateway.server.calls import RUNNING_SCOPE_KEY, to_wire
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
 from gateway.server.envelopes import ENVELOPE, MAX_KNOWN_CLIENTS, Envelopes, Introduced, decoded, is_named, is_plain_meta
@@ -99,7 +100,7 @@ class DirectPath:
             return
         replay = Replay(receive)
         body = await replay.read(head.length)
-        message = None if body is None else decoded(body)
+        message = None if body is None else decoded(body, is_counted=COUNTED_SCOPE_KEY in scope)
         if message is not None and looked is not True and message.get("method") == "notifications/cancelled":
             await self._hand_on_cancelled(message, _session_id(head))
         begun = None if message is None else self._begin_any(message, head, looked, scope[PRINCIPAL_SCOPE_KEY])

@@ -38,9 +38,9 @@ _NOTHING: JsonMapping = {}
 _INFO = {"name", "version", "title", "description"}
 
 
-def decoded(body: bytes) -> JsonObject | None:
+def decoded(body: bytes, *, is_counted: bool = False) -> JsonObject | None:
     """Return the message if it is an object and has not too many parts."""
-    if len(body) > MAX_PARTS and has_too_many_parts(body):
+    if len(body) > MAX_PARTS and not is_counted and has_too_many_parts(body):
         return None
     try:
         message: JsonObject | None = from_json(body)  # at best

@@ -33,7 +33,7 @@ from gateway.server.lean import LeanSessions
 from gateway.server.origins import Places, is_loopback, places_of
 from gateway.server.refused import Refused
 from gateway.server.session_table import SessionTable
-from gateway.server.usage import RETRY_SECONDS, CountedBody, Usage, Usages
+from gateway.server.usage import RETRY_SECONDS, SMALL_BYTES, CountedBody, Usage, Usages
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -161,7 +161,7 @@ class KeyGate:
             await refusal.to_answer(is_rpc=head.path == self._path)(scope, receive, send)
             return
         hold = usage.hold_stream if self._is_stream(head) else usage.hold_request
-        body = CountedBody(receive, usage, self._size_of(head), is_known=head.length >= 0)
+        body = CountedBody(receive, scope, usage, self._size_of(head), is_known=head.length >= 0)
         hold(1)
         try:
             await self._app(scope, body, send)
@@ -243,7 +243,16 @@ class KeyGate:
             return None
         if principal is None or (principal.scopes is not None and not self._is_judged(head.path)):
             return None
-        return direct.take(head, body, principal)
+        if head.length <= SMALL_BYTES:
+            return direct.take(head, body, principal)
+        usage = self.usages.of(principal)
+        seconds = usage.seconds_of(body)
+        if seconds and usage.wait_seconds():
+            return None
+        taken = direct.take(head, body, principal)
+        if taken is not None and seconds:
+            usage.read_large(seconds)
+        return taken
 
     def _finds_place(self, head: Head) -> bool:
         """Whether a request is for behind the gate, and comes from where one was taken before."""

@@ -26,6 +26,7 @@ from pydantic_core import to_json
 from gateway.auth.principal import Principal
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS
+from gateway.server.bodies import COUNTED_SCOPE_KEY
 from gateway.server.calls import RUNNING_SCOPE_KEY
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.direct import Headers, Replay
@@ -135,7 +136,7 @@ class LeanSessions:
     async def _open(self, scope: Scope, length: int, receive: Receive, send: Send) -> None:
         replay = Replay(receive)
         body = await replay.read(length)
-        message = None if body is None else decoded(body)
+        message = None if body is None else decoded(body, is_counted=COUNTED_SCOPE_KEY in scope)
         hello = None if message is None else plain_hello(message)
         if body is None or hello is None:
             await self._app(scope, replay, send)
@@ -174,7 +175,7 @@ class LeanSessions:
         if not self._is_plain_post(scope, headers):
             return False
         body = await receive.read(int(headers[b"content-length"]))
-        message = None if body is None else decoded(body)
+        message = None if body is None else decoded(body, is_counted=COUNTED_SCOPE_KEY in scope)
         if message is None or session.moving is not None:
             return False
         if message.get("id") is None:

@@ -6,17 +6,21 @@ With `--workers`, each worker counts what passes through it. Sessions are in the
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
+
+import anyio
 
 from gateway.auth.principal import LOCAL, Principal
 from gateway.policy.decision import Reject
 from gateway.policy.quotas import CallerQuotas, Quota, QuotaReached, judge_quota
 from gateway.policy.scopes import is_admin
 from gateway.server.answers import LIMIT_REACHED, Refusal
+from gateway.server.bodies import COUNTED_SCOPE_KEY, PartCounter, structure_of
 from gateway.telemetry.sparse_log import SparseLog
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive
+    from starlette.types import Message, Receive, Scope
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +29,18 @@ RETRY_SECONDS = 1
 
 SMALL_BYTES = 4_096
 """A body up to this is not counted with a plain call: the bound on calls bounds them too."""
+
+PACED_BYTES = 262_144
+"""Larger bodies of one caller are read one after the other, as are those with more than `PACED_PARTS`."""
+
+PACED_PARTS = 4_000
+"""Members, objects, lists and values of a body that costs the event loop about 2 ms."""
+
+BYTE_SECONDS, PART_SECONDS = 1e-8, 5e-7
+"""Time of the event loop that a byte, and a member, object, list or value, of a body costs on the SDK path: 40 ms for the most of each."""
+
+PACE = 2
+"""The large bodies of one caller take one second in so many of the event loop."""
 
 MAX_KNOWN = 1_024
 """Callers remembered; beyond this those that hold nothing are forgotten."""
@@ -42,10 +58,28 @@ class Totals:
 class Usage:
     """What one caller holds."""
 
-    __slots__ = ("_all", "_log", "_quotas", "bytes", "calls", "is_admin", "max_calls", "name", "requests", "sessions", "streams", "unread")
+    __slots__ = (
+        "_all",
+        "_log",
+        "_next",
+        "_quotas",
+        "bytes",
+        "calls",
+        "is_admin",
+        "is_paced",
+        "max_calls",
+        "name",
+        "requests",
+        "sessions",
+        "streams",
+        "unread",
+    )
 
-    def __init__(self, name: str, quotas: CallerQuotas, totals: Totals, log: SparseLog, *, is_admin: bool) -> None:
-        """`name` is the id of the principal, for the log."""
+    def __init__(self, name: str, quotas: CallerQuotas, totals: Totals, log: SparseLog, *, is_admin: bool, is_paced: bool) -> None:
+        """`name` is the id of the principal, for the log. The large bodies of a caller that `is_paced` are read one after the other."""
+        self.is_paced = is_paced
+        self._next = 0.0
+        """When the next large body may be read, in seconds of the monotonic clock."""
         self.name = name
         self._quotas = quotas
         self._all = totals
@@ -115,6 +149,22 @@ class Usage:
         self.unread = size
         self.max_calls = self._quotas.calls.per_caller if self.unread < self._quotas.unread.per_caller else 0
 
+    def seconds_of(self, body: bytes) -> float:
+        """What reading a body costs the event loop, if it has to wait for others of its caller; else 0."""
+        if not self.is_paced or (len(body) <= PACED_BYTES and structure_of(body) + body.count(b",") <= PACED_PARTS):
+            return 0.0
+        counted = PartCounter()
+        counted.feed(body)
+        return _seconds(len(body), counted)
+
+    def wait_seconds(self) -> float:
+        """How long the next large body has to wait."""
+        return max(0.0, self._next - time.monotonic())
+
+    def read_large(self, seconds: float) -> None:
+        """Have the next large body wait for one that takes `seconds`."""
+        self._next = max(self._next, time.monotonic()) + seconds * PACE
+
     def hold_request(self, count: int) -> None:
         """Count `count` HTTP requests more, or less."""
         self.requests += count
@@ -157,40 +207,63 @@ class Usages:
         if len(self._by_id) >= MAX_KNOWN:
             self._by_id = {id_: usage for id_, usage in self._by_id.items() if not usage.is_empty}
         quotas = self._unshared if principal is LOCAL else self._quotas
-        usage = self._by_id[principal.id] = Usage(principal.id, quotas, self._totals, self._log, is_admin=is_admin(principal))
+        facts = {"is_admin": is_admin(principal), "is_paced": principal is not LOCAL}
+        usage = self._by_id[principal.id] = Usage(principal.id, quotas, self._totals, self._log, **facts)
         return usage
 
 
 class CountedBody:
-    """The ASGI `receive` of a request, and what it holds of its caller's bytes.
+    """The ASGI `receive` of a request, what it holds of its caller's bytes, and the turn of a large body.
 
     A body that does not tell its length counts as the longest that is taken until it has come.
     """
 
-    def __init__(self, receive: Receive, usage: Usage, size: int, *, is_known: bool) -> None:
-        """`size` is that of the body, or the most that it may have."""
+    def __init__(self, receive: Receive, scope: Scope, usage: Usage, size: int, *, is_known: bool) -> None:
+        """`size` is that of the body, or the most that it may have; `scope` is told what was counted."""
         self._receive = receive
+        self._scope: Scope = scope
         self._usage = usage
         self._is_known = is_known
         self._size = size
         self._came = 0
+        self._parts = PartCounter() if usage.is_paced and size > SMALL_BYTES else None
         usage.hold_bytes(size)
 
     async def __call__(self) -> Message:
-        """As `receive`."""
+        """As `receive`. The end of a large body is given when the caller's earlier ones have had their time."""
         message = await self._receive()
-        if not self._is_known and message["type"] == "http.request":
-            self._came += len(message.get("body", b""))
+        if message["type"] == "http.request" and (self._parts is not None or not self._is_known):
+            body = message.get("body", b"")
+            self._came += len(body)
+            if self._parts is not None:
+                self._parts.feed(body)
             if not message.get("more_body"):
-                self._is_known = True
-                self._usage.hold_bytes(self._came - self._size)
-                self._size = self._came
+                await self._ended()
         return message
+
+    async def _ended(self) -> None:
+        if not self._is_known:
+            self._is_known = True
+            self._usage.hold_bytes(self._came - self._size)
+            self._size = self._came
+        parts, self._parts = self._parts, None
+        if parts is not None and not parts.is_over:
+            self._scope[COUNTED_SCOPE_KEY] = True
+        if parts is not None and (seconds := _seconds(self._came, parts)):
+            wait = self._usage.wait_seconds()
+            self._usage.read_large(seconds)
+            if wait:
+                await anyio.sleep(wait)
 
     def release(self) -> None:
         """Count its bytes no longer, and let go of the request: an application may keep this object in a reference cycle."""
         self._usage.hold_bytes(-self._size)
-        self._receive = _disconnected
+        self._receive, self._scope = _disconnected, {}
+
+
+def _seconds(size: int, counted: PartCounter) -> float:
+    parts = counted.parts + counted.values
+    return size * BYTE_SECONDS + parts * PART_SECONDS if size > PACED_BYTES or parts > PACED_PARTS else 0.0
 
 
 async def _disconnected() -> Message:
