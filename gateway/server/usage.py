@@ -219,7 +219,7 @@ class CountedBody:
     """
 
     def __init__(self, receive: Receive, scope: Scope, usage: Usage, size: int, *, is_known: bool) -> None:
-        """`size` is that of the body, or the most that it may have; `scope` is told what was counted."""
+        """`size` is that of the body, or the most that it may have; `scope` gets `COUNTED_SCOPE_KEY` once it was counted."""
         self._receive = receive
         self._scope: Scope = scope
         self._usage = usage

@@ -22,8 +22,8 @@ _PLAIN = frozenset({"content", "structuredContent", "isError", "_meta", "resultT
 _TEXT_MEMBERS = 2
 """Members of a plain text block: its type and its text."""
 
-_DATA = frozenset({"_meta", "structuredContent", "arguments", "input", "inputSchema", "outputSchema", "requestedSchema"})
-"""Members whose value is data of a tool, of a schema, or of `_meta` itself."""
+_DATA = frozenset({"_meta", "structuredContent", "arguments", "input"})
+"""Members whose value is data of a tool, or of `_meta` itself."""
 
 
 def received_call(result: JsonObject) -> JsonObject:

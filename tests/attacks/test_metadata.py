@@ -361,13 +361,13 @@ async def test_server_forges_nothing_in_unknown_members(house: House, way: str, 
 
 def test_meta_is_judged_in_every_object_but_data() -> None:
     nested: dict[str, Any] = {"_meta": dict(FROM_SERVER)}
-    for name in ("task", "tasks", "skill", "error", "annotations", "resource", "unheard"):
+    for name in ("task", "tasks", "skill", "error", "annotations", "resource", "inputSchema", "unheard"):
         nested = {name: [nested], "_meta": dict(FROM_SERVER)}
     data = {"structuredContent": {"_meta": dict(FROM_SERVER)}}
     for take in (received, received_call):
         taken = take(json.loads(json.dumps({"content": [{"type": "text", "text": "x"}], "x": nested, **data})))
         assert metas_in(taken.pop("structuredContent")) == metas_in(data)
-        assert metas_in(taken) == [own_of(KEPT)] * 8
+        assert metas_in(taken) == [own_of(KEPT)] * 9
 
 
 async def test_server_forges_nothing_in_a_followed_task(house: House) -> None:
