@@ -12,11 +12,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
+from gateway.errors import WorkflowCheckpointException
 from gateway.tools.context import CallContext
-from gateway.workflows.annotations import hints_of
+from gateway.tools.drive import digest_of
+from gateway.workflows.annotations import hints_of, name_of
 from gateway.workflows.context import copied
+from gateway.workflows.encoding import encode, type_name
 from gateway.workflows.events import WorkflowErrorDetails, WorkflowEvent
 from gateway.workflows.runner import OnEvent, failing
 
@@ -25,6 +28,9 @@ Function = Callable[..., Awaitable[Any]]
 
 _REQUESTS = "auto"
 """How requests without an id of their own are called; they are numbered."""
+
+_NAMED = "named:"
+"""Begins the place of a request with an id of its own."""
 
 _running: ContextVar[RunContext | None] = ContextVar("gateway_functional_run", default=None)
 """The run around a step, which is called like any function and so cannot be handed one."""
@@ -49,8 +55,9 @@ class RunContext:
         self.steps: dict[str, Any] = {}
         """Results of finished steps, by name and number of the call."""
         self.places: dict[str, str] = {}
-        """Ids of requests without a `request_id`, by place: the step around the request, and its number in that step. Steps may run
-        side by side, so the order of their requests differs from run to run."""
+        """Ids of requests by place: the step around the request, a digest of what is asked, and how often it was asked there before.
+        Steps and branches may run side by side, so the order of their requests differs from run to run. A request with a `request_id` has
+        this and the digest as its place, wherever it stands."""
         self.asked: dict[str, int] = {}
         """From a checkpoint without places: how many such requests each finished step made."""
         self.is_flat = False
@@ -70,8 +77,13 @@ class RunContext:
         return self._call if around is None else around[2]
 
     async def request_info(self, request_data: Any, response_type: Any, *, request_id: str | None = None) -> Any:
-        """Ask whoever runs the workflow; the answer, once there is one. Ids are numbered in order where not given."""
-        key = request_id or self._next_request()
+        """Ask whoever runs the workflow; the answer, once there is one. Ids are numbered where not given.
+
+        An answer belongs to `request_data` and `response_type`: where the function asks something else on its way through, that is a
+        request of its own, also under the same `request_id`. Equal requests of branches that run side by side are told apart by their
+        `request_id` or by the `@step` around them.
+        """
+        key = self._id_of(request_data, response_type, request_id)
         if key in self.answers:
             self.pending.pop(key, None)
             return self.answers[key]
@@ -124,13 +136,26 @@ class RunContext:
         around = _inside.get()
         return around if around is not None and around[0] is self else None
 
-    def _next_request(self) -> str:
-        """The id of the next request that has none of its own."""
+    def _id_of(self, request_data: Any, response_type: Any, request_id: str | None) -> str:
+        """The id of a request on this way through the function."""
         around = self._around()
-        return self._id_at(self._numbered(_REQUESTS if around is None else f"{around[1]}{_REQUESTS}"))
+        scope = "" if around is None else around[1]
+        if self.is_flat:
+            return request_id or self._id_at(self._numbered(f"{scope}{_REQUESTS}"))
+        asked = _digest(request_data, response_type)
+        if request_id:
+            return self._id_at(f"{_NAMED}{request_id}/{asked}", request_id)
+        return self._id_at(self._numbered(f"{scope}{_REQUESTS}/{asked}"))
 
-    def _id_at(self, place: str) -> str:
-        return self.places.setdefault(place, f"{_REQUESTS}::{len(self.places)}")
+    def _id_at(self, place: str, wanted: str = "") -> str:
+        """The id of the request at `place`; a new one is `wanted` if that is free."""
+        if place not in self.places:
+            number, taken = len(self.places), self.places.values()
+            name = wanted if wanted and wanted not in taken else f"{wanted or _REQUESTS}::{number}"
+            while name in taken:
+                name = f"{name}::{number}"
+            self.places[place] = name
+        return self.places[place]
 
     def _numbered(self, name: str) -> str:
         number = self._counts.get(name, 0)
@@ -224,6 +249,15 @@ def within(ctx: RunContext) -> Generator[None]:
         yield
     finally:
         _running.reset(token)
+
+
+def _digest(request_data: Any, response_type: Any) -> str:
+    """Of what is asked. Data that no checkpoint can hold counts by its type."""
+    try:
+        data = encode(request_data)
+    except WorkflowCheckpointException:
+        data = type_name(cast("type[Any]", type(request_data)))
+    return digest_of([data, name_of(response_type)])
 
 
 def context_parameter(func: Callable[..., Any]) -> str | None:

@@ -18,7 +18,7 @@ from gateway.tools.guard import GuardedTool
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.workflows.checkpoints import FileCheckpointStorage
-from gateway.workflows.events import WorkflowRunState
+from gateway.workflows.events import WorkflowRunResult, WorkflowRunState
 from gateway.workflows.functional import FunctionalWorkflow, workflow
 from gateway.workflows.functional_steps import RunContext, get_run_context, step
 from tests.workflows.scripted import Listener
@@ -212,7 +212,7 @@ async def test_checkpoint_of_an_earlier_version_keeps_its_request_numbers(tmp_pa
     await flow.run(responses={"auto::0": "A"})
     latest = await storage.get_latest(workflow_name="both")
     assert latest is not None
-    assert latest.state.pop("_request_places") == {"first::0/auto::0": "auto::0", "second::0/auto::0": "auto::1"}
+    assert list(latest.state.pop("_request_places").values()) == ["auto::0", "auto::1"]
     latest.state["_step_requests"] = {"first::0": 1}
     await storage.save(latest)
     old = FunctionalWorkflow(both, checkpoint_storage=storage)
@@ -221,6 +221,74 @@ async def test_checkpoint_of_an_earlier_version_keeps_its_request_numbers(tmp_pa
     await old.run(responses={"auto::2": "C"})
     assert list(old.pending) == ["auto::3"]
     assert (await old.run(responses={"auto::3": "D"})).get_outputs() == ["A B C D"]
+
+
+@pytest.mark.parametrize("own_id", [None, "buy"])
+async def test_answer_counts_for_the_question_that_was_put_and_no_other(own_id: str | None) -> None:
+    prices = [10, 1_000_000, 10]
+
+    async def buy(value: str, ctx: RunContext) -> str:
+        price = prices.pop(0)
+        return f"{price}: {await ctx.request_info({'question': f'Buy at {price}?'}, str, request_id=own_id)}"
+
+    flow = FunctionalWorkflow(buy)
+    ((name, first),) = pending_of(await flow.run("x"))
+    assert first == {"question": "Buy at 10?"} and name == (own_id or "auto::0")
+    ((other, second),) = pending_of(await flow.run(responses={name: "yes"}))
+    assert second == {"question": "Buy at 1000000?"} and other != name
+    assert (await flow.run(responses={other: "no"})).get_outputs() == ["10: yes"]
+
+
+def pending_of(result: WorkflowRunResult) -> list[tuple[str, Any]]:
+    """Id and data of the requests that a run put."""
+    return [(event.request_id, event.data) for event in result.get_request_info_events()]
+
+
+async def test_branches_that_change_their_order_keep_their_answers() -> None:
+    orders = [["test", "production"], ["production", "test"], ["test", "production"]]
+
+    async def delete(value: str, ctx: RunContext) -> str:
+        done = [f"{what} {await ctx.request_info(f'Delete {what}?', str)}" for what in orders.pop(0)]
+        return ", ".join(done)
+
+    flow = FunctionalWorkflow(delete)
+    ((test, data),) = pending_of(await flow.run("x"))
+    assert data == "Delete test?"
+    ((production, data),) = pending_of(await flow.run(responses={test: "yes"}))
+    assert data == "Delete production?" and production != test
+    assert (await flow.run(responses={production: "no"})).get_outputs() == ["test yes, production no"]
+
+
+async def test_equal_questions_in_a_row_and_of_another_type_get_their_own_answers() -> None:
+    async def ask(value: str, ctx: RunContext) -> list[Any]:
+        return [await ctx.request_info("More?", kind) for kind in (str, str, bool)]
+
+    flow = FunctionalWorkflow(ask)
+    result, given = await flow.run("x"), ["one", "two", True]
+    for answer in given:
+        ((name, _),) = pending_of(result)
+        result = await flow.run(responses={name: answer})
+    assert result.get_outputs() == [given]
+
+
+async def test_request_with_its_own_id_is_put_once() -> None:
+    async def twice(value: str, ctx: RunContext) -> str:
+        return f"{await ctx.request_info('Sure?', str, request_id='sure')} {await ctx.request_info('Sure?', str, request_id='sure')}"
+
+    flow = FunctionalWorkflow(twice)
+    assert pending_of(await flow.run("x")) == [("sure", "Sure?")]
+    assert (await flow.run(responses={"sure": "yes"})).get_outputs() == ["yes yes"]
+
+
+async def test_request_that_takes_the_id_of_another_gets_one_of_its_own() -> None:
+    async def both(value: str, ctx: RunContext) -> str:
+        return f"{await ctx.request_info('A?', str)} {await ctx.request_info('B?', str, request_id='auto::0')}"
+
+    flow = FunctionalWorkflow(both)
+    ((first, _),) = pending_of(await flow.run("x"))
+    ((second, _),) = pending_of(await flow.run(responses={first: "a"}))
+    assert first == "auto::0" != second
+    assert (await flow.run(responses={second: "b"})).get_outputs() == ["a b"]
 
 
 async def test_an_answer_may_be_none() -> None:
