@@ -164,7 +164,7 @@ output: one
 
 
 @pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize(("key", "is_read"), [("flow", False), ("all", True)])
+@pytest.mark.parametrize(("key", "is_read"), [("flow", False), pytest.param("all", True, marks=pytest.mark.faults)])
 async def test_resumed_task_reads_with_callers_scopes(tmp_path: Path, era: Era, key: str, is_read: bool) -> None:
     """The gateway is killed while the task waits for its answer; the next one calls the clerk as the file says and reads the link."""
     (tmp_path / "clerk.agent.md").write_text(CLERK)
