@@ -14,15 +14,15 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
 import anyio
 
 from gateway.auth.principal import is_operator
 from gateway.config.policies import ApprovalBy
-from gateway.errors import AskExpired, AskUnavailable, GatewayError, PolicyDenied, ToolFailed
+from gateway.errors import AskExpired, AskUnavailable, GatewayError, PolicyDenied, StorageUnusable, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.approvals import (
     RULE,
@@ -57,6 +57,8 @@ _DECISIONS: dict[AskState, Decision] = {
 """What answers from the list mean."""
 
 _DAY_SECONDS = 86_400.0
+
+StoredT = TypeVar("StoredT")
 
 _NONCE_BYTES = 16
 
@@ -281,7 +283,8 @@ class Approvals:
     ) -> PendingAsk:
         """Wait for the decision about an entry of the pending list, and return the entry as it was decided or expired.
 
-        A durable task that is taken up again waits for the same entry, and uses a decision that it took before.
+        A durable task that is taken up again waits for the same entry, and uses a decision that it took before. While the database is
+        away, the entry waits until it expires.
         """
         if self._records is None:
             raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)
@@ -296,6 +299,7 @@ class Approvals:
             if durable is not None:  # before the entry is stored: the task must find an entry that somebody decides while it is down
                 await durable.keep(place, {"id": entry.id})
             await asks.add(entry)
+        until = entry.expires_at
         fields: JsonObject = {"id": entry.id, "by": entry.by}
         self._events.emit("approval.waiting", source=question.source, name=question.name, principal=entry.principal, fields=fields)
         told = hint.format(id=entry.id)
@@ -303,14 +307,15 @@ class Approvals:
         try:
             async with ctx.waiting():
                 await _tell_caller(question, ctx, by, told)
-                ended = await asks.get(entry.id)
+                ended = await _once_stored(lambda: asks.get(entry.id), until)
                 while ended is not None and ended.state == "open":  # another process answers; it can only be looked for
                     await anyio.sleep(POLL_SECONDS)
-                    ended = await asks.get(entry.id)
+                    ended = await _once_stored(lambda: asks.get(entry.id), until)
             if ended is None:
                 return dataclasses.replace(entry, state="withdrawn")
-            is_decided = ended.state == "answered" or ended.state in _DECISIONS
-            if is_decided and not await asks.move(entry.id, ended.state, "delivered"):
+            decided = ended.state
+            is_decided = decided == "answered" or decided in _DECISIONS
+            if is_decided and not await _once_stored(lambda: asks.move(entry.id, decided, "delivered"), until):
                 return dataclasses.replace(ended, state="expired")
             if durable is not None:
                 await durable.keep(place, {"taken": ended.state, "answer": ended.answer, "decidedBy": ended.decided_by})
@@ -358,6 +363,21 @@ class Approvals:
         is_new = nonce not in self._spent
         self._spent.add(nonce)
         return is_new
+
+
+async def _once_stored(store: Callable[[], Awaitable[StoredT]], until: float) -> StoredT:
+    """What `store` gives. While the database is away it is tried again, until this time in seconds since the epoch.
+
+    Raises:
+        StorageError: The database is still away then, or trying again cannot help.
+    """
+    while True:
+        try:
+            return await store()
+        except StorageUnusable as error:
+            if not error.passes or time.time() >= until:
+                raise
+        await anyio.sleep(POLL_SECONDS)
 
 
 async def _tell_caller(question: Question, ctx: CallContext, by: ApprovalBy, command: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.errors import ToolFailed
+from gateway.errors import StorageUnusable, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.framing import frame
 from gateway.storage.asks import Asks
@@ -271,6 +271,36 @@ async def test_approval_on_the_list_waits_on_over_a_graceful_stop(tmp_path: Path
         assert (after.id, await asks.move(after.id, "open", "approved")) == (before.id, True)
         task = await answer_all(runner, await runner.find(task.id, "local"), ledger, Fuse())
         assert task.status == "completed"
+
+
+async def test_approval_on_the_list_waits_for_a_database_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[str] = []
+
+    def away(name: str) -> None:
+        """Have the database refuse this method of the list twice."""
+        method = getattr(Asks, name)
+
+        async def refusing(asks: Asks, *given: Any) -> Any:
+            if refused.count(name) < 2 and (name == "get" or "delivered" in given):
+                refused.append(name)
+                raise StorageUnusable("The database is locked.")
+            return await method(asks, *given)
+
+        monkeypatch.setattr(Asks, name, refusing)
+
+    ledger = Ledger(tmp_path / "ledger")
+    async with listing(tmp_path / "state", ledger, Fuse()) as (runner, asks):
+        task = await runner.start("x", {}, CallContext())
+        (entry,) = await listed(asks)
+        away("get")
+        away("move")
+        with anyio.fail_after(SECONDS):
+            while refused.count("get") < 2:
+                await anyio.sleep(0.05)
+        assert await asks.move(entry.id, "open", "approved")
+        task = await answer_all(runner, task, ledger, Fuse())
+    assert (task.status, sorted(refused)) == ("completed", ["get", "get", "move", "move"])
+    assert len(ledger.effects.lines()) == 2
 
 
 async def test_questions_at_once_outlive_a_graceful_stop(tmp_path: Path) -> None:
