@@ -22,6 +22,7 @@ from gateway.policy.secret_requests import (
     asks_in_sample,
     names_ordinary_thing,
     names_other_thing,
+    names_part,
 )
 
 MAX_FORM_CHARS = 20_000
@@ -288,12 +289,15 @@ class _Form:
         """Return whether a field's title makes its name harmless, e.g. `card_number` with the title "Loyalty card number".
 
         An ambiguous name (`clave`) is also made harmless by a text such as "Clave del producto".
+        A number `pin` without a title is made harmless by a message such as "GPIO pin number".
         """
         readings = self._read(str(one.schema.get("title") or ""))
         if hit.is_loose:
             says_nothing = any(_is_bare(reading, role) for reading in readings for role in ("loose", "any value"))
             is_titled = any(reading.words for reading in readings) and not says_nothing
             return is_titled or any(names_ordinary_thing(reading, name) for text in self._texts for reading in self._read(text.text))
+        if hit.kind == "pin" and one.is_number and "title" not in one.schema:
+            return any(names_part(reading) for text in self._texts if text.field is None for reading in self._read(text.text))
         return any(names_other_thing(reading, hit.kind) for reading in readings)
 
     def _is_postal(self, name: str) -> bool:

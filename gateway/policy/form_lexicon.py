@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from gateway.policy.form_words import PAIRS, SECRETS
 from gateway.policy.lookalikes import read_as_latin, read_plain, spell_letters, undouble
-from gateway.policy.request_words import HARMLESS_BEFORE, ROLES
+from gateway.policy.request_words import HARMLESS_AFTER, HARMLESS_BEFORE, ROLES
 
 CJK = "\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 """Scripts without spaces between words, and Korean, whose particles join the words."""
@@ -114,6 +114,7 @@ def lexicon() -> Lexicon:
     secrets = [(item, kind) for kind, text in SECRETS.items() for item in _items(text)]
     roles = [(item, role) for role, text in ROLES.items() for item in _items(text)]
     others = [(item, f"not {kind}") for kind, text in HARMLESS_BEFORE.items() for item in _items(text)]
+    others += [(item, f"after {name}") for name, text in HARMLESS_AFTER.items() for item in _items(text)]
     sides = [
         (item, f"{side} {number}")
         for number, (_, *lists) in enumerate(PAIRS)

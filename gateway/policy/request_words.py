@@ -358,7 +358,7 @@ ROLES: dict[WordRole, str] = {
     # A word before "pin" that makes it a verb ("emoji to pin").
     "infinitive": "to, shall i, shall we, should i, should we, should the bot",
     # A name of a header that carries a secret; it counts as the whole name of a field.
-    "header name": "authorization, authorisation, proxy authorization",
+    "header name": "authorization, authorisation, proxy authorization, bearer",
     # A quantity; it explains a numeric field.
     "quantity": """
         length, min, max, minimum, maximum, count, number of, days, hours, minutes, seconds, expiry, age, ttl, lifetime, attempts,
@@ -389,7 +389,7 @@ HARMLESS_BEFORE: dict[str, str] = {
     """,
     "pin": """
         gpio, arduino, led, data, digital, analog, analogue, clock, map, bowling, rolling, push, drop, drawing, lapel, safety,
-        connector, output, input, cs, sda, scl, tie, hair, board, location
+        connector, output, cs, sda, scl, tie, hair, board, location
     """,
     "card": """
         trello, kanban, library, loyalty, membership, member, business, sim, report, playing, score, gift, memory, graphics,
@@ -408,3 +408,15 @@ HARMLESS_BEFORE: dict[str, str] = {
     "password": "palabra, palabras",
 }  # fmt: skip
 """Words before the name of a kind of secret that make it harmless ("page token", "library card number")."""
+
+_AFTER_PIN = """
+    of area, of delivery area, of village, of town, of locality, of post office, of delivery address, for delivery area, for village,
+    of chip, of connector, of board, of microcontroller, of sensor, of header
+"""
+
+HARMLESS_AFTER: dict[str, str] = {
+    "pin": _AFTER_PIN,
+    "pincode": _AFTER_PIN,
+    "credentials": "of speaker, of speakers, of author, of authors, of lecturer, of presenter, of instructor",
+}
+"""Words after the first word of a secret's name that make it harmless at the end of a phrase ("credentials of the speaker")."""

@@ -81,6 +81,11 @@ def names_other_thing(reading: Reading, kind: str) -> bool:
     return any(hit.kind == kind for hit in reading.hits) and all(_is_other_thing(reading, hit) for hit in reading.hits)
 
 
+def names_part(reading: Reading) -> bool:
+    """Return whether each PIN in a text is a part or a place, and nothing else in it is a secret ("GPIO pin number")."""
+    return bool(reading.hits) and all(hit.kind == "pin" and reading.ends("not pin", hit.start) for hit in reading.hits)
+
+
 # -- harmless names ----------------------------------------------------------------------------------------
 
 
@@ -91,15 +96,26 @@ def _is_other_thing(reading: Reading, hit: Hit) -> bool:
         return True
     if reading.has("about after", hit.end) and words[hit.end].segment == words[hit.end - 1].segment:
         return True
+    if _is_of_other_thing(reading, hit):
+        return True
     segment = words[hit.start].segment
+    is_own = False
     for at in range(hit.start, max(-1, hit.start - 4), -1):
         if at == 0 or words[at - 1].segment != segment:
             return False
-        if reading.ends("about before", at) or reading.ends(f"not {hit.kind}", at):
+        if reading.ends("about before", at) or (reading.ends(f"not {hit.kind}", at) and not is_own):
             return True
+        is_own = is_own or "own" in reading.roles[at - 1]
         if not _is_filling(reading, at - 1):
             return False
     return False
+
+
+def _is_of_other_thing(reading: Reading, hit: Hit) -> bool:
+    """Return whether a phrase ends with a harmless thing that the name belongs to ("PIN code of the village")."""
+    words = reading.words
+    end = reading.roles[hit.end].get(f"after {words[hit.start].plain}") if hit.end < len(words) else None
+    return end is not None and (end == len(words) or words[end].segment != words[hit.start].segment)
 
 
 def _is_only_named(reading: Reading, hit: Hit) -> bool:
