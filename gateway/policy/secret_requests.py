@@ -99,7 +99,7 @@ def _is_other_thing(reading: Reading, hit: Hit) -> bool:
     if _is_of_other_thing(reading, hit):
         return True
     segment = words[hit.start].segment
-    is_own = False
+    is_own = "own" in reading.roles[hit.start]
     for at in range(hit.start, max(-1, hit.start - 4), -1):
         if at == 0 or words[at - 1].segment != segment:
             return False
