@@ -42,6 +42,9 @@ BYTE_SECONDS, PART_SECONDS = 1e-8, 5e-7
 PACE = 2
 """The large bodies of one caller take one second in so many of the event loop."""
 
+MAX_WAIT_SECONDS = 10.0
+"""A caller whose large bodies wait longer gets 429 for further bodies over `SMALL_BYTES`. A client that left still takes its turn."""
+
 MAX_KNOWN = 1_024
 """Callers remembered; beyond this those that hold nothing are forgotten."""
 
@@ -119,6 +122,9 @@ class Usage:
 
     def refuse_bytes(self, size: int) -> Refusal | None:
         """The refusal of a body of `size` bytes."""
+        if size > SMALL_BYTES and self.wait_seconds() > MAX_WAIT_SECONDS:
+            text = f"Large bodies of this caller wait for more than {MAX_WAIT_SECONDS:g} s. Send fewer of them at a time."
+            return self.refuse(QuotaReached(self._quotas.request_bytes.caller_key, text, is_own_share=True))
         return self._judge(self._quotas.request_bytes, self.bytes, self._all.bytes, size)
 
     def judge_session(self) -> QuotaReached | None:

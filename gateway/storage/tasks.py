@@ -152,7 +152,7 @@ class TaskRows:
             return True
 
     async def answer(self, task_id: str, answers: Mapping[str, JsonValue]) -> TaskRow | None:
-        """Put down answers to open questions; others are ignored. Return the task as it is then, or `None` if it is over or unknown."""
+        """Store answers to open questions; ignore other answers. Return the task as it is then, or `None` if it is over or unknown."""
         async with self._database.begin() as connection:
             found = await _locked(connection, task_id)
             if found is None or found.gone_at:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import cast
 
 import anyio
 import anyio.lowlevel
 
-from gateway.errors import AskUnavailable, GatewayError, StorageError, StorageUnusable, ToolFailed
+from gateway.errors import AskUnavailable, GatewayError, StorageError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.entries import Steps
 from gateway.storage.records import Records
+from gateway.storage.retry import until_stored
 from gateway.tools.context import BegunStep, CallContext
 
 logger = logging.getLogger(__name__)
@@ -28,26 +29,6 @@ In version 1 the steps of a functional workflow shared one scope, and the first 
 
 _IDLE = "idle"
 """Key in the value of a step that failed after a retry: the number of retries. The next doubt about the step is another question."""
-
-RETRY_SECONDS = 0.5
-"""Pause before something is tried again that the database refused, or that is not there yet."""
-
-Stored = TypeVar("Stored")
-
-
-async def until_stored(store: Callable[[], Awaitable[Stored]]) -> Stored:
-    """What `store` gives; while the database is away it is tried again, because a task waits rather than fails for that.
-
-    An attempt is not cancelled, the pause between two is. Raises `StorageError` where trying again cannot help.
-    """
-    while True:
-        try:
-            with anyio.CancelScope(shield=True):
-                return await store()
-        except StorageUnusable as error:
-            if not error.passes:
-                raise
-        await anyio.sleep(RETRY_SECONDS)
 
 
 class StepLog:

@@ -9,7 +9,7 @@ import anyio
 
 from gateway.auth.principal import Principal
 from gateway.errors import NotFound, PolicyDenied, StorageError
-from gateway.tasks.port import RETRY_SECONDS
+from gateway.storage.retry import RETRY_SECONDS
 from gateway.tasks.stored import from_stored
 from gateway.tasks.task import Task
 

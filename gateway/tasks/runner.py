@@ -26,9 +26,10 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.turns import choose_next
 from gateway.storage.entries import Choose, Steps, TaskRow
 from gateway.storage.records import Records
+from gateway.storage.retry import RETRY_SECONDS, until_stored
 from gateway.tasks.attending import Attended, Work
 from gateway.tasks.caller import TaskCaller
-from gateway.tasks.port import RETRY_SECONDS, STEPS_VERSION, StepLog, until_stored
+from gateway.tasks.port import STEPS_VERSION, StepLog
 from gateway.tasks.rights import KEY_GONE, CallerNow, known_caller, refuse_unadmitted, unjudged
 from gateway.tasks.stored import from_stored, request_key, to_stored
 from gateway.tasks.task import Task, TaskKind
@@ -193,7 +194,7 @@ class TaskRunner:
         return await self.find(task.id, task.principal)
 
     async def answer(self, task: Task, responses: Mapping[str, JsonValue]) -> None:
-        """Hand over answers to open questions; other keys are ignored, as is what is no object.
+        """Hand over answers to open questions. Other keys and values that are not objects are ignored.
 
         The task gets an answer once it is stored. Raises `StorageError` if it cannot be: then the question stays open for another answer.
         """

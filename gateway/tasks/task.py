@@ -58,7 +58,7 @@ class Task:
 
     @property
     def status(self) -> Status:
-        """Where it stands. A task waits for input once its question can be read."""
+        """The task's state. It is `input_required` only once the question can be read."""
         if self.row.status == "input_required" and not self.asks:
             return "working"
         return cast("Status", self.row.status)

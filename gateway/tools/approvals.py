@@ -14,15 +14,15 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar, cast
+from typing import Literal, cast
 
 import anyio
 
 from gateway.auth.principal import is_operator
 from gateway.config.policies import ApprovalBy
-from gateway.errors import AskExpired, AskUnavailable, GatewayError, PolicyDenied, StorageUnusable, ToolFailed
+from gateway.errors import AskExpired, AskUnavailable, GatewayError, PolicyDenied, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.approvals import (
     RULE,
@@ -39,6 +39,7 @@ from gateway.policy.approvals import (
 from gateway.policy.decision import Reject
 from gateway.storage.entries import ApprovalRule, AskState, PendingAsk
 from gateway.storage.records import Records
+from gateway.storage.retry import until_stored
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import InputRequired, ToolOutcome
 from gateway.tools.context import CallContext
@@ -57,8 +58,6 @@ _DECISIONS: dict[AskState, Decision] = {
 """What answers from the list mean."""
 
 _DAY_SECONDS = 86_400.0
-
-StoredT = TypeVar("StoredT")
 
 _NONCE_BYTES = 16
 
@@ -299,7 +298,6 @@ class Approvals:
             if durable is not None:  # before the entry is stored: the task must find an entry that somebody decides while it is down
                 await durable.keep(place, {"id": entry.id})
             await asks.add(entry)
-        until = entry.expires_at
         fields: JsonObject = {"id": entry.id, "by": entry.by}
         self._events.emit("approval.waiting", source=question.source, name=question.name, principal=entry.principal, fields=fields)
         told = hint.format(id=entry.id)
@@ -307,15 +305,15 @@ class Approvals:
         try:
             async with ctx.waiting():
                 await _tell_caller(question, ctx, by, told)
-                ended = await _once_stored(lambda: asks.get(entry.id), until)
+                ended = await until_stored(lambda: asks.get(entry.id), deadline=entry.expires_at)
                 while ended is not None and ended.state == "open":  # another process answers; it can only be looked for
                     await anyio.sleep(POLL_SECONDS)
-                    ended = await _once_stored(lambda: asks.get(entry.id), until)
+                    ended = await until_stored(lambda: asks.get(entry.id), deadline=entry.expires_at)
             if ended is None:
                 return dataclasses.replace(entry, state="withdrawn")
             decided = ended.state
             is_decided = decided == "answered" or decided in _DECISIONS
-            if is_decided and not await _once_stored(lambda: asks.move(entry.id, decided, "delivered"), until):
+            if is_decided and not await until_stored(lambda: asks.move(entry.id, decided, "delivered"), deadline=entry.expires_at):
                 return dataclasses.replace(ended, state="expired")
             if durable is not None:
                 await durable.keep(place, {"taken": ended.state, "answer": ended.answer, "decidedBy": ended.decided_by})
@@ -363,21 +361,6 @@ class Approvals:
         is_new = nonce not in self._spent
         self._spent.add(nonce)
         return is_new
-
-
-async def _once_stored(store: Callable[[], Awaitable[StoredT]], until: float) -> StoredT:
-    """What `store` gives. While the database is away it is tried again, until this time in seconds since the epoch.
-
-    Raises:
-        StorageError: The database is still away then, or trying again cannot help.
-    """
-    while True:
-        try:
-            return await store()
-        except StorageUnusable as error:
-            if not error.passes or time.time() >= until:
-                raise
-        await anyio.sleep(POLL_SECONDS)
 
 
 async def _tell_caller(question: Question, ctx: CallContext, by: ApprovalBy, command: str) -> None:

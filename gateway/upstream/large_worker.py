@@ -1,7 +1,7 @@
 """The helper process that reads one large result of `tools/call`, and judges it as the gate does. `held` starts it and talks to it.
 
 Reading and judging 60 MB takes single calls into C that hold the interpreter's lock for hundreds of milliseconds. In a process of its own
-they delay nobody. What it does is decided by `judge_whole`, the function that the gate calls too.
+they delay nobody. The decision is made by `judge_whole`, the function that the gate calls too.
 
 Frames go both ways: the length of a JSON object in four bytes, the object, and the `size` bytes that the object names. The process ends
 when its standard input does, so it never outlives the gateway.
@@ -40,7 +40,7 @@ def receive(stream: IO[bytes]) -> tuple[JsonObject, bytes]:
     """Read one frame.
 
     Raises:
-        EOFError: There is none.
+        EOFError: The stream ended.
     """
     length = _exactly(stream, _LENGTH_BYTES)
     fields = cast("JsonObject", json.loads(_exactly(stream, int.from_bytes(length, "big"))))

@@ -79,9 +79,9 @@ class RunContext:
     async def request_info(self, request_data: Any, response_type: Any, *, request_id: str | None = None) -> Any:
         """Ask whoever runs the workflow; the answer, once there is one. Ids are numbered where not given.
 
-        An answer belongs to `request_data` and `response_type`: where the function asks something else on its way through, that is a
-        request of its own, also under the same `request_id`. Equal requests of branches that run side by side are told apart by their
-        `request_id` or by the `@step` around them.
+        An answer belongs to `request_data` and `response_type`. If a later pass of the function asks for something else, that is a new
+        request, even with the same `request_id`. Equal requests of branches that run side by side need a `request_id` each, or a `@step`
+        around each.
         """
         key = self._id_of(request_data, response_type, request_id)
         if key in self.answers:

@@ -17,7 +17,17 @@ from hypothesis import strategies as st
 
 from gateway.auth.principal import LOCAL, Principal
 from gateway.server.bodies import COUNTED_SCOPE_KEY, MAX_PARTS, MAX_VALUES, WINDOW_BYTES, PartCounter, has_too_many_parts
-from gateway.server.usage import BYTE_SECONDS, PACE, PACED_BYTES, PACED_PARTS, PART_SECONDS, CountedBody, Usages
+from gateway.server.usage import (
+    BYTE_SECONDS,
+    MAX_WAIT_SECONDS,
+    PACE,
+    PACED_BYTES,
+    PACED_PARTS,
+    PART_SECONDS,
+    SMALL_BYTES,
+    CountedBody,
+    Usages,
+)
 from tests.fakes.crowd import Besieged, Watch, besieged, connections
 from tests.fakes.running import upstream_stdio
 
@@ -117,6 +127,18 @@ async def test_large_body_waits_for_those_of_its_caller(body: bytes) -> None:
     with anyio.fail_after(10):
         await read(usages, other, body)
         await read(usages, weak, body[: PACED_PARTS // 2])
+
+
+async def test_caller_whose_large_bodies_wait_too_long_is_refused_further_ones() -> None:
+    usages = Usages()
+    weak = usages.of(Principal("weak"))
+    weak.read_large(MAX_WAIT_SECONDS / PACE - 1)
+    assert weak.refuse_bytes(PACED_BYTES) is None
+    weak.read_large(2)
+    refused = weak.refuse_bytes(PACED_BYTES)
+    assert refused is not None and refused.status == 429
+    assert weak.refuse_bytes(SMALL_BYTES) is None and weak.refuse_call(SMALL_BYTES) is None
+    assert usages.of(Principal("other")).refuse_bytes(PACED_BYTES) is None
 
 
 async def test_local_user_does_not_wait_for_large_bodies() -> None:

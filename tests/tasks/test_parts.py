@@ -16,9 +16,9 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import ASK_KEY, TASK_META_KEY
 from gateway.storage.entries import TaskRow
 from gateway.storage.names import DATABASE_FILE
+from gateway.storage.retry import until_stored
 from gateway.tasks.asks import OpenAsks, shown_ask
 from gateway.tasks.caller import TaskCaller
-from gateway.tasks.port import until_stored
 from gateway.tasks.runner import TaskKind, TaskRunner
 from gateway.tasks.stored import from_stored, to_stored
 from gateway.tasks.task import Task
