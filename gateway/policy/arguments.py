@@ -43,7 +43,7 @@ Rules = Mapping[str, Mapping[str, JsonObject]]
 class ArgumentPolicy:
     """The compiled rules of one tool; immutable but for validators compiled on first use. Make it with `build`."""
 
-    __slots__ = ("_check", "_filling", "_passed", "_rules", "published_schema", "withheld")
+    __slots__ = ("_check", "_filling", "_rules", "accepted", "published_schema", "withheld")
 
     def __init__(
         self, published_schema: JsonObject, plan: ArgumentPlan, rules: Sequence[tuple[str, str, SchemaCheck]], check: SchemaCheck
@@ -53,7 +53,8 @@ class ArgumentPolicy:
         """The tool's schema as clients see it: the very object it came in where no rule touches it."""
         self.withheld = plan.withheld
         """Arguments the tool has and a caller may not give → the rule that says so."""
-        self._passed = plan.accepted
+        self.accepted = plan.accepted
+        """Names of the arguments that pass from a caller; the others are dropped."""
         self._filling = plan.filling
         self._rules = tuple(rules)
         self._check = check
@@ -112,9 +113,9 @@ class ArgumentPolicy:
         """Drop what is not let through, fill in, then apply the value rules, then the schema; the first refusal counts."""
         kept = arguments
         dropped: tuple[str, ...] = ()
-        if not arguments.keys() <= self._passed:
-            kept = {name: value for name, value in arguments.items() if name in self._passed}
-            dropped = tuple(name for name in arguments if name not in self._passed)
+        if not arguments.keys() <= self.accepted:
+            kept = {name: value for name, value in arguments.items() if name in self.accepted}
+            dropped = tuple(name for name in arguments if name not in self.accepted)
         if self._filling is not None:
             kept = self._filling.fill(kept)
         size = measure(kept)

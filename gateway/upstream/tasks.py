@@ -70,24 +70,24 @@ class MCPTaskOptions:
     """How long-running calls are followed. Immutable; replace the whole object.
 
     Raises:
-        ValueError: `ttl` or `max_wait` is not positive.
+        ValueError: `default_ttl` or `max_task_wait` is not positive.
     """
 
-    ttl: timedelta | None = None
+    default_ttl: timedelta | None = None
     """How long a 2025 server is asked to keep a finished task; `None`: it decides."""
     cancel_remote_task_on_local_cancellation: bool = True
     """Whether the server is told when the call is cancelled here."""
-    max_wait: timedelta | None = None
+    max_task_wait: timedelta | None = None
     """Longest time a task is followed, from its creation on; `None`: no limit."""
 
     def __post_init__(self) -> None:
-        for name, value in (("ttl", self.ttl), ("max_wait", self.max_wait)):
+        for name, value in (("default_ttl", self.default_ttl), ("max_task_wait", self.max_task_wait)):
             if value is not None and value <= timedelta(0):
                 raise ValueError(f"{name} must be positive, got {value}")
 
     def to_wire(self) -> JsonObject:
         """The `task` parameter of a 2025 call."""
-        return {} if self.ttl is None else {"ttl": max(1, self.ttl // timedelta(milliseconds=1))}
+        return {} if self.default_ttl is None else {"ttl": max(1, self.default_ttl // timedelta(milliseconds=1))}
 
 
 class TaskLine(Protocol):
@@ -131,7 +131,7 @@ class TaskFollower:
         """`tools/call` as a 2025 task, sent once and followed to its result; a server that declines is called plainly, once.
 
         Raises:
-            TaskError: It failed, was lost, or took longer than `max_wait`.
+            TaskError: It failed, was lost, or took longer than `max_task_wait`.
             UpstreamError: The server refused the call, or nothing could be sent.
         """
         tool = str(params.get("name"))
@@ -157,7 +157,7 @@ class TaskFollower:
         """The result of a task, from its create answer on. Waits without holding the call's deadline or its slot.
 
         Raises:
-            TaskError: It failed, was lost, or took longer than `max_wait`.
+            TaskError: It failed, was lost, or took longer than `max_task_wait`.
         """
         options = self.options
         if ctx.durable is not None:
@@ -166,7 +166,7 @@ class TaskFollower:
             self._noticed = True
             logger.info("%s: following tasks of the experimental 2025-11-25 dialect, which later protocol versions replaced", self._server)
         run = _Followed(self._server, self._line, tool, handle, ctx, dialect, readable=self._readable)
-        limit = options.max_wait.total_seconds() if options.max_wait is not None else float("inf")
+        limit = options.max_task_wait.total_seconds() if options.max_task_wait is not None else float("inf")
         try:
             async with ctx.waiting():
                 with anyio.move_on_after(limit):
@@ -392,9 +392,9 @@ class _Followed:
 def task_options(policy: TaskPolicy) -> MCPTaskOptions:
     """How tasks of a server are followed under a policy."""
     return MCPTaskOptions(
-        ttl=timedelta(seconds=policy.ttl_seconds) if policy.ttl_seconds is not None else None,
+        default_ttl=timedelta(seconds=policy.ttl_seconds) if policy.ttl_seconds is not None else None,
         cancel_remote_task_on_local_cancellation=policy.cancel_on_abandon,
-        max_wait=timedelta(seconds=policy.max_wait_seconds) if policy.max_wait_seconds is not None else None,
+        max_task_wait=timedelta(seconds=policy.max_wait_seconds) if policy.max_wait_seconds is not None else None,
     )
 
 

@@ -77,12 +77,12 @@ async def until_polled(server: Server) -> None:
 
 @pytest.mark.requirement(52)
 async def test_the_options_cannot_be_changed_but_be_replaced_and_none_restores_the_defaults() -> None:
-    options = MCPTaskOptions(ttl=timedelta(seconds=2))
+    options = MCPTaskOptions(default_ttl=timedelta(seconds=2))
     with pytest.raises(dataclasses.FrozenInstanceError):
-        options.ttl = None  # type: ignore[misc]
+        options.default_ttl = None  # type: ignore[misc]
     tool = MCPStdioTool("s", command="true", task_options=options)
     assert tool.task_options is options
-    other = MCPTaskOptions(max_wait=timedelta(seconds=1))
+    other = MCPTaskOptions(max_task_wait=timedelta(seconds=1))
     tool.task_options = other
     assert tool.task_options is other
     tool.task_options = None
@@ -92,12 +92,12 @@ async def test_the_options_cannot_be_changed_but_be_replaced_and_none_restores_t
 @pytest.mark.requirement(53)
 async def test_the_defaults_are_no_ttl_cancellation_passed_on_and_no_longest_wait() -> None:
     defaults = MCPTaskOptions()
-    assert (defaults.ttl, defaults.cancel_remote_task_on_local_cancellation, defaults.max_wait) == (None, True, None)
+    assert (defaults.default_ttl, defaults.cancel_remote_task_on_local_cancellation, defaults.max_task_wait) == (None, True, None)
 
 
 @pytest.mark.requirement(54)
 @pytest.mark.parametrize("seconds", [0, -1])
-@pytest.mark.parametrize("name", ["ttl", "max_wait"])
+@pytest.mark.parametrize("name", ["default_ttl", "max_task_wait"])
 async def test_times_that_are_not_positive_are_refused(name: str, seconds: int) -> None:
     given: dict[str, Any] = {name: timedelta(seconds=seconds)}
     with pytest.raises(ValueError, match=name):
@@ -108,7 +108,7 @@ async def test_times_that_are_not_positive_are_refused(name: str, seconds: int) 
 async def test_nothing_is_said_about_tasks_to_a_program_that_drives_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="gateway.upstream.tasks")
     plain = Server(tmp_path, support=None, tools_call=[DONE])
-    await plain.call(MCPTaskOptions(ttl=timedelta(seconds=5)))
+    await plain.call(MCPTaskOptions(default_ttl=timedelta(seconds=5)))
     assert [r for r in caplog.records if r.name == "gateway.upstream.tasks"] == []
     (tmp_path / "requests.jsonl").unlink()
     await Server(tmp_path, tools_call=[CREATED], tasks_get=[state("completed")], tasks_result=[DONE]).call()
@@ -130,7 +130,7 @@ async def test_only_a_tool_that_requires_a_task_is_called_as_one(support: str | 
 @pytest.mark.parametrize(("ttl", "sent"), [(None, {}), (timedelta(seconds=1.5), {"ttl": 1500}), (timedelta(microseconds=1500), {"ttl": 1})])
 async def test_the_call_of_a_task_always_carries_its_settings(ttl: timedelta | None, sent: dict[str, int], tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=[state("completed")], tasks_result=[DONE])
-    await server.call(MCPTaskOptions(ttl=ttl))
+    await server.call(MCPTaskOptions(default_ttl=ttl))
     assert server.requests()[0]["params"]["task"] == sent
 
 
@@ -349,7 +349,7 @@ async def test_cancelling_the_call_cancels_the_task_if_that_is_wanted(wanted: bo
 @pytest.mark.parametrize("answer", [state("working"), "hang", LATE])
 async def test_a_task_that_takes_too_long_is_given_up_and_cancelled_in_any_case(answer: Any, tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=[answer], tasks_cancel=[state("cancelled")])
-    options = MCPTaskOptions(max_wait=timedelta(seconds=0.8), cancel_remote_task_on_local_cancellation=False)
+    options = MCPTaskOptions(max_task_wait=timedelta(seconds=0.8), cancel_remote_task_on_local_cancellation=False)
     with pytest.raises(ToolFailed, match=r"0\.8 s"):
         await server.call(options)
     assert (server.count("tasks/cancel"), server.count("tools/call")) == (1, 1)
@@ -380,7 +380,7 @@ class LateLine:
 @pytest.mark.parametrize("limit", [None, timedelta(seconds=20)])
 async def test_a_timeout_raised_inside_is_told_as_what_it_is_and_not_as_the_deadline(limit: timedelta | None) -> None:
     line = LateLine()
-    follower = TaskFollower("s", line, MCPTaskOptions(max_wait=limit))
+    follower = TaskFollower("s", line, MCPTaskOptions(max_task_wait=limit))
     with anyio.fail_after(20), pytest.raises(TaskError) as caught:
         await follower.follow("job", {"taskId": "t1", "status": "working"}, CallContext(), "modern")
     assert "the proxy was slow" in str(caught.value)

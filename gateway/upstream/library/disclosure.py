@@ -45,7 +45,7 @@ class Disclosure:
         self._helpers: list[MCPFunction] = []
         for name, (text, schema, invoke) in descriptions.items():
             definition = ToolDefinition(local_name(name, prefix), text, schema)
-            self._helpers.append(MCPFunction(definition, name, invoke, approval=None))
+            self._helpers.append(MCPFunction(definition, name, invoke))
 
     @property
     def visible(self) -> list[MCPFunction]:
@@ -59,7 +59,7 @@ class Disclosure:
     def _is_always(self, function: MCPFunction) -> bool:
         return not self._always.isdisjoint(function.known_as)
 
-    async def _list(self, arguments: JsonObject, ctx: CallContext) -> Complete:
+    async def _list(self, arguments: JsonObject, ctx: CallContext, *, by_program: bool) -> Complete:
         rows: list[JsonObject] = [
             {
                 "name": function.name,
@@ -71,7 +71,7 @@ class Disclosure:
         ]
         return Complete.text("\n".join(f"{row['name']}: {row['description']}" for row in rows), structured={"tools": rows})
 
-    async def _load(self, arguments: JsonObject, ctx: CallContext) -> Complete:
+    async def _load(self, arguments: JsonObject, ctx: CallContext, *, by_program: bool) -> Complete:
         tools = _run_tools(ctx)
         said: list[str] = []
         for name in _names(arguments):
@@ -85,7 +85,7 @@ class Disclosure:
             said.append(f"{function.name!r} can be called from the next step on.")
         return Complete.text("\n".join(said))
 
-    async def _unload(self, arguments: JsonObject, ctx: CallContext) -> Complete:
+    async def _unload(self, arguments: JsonObject, ctx: CallContext, *, by_program: bool) -> Complete:
         tools = _run_tools(ctx)
         said: list[str] = []
         for name in _names(arguments):

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Protocol
 
-from gateway.json_types import JsonObject
-from gateway.tools.base import ToolDefinition, ToolOutcome
+from gateway.errors import ToolFailed
+from gateway.json_types import JsonObject, JsonValue
+from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
+from gateway.tools.function import FunctionTool
+from gateway.types.content import Content
+from gateway.upstream.library.results import error_text, to_contents
+
+MAX_NAME_CHARS = 128
+"""Characters of a function's name (`FunctionTool`)."""
 
 _OUTSIDE = re.compile(r"[^A-Za-z0-9_.-]")
 
-Invoke = Callable[[JsonObject, CallContext], Awaitable[ToolOutcome]]
-"""Runs one call with arguments as the model gave them."""
+Parse = Callable[[Complete], str | list[Content]]
+"""Reads the result of a call as the program wants it."""
+
+
+class Invoke(Protocol):
+    """Runs one call."""
+
+    async def __call__(self, arguments: JsonObject, ctx: CallContext, *, by_program: bool) -> Complete:
+        """`by_program`: the program calls, not a model, so a person is not asked. Raises `ToolFailed`."""
+        ...
 
 
 def normalize_name(name: str) -> str:
@@ -30,36 +48,67 @@ def local_name(remote: str, prefix: str | None) -> str:
     return f"{stem}_{rest}" if rest else stem
 
 
-class MCPFunction:
-    """A `Tool` under its local name."""
+class MCPFunction(FunctionTool[..., Any]):
+    """A `FunctionTool` that runs on the server, under its local name."""
 
-    def __init__(self, definition: ToolDefinition, remote_name: str, invoke: Invoke, *, approval: bool | None) -> None:
-        """`definition` has the local name; `approval` is what the settings say about it."""
-        self._definition = definition
+    def __init__(
+        self, definition: ToolDefinition, remote_name: str, invoke: Invoke, *, approval: bool | None = None, parse: Parse | None = None
+    ) -> None:
+        """`definition` has the local name; `approval` is what the settings say about it. Without `parse` results become contents."""
+        super().__init__(
+            self._from_program,
+            name=definition.name,
+            description=definition.description or "",
+            schema=definition.input_schema,
+            approval_mode="always_require" if approval else "never_require",
+        )
+        self._listed = definition
         self._invoke = invoke
+        self._parse = parse
         self.remote_name = remote_name
-        self.approval_mode = None if approval is None else "always_require" if approval else "never_require"
 
-    @property
-    def definition(self) -> ToolDefinition:
+    @cached_property
+    def _definition(self) -> ToolDefinition:
         """As listed, under the local name; an object schema always has `properties` (requirements 3.A/22)."""
-        return self._definition
-
-    @property
-    def name(self) -> str:
-        """The local name."""
-        return self._definition.name
+        return dataclasses.replace(self._listed, name=self.name, description=self._description or None)
 
     @property
     def known_as(self) -> tuple[str, str, str]:
         """The names that settings may use for it: local, normalised, remote."""
         return (self.name, normalize_name(self.remote_name), self.remote_name)
 
-    @property
-    def description(self) -> str:
-        """As listed."""
-        return self._definition.description or ""
+    async def run(self, arguments: JsonObject, ctx: CallContext) -> JsonValue | ToolOutcome:
+        """Call it on the server, as an agent does: the result as it came, or what a custom parser made of it.
 
-    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Call it on the server."""
-        return await self._invoke(arguments, ctx)
+        Raises:
+            ToolFailed: The server could not be reached, or rejected the call.
+        """
+        self._count()
+        try:
+            outcome = await self._invoke(arguments, ctx, by_program=False)
+        except ToolFailed:
+            self.invocation_exception_count += 1
+            raise
+        if self._parse is None:
+            return outcome
+        if outcome.is_error:
+            return Complete.text(error_text(self._parse(outcome)), is_error=True)
+        return self._parse(outcome)
+
+    async def _value(self, arguments: JsonObject, ctx: CallContext, *, raw: bool = False) -> Any:
+        self._count()
+        try:
+            return await self._parsed(arguments, ctx)
+        except ToolFailed:
+            self.invocation_exception_count += 1
+            raise
+
+    async def _from_program(self, **arguments: JsonValue) -> str | list[Content]:
+        return await self._parsed(arguments, CallContext())
+
+    async def _parsed(self, arguments: JsonObject, ctx: CallContext) -> str | list[Content]:
+        outcome = await self._invoke(arguments, ctx, by_program=True)
+        parsed = self._parse(outcome) if self._parse is not None else to_contents(outcome.result)
+        if outcome.is_error:
+            raise ToolFailed(error_text(parsed))
+        return parsed

@@ -78,9 +78,7 @@ class OwnedSession:
         ctx = envelope.ctx
         progress = ctx.progress if ctx is not None and ctx.wants_progress else None
         try:
-            answer = await self._session.send_request(
-                _AnyRequest(method=method, params=wire), _AnyResult, progress_callback=progress
-            )
+            answer = await self._session.send_request(_AnyRequest(method=method, params=wire), _AnyResult, progress_callback=progress)
         except MCPError as error:
             raise self._translate(method, error) from None
         return answer.model_dump(mode="json", by_alias=True)

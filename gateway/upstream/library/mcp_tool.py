@@ -9,18 +9,26 @@ from __future__ import annotations
 import dataclasses
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from importlib.metadata import version
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import anyio
-from mcp_types import CallToolResult, GetPromptResult
+from mcp_types import (
+    CallToolResult,
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    CreateMessageResultWithTools,
+    ErrorData,
+    GetPromptResult,
+)
 
 from gateway.errors import (
     AskUnavailable,
     ModelError,
     PolicyDenied,
+    TaskError,
     ToolFailed,
     UpstreamError,
     UpstreamLost,
@@ -38,11 +46,12 @@ from gateway.tools.call_record import refusal
 from gateway.tools.context import CallContext, NoCaller
 from gateway.tools.drive import drive, keyed
 from gateway.tools.guard import GuardedTool, ToolGate
+from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.content import Content
 from gateway.upstream.hop import received
 from gateway.upstream.inputs import Answered, Relayed, to_input_required
 from gateway.upstream.library.disclosure import Disclosure
-from gateway.upstream.library.functions import MCPFunction, local_name, normalize_name
+from gateway.upstream.library.functions import MAX_NAME_CHARS, Invoke, MCPFunction, Parse, local_name, normalize_name
 from gateway.upstream.library.link import Link, Wire
 from gateway.upstream.library.options import MCPToolOptions, needs_approval, to_policy
 from gateway.upstream.library.results import error_text, prompt_schema, to_contents, to_prompt_text
@@ -50,7 +59,7 @@ from gateway.upstream.library.sampling import SamplingDesk
 from gateway.upstream.link import Link as UpstreamLink
 from gateway.upstream.link import Streams
 from gateway.upstream.links import StreamLink
-from gateway.upstream.listing import Listed, list_all, to_listed
+from gateway.upstream.listing import Listed, list_all, listed_meta, to_listed
 from gateway.upstream.session import Envelope, Session, open_session, with_extension
 from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
 from gateway.upstream.tool import RemoteTool
@@ -125,10 +134,10 @@ class MCPTool(ABC):
         """Open the connection and list what is configured to be loaded; `reset` opens a new one in any case.
 
         Raises:
-            UpstreamError: It cannot be reached, or is no MCP server.
-            ToolFailed: Two remote names become one local name.
+            ToolFailed: The server cannot be reached or is not an MCP server, or two remote names become one local name.
         """
-        await self._link.open(instead_of=self._link.wire if reset else None)
+        with self._failures():
+            await self._link.open(instead_of=self._link.wire if reset else None)
         if self._options.get("load_tools", True):
             await self.load_tools()
         if self._options.get("load_prompts", True):
@@ -167,6 +176,15 @@ class MCPTool(ABC):
                 yield session
                 tasks.cancel_scope.cancel()
 
+    @contextmanager
+    def _failures(self) -> Generator[None]:
+        """Raise what goes wrong with the server as `ToolFailed`, which is agent-framework's `ToolExecutionException`."""
+        try:
+            yield
+        except (UpstreamError, TaskError) as error:
+            text = str(error)
+            raise ToolFailed(text if self.name in text else f"Server {self.name!r}: {text}") from error
+
     # -- lists -------------------------------------------------------------------------------------------------
 
     @property
@@ -200,25 +218,26 @@ class MCPTool(ABC):
         """List the server's tools again; a server without tools has none.
 
         Raises:
-            ToolFailed: Two remote names become one local name.
+            ToolFailed: The server does not list them, or two remote names become one local name.
         """
-        wire = await self._link.open()
         listed: dict[str, Listed] = {}
-        for entry in await self._list(wire, "tools"):
-            found = to_listed(entry, modern=wire.is_modern, may_ask=False)
-            if found is not None:
-                listed.setdefault(found.definition.name, found)
+        with self._failures():
+            wire = await self._link.open()
+            for entry in await self._list(wire, "tools"):
+                found = to_listed(entry, modern=wire.is_modern, may_ask=False)
+                if found is not None and self._is_usable(found.definition.name):
+                    listed.setdefault(found.definition.name, found)
         self._check_names([*listed, *self._prompts])
         mode = self._options.get("approval_mode")
         asks = {name: needs_approval(mode, self._known_as(name)) for name in listed}
         tools: dict[str, tuple[GuardedTool, MCPFunction]] = {}
         for name, found in listed.items():
-            guarded = self._guard(found, ToolGate.build(found.definition, self._policy))
+            guarded = self._guard(found)
             definition = dataclasses.replace(
                 found.definition, name=self._local(name), input_schema=_with_properties(guarded.definition.input_schema)
             )
             invoke = self._invoker(guarded, needs_approval=bool(asks[name]))
-            tools[name] = (guarded, MCPFunction(definition, name, invoke, approval=asks[name]))
+            tools[name] = (guarded, MCPFunction(definition, name, invoke, approval=asks[name], parse=self._parser()))
         self._tools = tools
         self._on_change("tools")
 
@@ -226,21 +245,19 @@ class MCPTool(ABC):
         """List the server's prompts again; a server without prompts has none.
 
         Raises:
-            ToolFailed: Two remote names become one local name.
+            ToolFailed: The server does not list them, or two remote names become one local name.
         """
-        wire = await self._link.open()
-        entries = {str(entry["name"]): entry for entry in await self._list(wire, "prompts")}
+        with self._failures():
+            wire = await self._link.open()
+            found = await self._list(wire, "prompts")
+        entries = {name: entry for entry in found if self._is_usable(name := str(entry["name"]))}
         self._check_names([*self._tools, *entries])
         mode = self._options.get("approval_mode")
         prompts: dict[str, MCPFunction] = {}
         for name, entry in entries.items():
             description = entry.get("description")
-            definition = ToolDefinition(
-                self._local(name), description if isinstance(description, str) else None, prompt_schema(entry)
-            )
-            prompts[name] = MCPFunction(
-                definition, name, self._prompt_invoker(name), approval=needs_approval(mode, self._known_as(name))
-            )
+            definition = ToolDefinition(self._local(name), description if isinstance(description, str) else None, prompt_schema(entry))
+            prompts[name] = MCPFunction(definition, name, self._prompt_invoker(name), approval=needs_approval(mode, self._known_as(name)))
         self._prompts = prompts
         self._on_change("tools")
 
@@ -252,6 +269,13 @@ class MCPTool(ABC):
                 return (await list_all(wire, what, Envelope(capabilities=self._desk.capabilities))).entries
         except TimeoutError:
             raise UpstreamTimeout(f"Server {self.name!r} did not list its {what} within {LIST_SECONDS:g} s.", server=self.name) from None
+
+    def _is_usable(self, remote: str) -> bool:
+        """Whether a remote name makes the name of a function; one that does not is left out with a warning."""
+        if 0 < len(self._local(remote)) <= MAX_NAME_CHARS:
+            return True
+        logger.warning("%s: %.60r cannot be a function: its name has more than %d characters, or none", self.name, remote, MAX_NAME_CHARS)
+        return False
 
     def _check_names(self, remote: Sequence[str]) -> None:
         seen: dict[str, str] = {}
@@ -266,13 +290,13 @@ class MCPTool(ABC):
     def _known_as(self, remote: str) -> tuple[str, ...]:
         return (self._local(remote), normalize_name(remote), remote)
 
-    def _guard(self, listed: Listed, gate: ToolGate) -> GuardedTool:
+    def _guard(self, listed: Listed) -> GuardedTool:
         name = listed.definition.name
         return GuardedTool(
             RemoteTool(listed, self),
             exposed_name=self._local(name),
             source=self.name,
-            policy=gate,
+            policy=ToolGate.build(listed.definition, self._policy),
             limiter=None,
             events=self._events,
             approvals=Approvals(None, self._events),
@@ -300,34 +324,60 @@ class MCPTool(ABC):
         dict, and never an argument.
 
         Raises:
-            ToolFailed: Tools are not loaded, the call was refused, or the tool says that it failed.
-            UpstreamError: The server could not be reached, or answered with a protocol error.
+            ToolFailed: Tools are not loaded, the call was refused, the server could not be reached or answered with an error, or the
+                tool says that it failed. An error of the connection is the `__cause__`.
         """
-        if not self._options.get("load_tools", True):
-            raise ToolFailed(f"The tools of {self.name!r} are not loaded; set load_tools=True.")
-        meta = arguments.pop("_meta", None)
-        if meta is not None and isinstance(verdict := judge_meta(meta), Reject):
-            raise ToolFailed(verdict.reason)
-        known = self._tools.get(tool_name)
-        guarded = known[0] if known is not None else self._unlisted(tool_name)
-        ctx = CallContext(meta=cast("JsonObject", meta or {}))
-        outcome = await self._run(guarded, arguments, ctx)
-        parse = self._options.get("parse_tool_results")
-        parsed = parse(CallToolResult.model_validate(outcome.result)) if parse is not None else to_contents(outcome.result)
+        return await self._call(self._known(tool_name), arguments)
+
+    async def call_tool_as_task(self, tool_name: str, /, **arguments: Any) -> str | list[Content]:
+        """`call_tool`, asking a 2025 server for a task although the tool does not require one.
+
+        The task is followed as `task_options` say. A server that makes no task of it is called plainly, once. A 2026 server decides
+        itself, for every call.
+
+        Raises:
+            ToolFailed: As `call_tool`; or the task failed, was lost, or took longer than `max_task_wait`.
+        """
+        guarded = self._known(tool_name)
+        with self._failures():
+            wire = await self._link.open()
+        if not wire.is_modern:
+            native = guarded.definition
+            definition = dataclasses.replace(native, name=tool_name, task="required", task_by="gateway")
+            meta = native.extra.get("_meta")
+            guarded = self._guard(Listed(definition, meta=listed_meta(meta)))
+        return await self._call(guarded, arguments)
+
+    async def _call(self, guarded: GuardedTool, arguments: JsonObject) -> str | list[Content]:
+        host = FunctionInvocationContext(guarded, arguments, kwargs=arguments)
+        outcome = await self._run(guarded, {}, CallContext(invocation=host))
+        parse = self._parser()
+        parsed = parse(outcome) if parse is not None else to_contents(outcome.result)
         if outcome.is_error:
             raise ToolFailed(error_text(parsed))
         return parsed
 
-    def _unlisted(self, tool_name: str) -> GuardedTool:
-        """A tool the server never listed: nothing is declared, so only configured extras are sent (requirements 3.A/20)."""
-        definition = ToolDefinition(tool_name, input_schema={"type": "object", "properties": {}})
-        return self._guard(Listed(definition), ToolGate.build(definition, self._policy))
+    def _parser(self) -> Parse | None:
+        parse = self._options.get("parse_tool_results")
+        return None if parse is None else lambda outcome: parse(CallToolResult.model_validate(outcome.result))
 
-    def _invoker(self, guarded: GuardedTool, *, needs_approval: bool) -> Any:
-        """How a function is run; `call_tool` needs no approval, because there it is the program that calls."""
+    def _known(self, tool_name: str) -> GuardedTool:
+        """A tool by its remote name. Of one that the server never listed nothing is declared, so only configured extras are sent.
 
-        async def invoke(arguments: JsonObject, ctx: CallContext) -> Complete:
-            if needs_approval and not approved_in_run(ctx):
+        Raises:
+            ToolFailed: Tools are not loaded.
+        """
+        if not self._options.get("load_tools", True):
+            raise ToolFailed(f"The tools of {self.name!r} are not loaded; set load_tools=True.")
+        if (known := self._tools.get(tool_name)) is not None:
+            return known[0]
+        return self._guard(Listed(ToolDefinition(tool_name, input_schema={"type": "object", "properties": {}})))
+
+    def _invoker(self, guarded: GuardedTool, *, needs_approval: bool) -> Invoke:
+        """How a function is run; only a call of a model needs an approval."""
+
+        async def invoke(arguments: JsonObject, ctx: CallContext, *, by_program: bool) -> Complete:
+            if needs_approval and not by_program and not approved_in_run(ctx):
                 verdict = await self._approvals.approve_call(self.name, guarded.definition.name, arguments, ctx)
                 if isinstance(verdict, Reject):
                     return refusal(verdict.rule, verdict.reason)
@@ -336,9 +386,12 @@ class MCPTool(ABC):
         return invoke
 
     async def _run(self, guarded: GuardedTool, arguments: JsonObject, ctx: CallContext) -> Complete:
-        answering = dataclasses.replace(ctx, caller=_Answering(self._desk, ctx))
+        arguments, ctx = _with_host_values(guarded, arguments, ctx)
+        answering = dataclasses.replace(ctx, caller=_Answering(self, ctx))
         try:
-            outcome = await drive(guarded, arguments, answering)
+            with self._failures():
+                await self._link.open()
+                outcome = await drive(guarded, arguments, answering)
         except (PolicyDenied, ModelError, AskUnavailable) as error:
             return Complete.text(str(error), is_error=True)
         if isinstance(outcome, Complete):
@@ -349,8 +402,7 @@ class MCPTool(ABC):
         """Render a prompt by its remote name.
 
         Raises:
-            ToolFailed: Prompts are not loaded.
-            UpstreamError: The server could not be reached, or answered with a protocol error.
+            ToolFailed: Prompts are not loaded, or the server could not be reached or answered with an error.
         """
         if not self._options.get("load_prompts", True):
             raise ToolFailed(f"The prompts of {self.name!r} are not loaded; set load_prompts=True.")
@@ -359,18 +411,39 @@ class MCPTool(ABC):
     async def _prompt(self, name: str, arguments: Mapping[str, Any], ctx: CallContext) -> str:
         params: JsonObject = {"name": name, "arguments": {key: str(value) for key, value in arguments.items()}}
         try:
-            with anyio.fail_after(self._policy.timeout_seconds):
+            with anyio.fail_after(self._policy.timeout_seconds), self._failures():
                 result = await self.send("prompts/get", params, ctx)
         except TimeoutError:
-            raise UpstreamTimeout(f"Prompt {name!r} took longer than {self._policy.timeout_seconds:g} s.", server=self.name) from None
+            raise ToolFailed(f"Prompt {name!r} of {self.name!r} took longer than {self._policy.timeout_seconds:g} s.") from None
         parse = self._options.get("parse_prompt_results")
         return parse(GetPromptResult.model_validate(result)) if parse is not None else to_prompt_text(result)
 
-    def _prompt_invoker(self, name: str) -> Any:
-        async def invoke(arguments: JsonObject, ctx: CallContext) -> Complete:
+    def _prompt_invoker(self, name: str) -> Invoke:
+        async def invoke(arguments: JsonObject, ctx: CallContext, *, by_program: bool) -> Complete:
             return Complete.text(await self._prompt(name, arguments, ctx))
 
         return invoke
+
+    # -- sampling ----------------------------------------------------------------------------------------------
+
+    async def sampling_callback(
+        self, context: CallContext | None, params: CreateMessageRequestParams
+    ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
+        """Answer one sampling request with the chat client, within the budget, the approval and the token cap.
+
+        Override it to answer requests in another way. `context` is the call during which the server asks, if that is known.
+        """
+        return await self._desk.answer_params(params)
+
+    async def answer_sampling(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
+        """The result of `sampling_callback` for a request in wire form.
+
+        Raises:
+            ModelError: It is an internal error (-32603).
+            PolicyDenied: It is another error, or the request is not a valid sampling request.
+        """
+        params = self._desk.read(request)
+        return self._desk.to_wire(await self.sampling_callback(ctx, params))
 
     # -- what `RemoteTool` and the session need ------------------------------------------------------------------
 
@@ -412,7 +485,7 @@ class MCPTool(ABC):
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
         """A legacy server asks (`SessionHooks`)."""
-        return await self._desk.answer(request)
+        return await self.answer_sampling(request, ctx)
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         """The server notifies (`SessionHooks`)."""
@@ -427,8 +500,8 @@ class MCPTool(ABC):
 class _Answering(NoCaller):
     """The caller of a call made through an `MCPTool`: progress and logs go on, sampling is answered here, the rest asked further."""
 
-    def __init__(self, desk: SamplingDesk, outer: CallContext) -> None:
-        self._desk = desk
+    def __init__(self, tool: MCPTool, outer: CallContext) -> None:
+        self._tool = tool
         self._outer = outer
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
@@ -436,11 +509,26 @@ class _Answering(NoCaller):
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         if request.get("method") == "sampling/createMessage":
-            return await self._desk.answer(request)
+            return await self._tool.answer_sampling(request, self._outer)
         raise AskUnavailable(f"A program's MCP tool does not answer {str(request.get('method'))!r}.", capability="")
+
+
+def _with_host_values(guarded: GuardedTool, arguments: JsonObject, ctx: CallContext) -> tuple[JsonObject, CallContext]:
+    """The call with the values that the program gave to the run, as far as the tool takes them.
+
+    The model's arguments win. Metadata is the program's alone: `_meta` among the model's arguments is never sent.
+
+    Raises:
+        ToolFailed: The program's `_meta` is malformed.
+    """
+    host = ctx.invocation.kwargs if isinstance(ctx.invocation, FunctionInvocationContext) else {}
+    if (meta := host.get("_meta")) is not None:
+        if isinstance(verdict := judge_meta(meta), Reject):
+            raise ToolFailed(verdict.reason)
+        ctx = dataclasses.replace(ctx, meta={**ctx.meta, **meta})
+    taken = {name: value for name, value in host.items() if name in guarded.arguments.accepted}
+    return {**taken, **arguments}, ctx
 
 
 def _with_properties(schema: JsonObject) -> JsonObject:
     return {**schema, "properties": {}} if schema.get("type") == "object" and "properties" not in schema else schema
-
-

@@ -48,9 +48,7 @@ class Owner(Generic[T]):
             task.cancel()
             await asyncio.wait({task}, timeout=CLOSE_SECONDS)
 
-    async def _hold(
-        self, make: Callable[[], AbstractAsyncContextManager[T]], entered: asyncio.Future[T], stop: asyncio.Event
-    ) -> None:
+    async def _hold(self, make: Callable[[], AbstractAsyncContextManager[T]], entered: asyncio.Future[T], stop: asyncio.Event) -> None:
         opening = asyncio.current_task()
         assert opening is not None
 

@@ -10,7 +10,7 @@ import inspect
 import logging
 from typing import cast
 
-from mcp_types import CreateMessageRequestParams
+from mcp_types import CreateMessageRequestParams, CreateMessageResult, CreateMessageResultWithTools, ErrorData
 from pydantic import ValidationError
 
 from gateway.chat.admission import admit_sampling
@@ -18,6 +18,7 @@ from gateway.chat.answering import answer_sampling
 from gateway.errors import ModelError, PolicyDenied
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
+from gateway.protocol import INTERNAL_ERROR, INVALID_REQUEST
 from gateway.upstream.library.options import MCPToolOptions, to_policy
 
 logger = logging.getLogger(__name__)
@@ -48,15 +49,45 @@ class SamplingDesk:
         """A new connection: count from nothing."""
         self._used = 0
 
-    async def answer(self, request: JsonObject) -> JsonObject:
-        """The answer to one request.
+    def read(self, request: JsonObject) -> CreateMessageRequestParams:
+        """The parameters of a request.
 
         Raises:
-            ModelError: There is no client, or it failed; a server is told -32603.
-            PolicyDenied: Refused by budget or approval, or it is no sampling request; a server is told -32600.
+            PolicyDenied: It is not a sampling request, or it is not valid; its server gets -32600.
         """
         if request.get("method") != "sampling/createMessage":
-            raise PolicyDenied("This program answers no such request.", rule="inputs.method", subject=self._server)
+            raise PolicyDenied("This program answers sampling requests only.", rule="inputs.method", subject=self._server)
+        try:
+            return CreateMessageRequestParams.model_validate(request.get("params") or {})
+        except ValidationError:
+            raise PolicyDenied("The sampling request is not valid.", rule="sampling.params", subject=self._server) from None
+
+    async def answer_params(self, params: CreateMessageRequestParams) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
+        """The answer to one request, or the error that its server gets."""
+        wire = params.model_dump(mode="json", by_alias=True, exclude_none=True)
+        try:
+            answer = await self._answer({"method": "sampling/createMessage", "params": wire})
+        except ModelError as error:
+            return ErrorData(code=INTERNAL_ERROR, message=str(error))
+        except PolicyDenied as error:
+            return ErrorData(code=INVALID_REQUEST, message=str(error))
+        kind = CreateMessageResultWithTools if isinstance(answer.get("content"), list) else CreateMessageResult
+        return kind.model_validate(answer)
+
+    def to_wire(self, answer: CreateMessageResult | CreateMessageResultWithTools | ErrorData) -> JsonObject:
+        """The result in wire form.
+
+        Raises:
+            ModelError: It is an internal error (-32603).
+            PolicyDenied: It is another error; its server gets -32600.
+        """
+        if not isinstance(answer, ErrorData):
+            return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if answer.code == INTERNAL_ERROR:
+            raise ModelError(answer.message)
+        raise PolicyDenied(answer.message, rule=RULE, subject=self._server)
+
+    async def _answer(self, request: JsonObject) -> JsonObject:
         client = self._client
         if client is None:
             raise ModelError("No chat client answers here.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 from gateway.config.models import HttpServer, StdioServer
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.context import CallContext
+from gateway.tools.invocation import FunctionInvocationContext
 from gateway.upstream.library.mcp_tool import MCPTool
 from gateway.upstream.library.options import MCPToolOptions
 from gateway.upstream.link import Link, Streams
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import httpx2
 
 HeaderProvider = Callable[[JsonMapping], Mapping[str, str]]
-"""Headers for one call, made from the request metadata (`_meta`) given with it."""
+"""Headers for one call, made from the program's values: a run's `function_invocation_kwargs`, or the arguments of `call_tool`."""
 
 
 class MCPStdioTool(MCPTool):
@@ -95,5 +96,6 @@ class MCPStreamableHTTPTool(MCPTool):
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """As `MCPTool.send`, with the header provider's headers."""
         if self._header_provider is not None:
-            headers = {**self._header_provider(ctx.meta), **(headers or {})}
+            values = ctx.invocation.kwargs if isinstance(ctx.invocation, FunctionInvocationContext) else {}
+            headers = {**self._header_provider(values), **(headers or {})}
         return await super().send(method, params, ctx, headers)

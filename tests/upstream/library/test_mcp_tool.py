@@ -17,7 +17,7 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
 from gateway import Agent, CallContext, Content, MCPStdioTool, MCPStreamableHTTPTool, MCPTool, ScriptedChatClient
-from gateway.errors import ModelError, ToolFailed, UpstreamError, UpstreamRefused, UpstreamUnavailable
+from gateway.errors import ModelError, ToolFailed, UpstreamError
 from gateway.tools.base import Complete
 from gateway.tools.context import ClientProfile, NoCaller
 from gateway.upstream.library.options import MCPToolOptions
@@ -111,7 +111,7 @@ async def test_a_failing_tool_raises_its_text(make: Make) -> None:
     async with make() as tool:
         with pytest.raises(ToolFailed, match="it did not work"):
             await tool.call_tool("fail")
-        with pytest.raises(UpstreamRefused, match="the database said no"):
+        with pytest.raises(ToolFailed, match="the database said no"):
             await tool.call_tool("raise_error")
 
 
@@ -205,9 +205,9 @@ async def test_it_may_be_opened_and_closed_in_different_tasks(make: Make) -> Non
 
 
 async def test_a_server_that_cannot_be_reached_is_an_error_that_names_it() -> None:
-    with pytest.raises(UpstreamUnavailable, match="no-such-program"):
+    with pytest.raises(ToolFailed, match="no-such-program"):
         await MCPStdioTool("gone", "no-such-program").connect()
-    with pytest.raises(UpstreamError):
+    with pytest.raises(ToolFailed):
         await MCPStreamableHTTPTool("gone", f"http://127.0.0.1:{free_port()}/mcp").connect()
 
 
@@ -439,13 +439,13 @@ async def test_what_a_server_does_not_announce_is_not_asked_for(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
-        (None, [None, None]),
+        (None, ["never_require", "never_require"]),
         ("always_require", ["always_require", "always_require"]),
         ("never_require", ["never_require", "never_require"]),
         ({"always_require_approval": ["add"], "never_require_approval": ["add", "up_echo"]}, ["always_require", "never_require"]),
     ],
 )
-async def test_approval_is_said_per_tool(urls: dict[str, str], mode: Any, expected: list[str | None]) -> None:
+async def test_approval_is_said_per_tool(urls: dict[str, str], mode: Any, expected: list[str]) -> None:
     async with MCPStreamableHTTPTool("fake", urls["modern"], approval_mode=mode, tool_name_prefix="up") as tool:
         by_name = {function.remote_name: function.approval_mode for function in tool.functions}
     assert [by_name["add"], by_name["echo"]] == expected
