@@ -19,6 +19,15 @@ from gateway.types.copying import sharing_raw
 Annotations = Sequence[Annotation] | None
 
 
+class _TextItems:
+    """Compute `items` of a text result that was made without items. A value in the instance's `__dict__` takes precedence."""
+
+    def __get__(self, instance: Content | None, owner: type[Content]) -> list[Content] | None:
+        if instance is None or instance.type != "function_result" or not isinstance(instance.result, str):
+            return None
+        return [Content.from_text(instance.result)]
+
+
 class Content:
     """A piece of a message. `type` says which attributes mean something; the others are `None`. All may be set."""
 
@@ -41,8 +50,8 @@ class Content:
     exception: str | None = None
     """Of a `function_result`: what went wrong, in detail; for callers and logs, the model reads `result`."""
     result: JsonValue = None
-    items: Sequence[Content] | None = None
-    """Of a `function_result`: what it holds beside its text, such as images."""
+    items: Sequence[Content] | None = cast("Sequence[Content] | None", _TextItems())
+    """Of a `function_result`: its contents, such as texts and images; of a result that is a text, one text content that holds it."""
     file_id: str | None = None
     vector_store_id: str | None = None
     inputs: Sequence[Content] | None = None
@@ -486,7 +495,7 @@ class Content:
             raise AdditionItemMismatch(f"a {self.type} and a {other.type} cannot be joined")
         joined = Content(self.type, **{**_values(self), **_values(other)})
         joined.additional_properties = {**self.additional_properties, **other.additional_properties}
-        joined.raw_representation = other.raw_representation or self.raw_representation
+        joined.raw_representation = joined_raw(self.raw_representation, other.raw_representation)
         match self.type:
             case "text" | "text_reasoning":
                 joined.text = (self.text or "") + (other.text or "") if (self.text or other.text) else None
@@ -562,6 +571,35 @@ _NESTED: Mapping[str, tuple[str, ...]] = {
     "shell_tool_result": ("outputs",),
 }
 """Fields that hold contents, by kind; anywhere else a list of objects is somebody's data."""
+
+
+def joined_raw(first: object, second: object) -> object:
+    """Return the provider's objects of two joined contents: the only one, or a list of all of them in order."""
+    found = [raw for raw in (first, second) if raw is not None]
+    if len(found) == 1 and not isinstance(found[0], list):
+        return found[0]
+    return [part for raw in found for part in (cast("list[object]", raw) if isinstance(raw, list) else [raw])] or None
+
+
+def to_contents(contents: Content | str | JsonMapping | Sequence[Content | str | JsonMapping] | None) -> list[Content]:
+    """Return what a caller passed as the contents of a message or an update, as a list of `Content`.
+
+    Raises:
+        ContentError: An item is not a `Content`, a text or an object with a `type`.
+    """
+    if contents is None:
+        return []
+    return [_to_content(item) for item in ([contents] if isinstance(contents, Content | str | Mapping) else contents)]
+
+
+def _to_content(item: object) -> Content:
+    if isinstance(item, Content):
+        return item
+    if isinstance(item, str):
+        return Content.from_text(item)
+    if isinstance(item, Mapping):
+        return Content.from_dict(cast("JsonMapping", item))
+    raise ContentError(f"A content must be a Content, a text or an object with a `type`, not {type(item).__name__}.")
 
 
 def _values(content: Content) -> JsonObject:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, Union, cast
 
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.types.content import Content
+from gateway.types.content import Content, to_contents
 from gateway.types.copying import sharing_raw
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -22,7 +22,7 @@ class Message:
     def __init__(
         self,
         role: Role | str,
-        contents: str | Content | Sequence[Content | str | JsonMapping] | None = None,
+        contents: str | Content | JsonMapping | Sequence[Content | str | JsonMapping] | None = None,
         *,
         author_name: str | None = None,
         message_id: str | None = None,
@@ -30,9 +30,8 @@ class Message:
         raw_representation: object = None,
     ) -> None:
         """`role` may be one that only a provider knows; `raw_representation` is never serialised."""
-        given = [contents] if isinstance(contents, str | Content) else contents or ()
         self.role = cast("Role", role)
-        self.contents: list[Content] = [_to_content(item) for item in given]
+        self.contents: list[Content] = to_contents(contents)
         self.author_name = author_name
         self.message_id = message_id
         self.additional_properties: JsonObject = dict(additional_properties) if additional_properties else {}
@@ -85,12 +84,6 @@ class Message:
 
 AgentRunInputs = Union[str, Content, Message, Sequence[Union[str, Content, Message]]]  # noqa: UP007  # an alias that is a value
 """What a caller may pass as messages; strings and contents are the user's."""
-
-
-def _to_content(item: Content | str | JsonMapping) -> Content:
-    if isinstance(item, Content):
-        return item
-    return Content.from_text(item) if isinstance(item, str) else Content.from_dict(item)
 
 
 def to_messages(messages: AgentRunInputs | None) -> list[Message]:

@@ -6,14 +6,15 @@ A streamed response is a sequence of updates; `from_updates` folds them, so a ru
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from types import GenericAlias
 from typing import Any, Literal, NewType, Self, TypeVar, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.annotations import UsageDetails, add_usage, add_usage_details
-from gateway.types.content import Content
+from gateway.types.content import Content, joined_raw, to_contents
 from gateway.types.copying import RAW, sharing_raw
 from gateway.types.messages import Message, Role
 from gateway.types.streams import ResponseStream
@@ -40,7 +41,14 @@ FinishReason = NewType("FinishReason", str)
 ContinuationToken = dict[str, Any]
 """Where a response that is still being made can be picked up; opaque, and only for the client that gave it."""
 
+Timestamp = str | datetime
+"""When something was made: a `datetime`, or ISO 8601 text, which is its JSON form."""
+
 _ResponseT = TypeVar("_ResponseT", "ChatResponse", "AgentResponse")
+
+
+GivenMessages = Message | JsonMapping | Sequence[Message | JsonMapping] | None
+"""Messages of a response, as objects or in their JSON form."""
 
 
 class _Unparsed:
@@ -59,6 +67,11 @@ class _Update:
 
     __deepcopy__ = sharing_raw
 
+    def __post_init__(self) -> None:
+        """Make contents of texts and dicts among `contents`, so that every part has a list of `Content`."""
+        if not isinstance(self.contents, list) or not all(isinstance(content, Content) for content in self.contents):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers without types
+            self.contents = to_contents(self.contents)
+
     @property
     def text(self) -> str:
         """The text in this part."""
@@ -72,7 +85,7 @@ class _Update:
         data: JsonObject = {"type": _KINDS[type(self).__name__], "contents": [content.to_dict() for content in self.contents]}
         for name in (own.name for own in fields(cast("Any", self)) if own.name not in ("contents", RAW)):
             if (value := getattr(self, name)) is not None:
-                data[name] = value
+                data[name] = iso_time(value) if isinstance(value, datetime) else value
         return data
 
     def to_json(self) -> str:
@@ -83,8 +96,7 @@ class _Update:
     def from_dict(cls, data: JsonMapping) -> Self:
         """The inverse of `to_dict`."""
         known = {own.name for own in fields(cast("Any", cls))} - {"contents"}
-        contents = [item if isinstance(item, Content) else Content.from_dict(item) for item in data.get("contents") or ()]
-        return cls(contents, **{key: value for key, value in data.items() if key in known})  # pyright: ignore[reportCallIssue]  # the dataclass's
+        return cls(to_contents(data.get("contents")), **{key: value for key, value in data.items() if key in known})  # pyright: ignore[reportCallIssue]  # the dataclass's
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -108,7 +120,7 @@ class ChatResponseUpdate(_Update):
     author_name: str | None = None
     message_id: str | None = None
     conversation_id: str | None = None
-    created_at: str | None = None
+    created_at: Timestamp | None = None
     continuation_token: ContinuationToken | None = None
     additional_properties: JsonObject | None = None
     raw_representation: object = None
@@ -126,7 +138,7 @@ class AgentResponseUpdate(_Update):
     response_id: str | None = None
     finish_reason: str | None = None
     agent_id: str | None = None
-    created_at: str | None = None
+    created_at: Timestamp | None = None
     continuation_token: ContinuationToken | None = None
     additional_properties: JsonObject | None = None
     raw_representation: object = None
@@ -148,8 +160,9 @@ class _Response:
 
     __deepcopy__ = sharing_raw
 
-    def __init__(self, messages: Message | Sequence[Message] | None, value: JsonValue, response_format: ResponseFormat | None) -> None:
-        self.messages: list[Message] = [messages] if isinstance(messages, Message) else list(messages or ())
+    def __init__(self, messages: GivenMessages, value: JsonValue, response_format: ResponseFormat | None) -> None:
+        given = [messages] if isinstance(messages, Message | Mapping) else messages or ()
+        self.messages: list[Message] = [Message.from_dict(item) if isinstance(item, Mapping) else item for item in given]
         self._value: JsonValue = _UNPARSED if value is None else value
         self._format = response_format
 
@@ -200,14 +213,14 @@ class ChatResponse(_Response):
 
     def __init__(
         self,
-        messages: Message | Sequence[Message] | None = None,
+        messages: GivenMessages = None,
         response_id: str | None = None,
         model: str | None = None,
         finish_reason: str | None = None,
         usage_details: UsageDetails | None = None,
         *,
         conversation_id: str | None = None,
-        created_at: str | None = None,
+        created_at: Timestamp | None = None,
         value: JsonValue = None,
         response_format: ResponseFormat | None = None,
         continuation_token: ContinuationToken | None = None,
@@ -295,7 +308,7 @@ class AgentResponse(_Response):
 
     def __init__(
         self,
-        messages: Message | Sequence[Message] | None = None,
+        messages: GivenMessages = None,
         response_id: str | None = None,
         agent_id: str | None = None,
         finish_reason: str | None = None,
@@ -303,7 +316,7 @@ class AgentResponse(_Response):
         value: JsonValue = None,
         additional_properties: JsonObject | None = None,
         *,
-        created_at: str | None = None,
+        created_at: Timestamp | None = None,
         response_format: ResponseFormat | None = None,
         continuation_token: ContinuationToken | None = None,
         raw_representation: object = None,
@@ -380,6 +393,11 @@ class AgentResponse(_Response):
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
 
 
+def iso_time(moment: Timestamp) -> str:
+    """Return the JSON form of a timestamp."""
+    return moment.isoformat() if isinstance(moment, datetime) else moment
+
+
 def last_text(messages: Sequence[Message]) -> str:
     """The assistant's last word: the text of the last assistant message that has any."""
     return next((m.text for m in reversed(messages) if m.role == "assistant" and m.text), "")
@@ -419,9 +437,20 @@ def _append(contents: list[Content], content: Content) -> None:
         contents.append(content)
     elif content.type == "text" and _GROWING in before.__dict__ and not content.annotations:
         before.text = (before.text or "") + (content.text or "")
+        if content.raw_representation is not None:
+            _add_raw(before, content.raw_representation)
     else:
         contents[-1] = before + content
         contents[-1].__dict__[_GROWING] = True
+
+
+def _add_raw(grown: Content, raw: object) -> None:
+    """Add the provider's object of one more part. The list that `__add__` made belongs to `grown` alone, so it grows in place."""
+    known = grown.raw_representation
+    if isinstance(known, list) and not isinstance(raw, list):
+        cast("list[object]", known).append(raw)
+    else:
+        grown.raw_representation = joined_raw(cast("object", known), cast("object", raw))
 
 
 _GROWING = "_growing"
@@ -463,7 +492,8 @@ def _is_whole(arguments: str | JsonMapping | None) -> bool:
 def _to_dict(response: ChatResponse | AgentResponse, kind: str, keys: Sequence[str]) -> JsonObject:
     data: JsonObject = {"type": kind, "messages": [m.to_dict() for m in response.messages]}
     keys = (*keys, "created_at", "finish_reason", "usage_details", "continuation_token")
-    data |= {key: value for key in keys if (value := getattr(response, key)) is not None}
+    found = {key: value for key in keys if (value := getattr(response, key)) is not None}
+    data |= {key: iso_time(value) if isinstance(value, datetime) else value for key, value in found.items()}
     if (value := response.parsed()) is not None:
         from pydantic_core import to_jsonable_python
 

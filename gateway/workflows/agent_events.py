@@ -19,7 +19,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.types.annotations import UsageDetails, add_usage
 from gateway.types.content import Content
 from gateway.types.messages import Message
-from gateway.types.responses import AgentResponse, AgentResponseUpdate
+from gateway.types.responses import AgentResponse, AgentResponseUpdate, iso_time
 from gateway.workflows.agent_executor import is_request
 from gateway.workflows.annotations import is_instance_of
 from gateway.workflows.encoding import TypeBook, decode, encode, settle
@@ -124,7 +124,8 @@ def whole_response(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
         )
     raw = [update.raw_representation for update in updates]
     dates = [update.created_at for update in updates if update.created_at]
-    return AgentResponse(messages, usage_details=usage, created_at=max(dates, default=None), raw_representation=raw)
+    latest = max(dates, key=iso_time, default=None)
+    return AgentResponse(messages, usage_details=usage, created_at=latest, raw_representation=raw)
 
 
 def _to_content(event: WorkflowEvent[Any]) -> Content:
