@@ -28,7 +28,7 @@ from gateway.tools.base import Complete, Tool
 from gateway.tools.contents import to_contents
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
-from gateway.tools.function import FunctionFailed
+from gateway.tools.function import FunctionFailed, FunctionTool
 from gateway.tools.invocation import FunctionInvocationContext, SessionData
 from gateway.tools.schema import ArgumentsRefused
 from gateway.types.arguments import read_arguments
@@ -135,14 +135,11 @@ class Batch:
         if tool is None:
             outcome.failed = True
             return Content.from_function_result(call_id, f'Error: Requested function "{call.name}" not found.', "unknown function")
-        try:
-            arguments, unread = read_arguments(call.arguments), None
-        except ValueError as error:
-            arguments, unread = {}, error
+        arguments, unread, refused = self._read(tool, call)
         context = self._context(tool, arguments, call_id, approval, label)
-        if unread is not None:
+        if (wrong := unread or refused) is not None:
             # Middleware still sees such a call, and may repair it (requirements MW4).
-            context.metadata["argument_error"], context.metadata["raw_arguments"] = str(unread), call.arguments
+            context.metadata["argument_error"], context.metadata["raw_arguments"] = str(wrong), call.arguments
         try:
             await compose(self.middleware, context, lambda: self._invoke(context, unread, outcome))
         except MiddlewareTermination as stop:
@@ -157,6 +154,22 @@ class Batch:
             return self._failure(tool, call_id, error)
         outcome.terminated = outcome.terminated or context.terminate
         return _result(call, context.result)
+
+    def _read(self, tool: Tool, call: Content) -> tuple[JsonObject, ValueError | None, ArgumentsRefused | None]:
+        """Return the arguments as middleware and the tool see them, and why they cannot be read or do not fit.
+
+        A function that is not behind the gate has its arguments converted here; the gate gets them as the model wrote them.
+        """
+        try:
+            arguments = read_arguments(call.arguments)
+        except ValueError as error:
+            return {}, error, None
+        if isinstance(tool, FunctionTool) and tool.func is not None and (self.middleware or tool.takes_context):
+            try:
+                return tool.coerce(arguments), None, None
+            except ArgumentsRefused as error:
+                return arguments, None, error
+        return arguments, None, None
 
     def _context(
         self, tool: Tool, arguments: JsonObject, call_id: str, approval: Content | None, label: str

@@ -271,6 +271,19 @@ class FunctionTool(Generic[P, R]):
             may_ask=schema.context_parameter is not None or self.approval_mode == "always_require",
         )
 
+    @property
+    def takes_context(self) -> bool:
+        """Whether the function has a parameter for the context of the call."""
+        return self._schema.context_parameter is not None
+
+    def coerce(self, arguments: JsonMapping) -> JsonObject:
+        """Return the arguments as the function gets them, for middleware: checked, converted, with defaults.
+
+        Raises:
+            ArgumentsRefused: The arguments do not fit.
+        """
+        return self._schema.coerce(arguments)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the plain function.
 

@@ -48,7 +48,11 @@ class FunctionInvocationContext:
         """`tools` is the run's live list; `ctx` the gateway call on whose behalf the run goes on."""
         self.function = function
         self.arguments: JsonObject = _as_dict(arguments)
-        """As the model wrote them, decoded; they are checked against the schema when the tool is called."""
+        """The arguments of the call. Of a function they are checked, converted to the annotated types and have their defaults.
+
+        Arguments that do not fit are here as the model wrote them; `metadata["argument_error"]` says why, and middleware may repair
+        them. The call checks them again.
+        """
         self.session = session
         self.metadata: JsonObject = dict(metadata) if metadata else {}
         """Shared by all middleware of this call; `call_id` is in it."""

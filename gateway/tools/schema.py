@@ -22,6 +22,7 @@ from gateway.tools.context import CallContext
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter
+    from pydantic.fields import FieldInfo
 
 Explicit = Union["type[BaseModel]", JsonMapping]
 """A schema given by hand: a pydantic model, or JSON Schema, which arguments are checked by."""
@@ -87,10 +88,7 @@ class FunctionSchema:
             made = self.context_type
             keyword[self.context_parameter] = ctx if made is None else made.for_call(function, arguments, ctx)
         if self.model is None:
-            if self.check is not None and self.check.problem is None:  # one that cannot be used checks nothing
-                given = dict(arguments)
-                if reason := self.check.find(given, measure(given)):
-                    raise ArgumentsRefused(f"Argument parsing failed. {reason}")
+            self._check(arguments)
             return positional, {**arguments, **keyword}
         checked = _validate(self.model, arguments)
         for parameter in self.parameters:
@@ -100,6 +98,31 @@ class FunctionSchema:
             else:
                 keyword[parameter.name] = value
         return positional, keyword
+
+    def _check(self, arguments: JsonMapping) -> None:
+        if self.check is not None and self.check.problem is None:  # one that cannot be used checks nothing
+            given = dict(arguments)
+            if reason := self.check.find(given, measure(given)):
+                raise ArgumentsRefused(f"Argument parsing failed. {reason}")
+
+    def coerce(self, arguments: JsonMapping) -> JsonObject:
+        """Return the arguments as the function gets them: checked, converted to the annotated types, with defaults.
+
+        A default of `None` is left out. `bind` accepts the returned object again.
+
+        Raises:
+            ArgumentsRefused: See `bind`.
+        """
+        if self.model is None:
+            self._check(arguments)
+            return dict(arguments)
+        checked = _validate(self.model, arguments)
+        dumped, fields = checked.model_dump(), self.model.model_fields
+        return {
+            _wire_name(name, fields.get(name)): value
+            for name, value in dumped.items()
+            if name not in fields or value is not None or name in checked.model_fields_set
+        }
 
     def to_json(self, value: object) -> JsonValue:
         """A function's result as JSON; of an annotated object type in the published shape.
@@ -191,6 +214,16 @@ def _validate(model: type[BaseModel], arguments: JsonMapping) -> BaseModel:
             for item in error.errors(include_url=False, include_input=False, include_context=False)
         ]
     raise ArgumentsRefused("Argument parsing failed. " + "; ".join(reasons))
+
+
+def _wire_name(name: str, field: FieldInfo | None) -> str:
+    """Return the key under which the model reads a field."""
+    from pydantic import AliasChoices
+
+    alias: object = None if field is None else field.validation_alias or field.alias
+    if isinstance(alias, AliasChoices):
+        alias = next((choice for choice in alias.choices if isinstance(choice, str)), None)
+    return alias if isinstance(alias, str) else name
 
 
 def _hints(func: Callable[..., Any]) -> dict[str, Any]:

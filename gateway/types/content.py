@@ -14,7 +14,7 @@ from gateway.errors import AdditionItemMismatch, ContentError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.annotations import Annotation, UsageDetails, add_usage
 from gateway.types.arguments import Arguments, decoded, join_arguments, read_arguments
-from gateway.types.copying import sharing_raw
+from gateway.types.copying import joined_raw, sharing_raw
 
 Annotations = Sequence[Annotation] | None
 
@@ -571,35 +571,6 @@ _NESTED: Mapping[str, tuple[str, ...]] = {
     "shell_tool_result": ("outputs",),
 }
 """Fields that hold contents, by kind; anywhere else a list of objects is somebody's data."""
-
-
-def joined_raw(first: object, second: object) -> object:
-    """Return the provider's objects of two joined contents: the only one, or a list of all of them in order."""
-    found = [raw for raw in (first, second) if raw is not None]
-    if len(found) == 1 and not isinstance(found[0], list):
-        return found[0]
-    return [part for raw in found for part in (cast("list[object]", raw) if isinstance(raw, list) else [raw])] or None
-
-
-def to_contents(contents: Content | str | JsonMapping | Sequence[Content | str | JsonMapping] | None) -> list[Content]:
-    """Return what a caller passed as the contents of a message or an update, as a list of `Content`.
-
-    Raises:
-        ContentError: An item is not a `Content`, a text or an object with a `type`.
-    """
-    if contents is None:
-        return []
-    return [_to_content(item) for item in ([contents] if isinstance(contents, Content | str | Mapping) else contents)]
-
-
-def _to_content(item: object) -> Content:
-    if isinstance(item, Content):
-        return item
-    if isinstance(item, str):
-        return Content.from_text(item)
-    if isinstance(item, Mapping):
-        return Content.from_dict(cast("JsonMapping", item))
-    raise ContentError(f"A content must be a Content, a text or an object with a `type`, not {type(item).__name__}.")
 
 
 def _values(content: Content) -> JsonObject:

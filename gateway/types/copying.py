@@ -1,9 +1,9 @@
-"""Deep copies of what carries a provider's own object: all of it but that object, which may hold what cannot be copied."""
+"""What becomes of a provider's own object (`raw_representation`) when its carrier is copied deeply or joined to another one."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -20,3 +20,11 @@ def sharing_raw(original: T, memo: dict[int, Any]) -> T:
         value = getattr(original, name)
         setattr(made, name, value if name == RAW else copy.deepcopy(value, memo))
     return made
+
+
+def joined_raw(first: object, second: object) -> object:
+    """Return the provider's objects of two joined contents: the only one, or a list of all of them in order."""
+    found = [raw for raw in (first, second) if raw is not None]
+    if len(found) == 1 and not isinstance(found[0], list):
+        return found[0]
+    return [part for raw in found for part in (cast("list[object]", raw) if isinstance(raw, list) else [raw])] or None

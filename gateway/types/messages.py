@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Union, cast
 
+from gateway.errors import ContentError
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.types.content import Content, to_contents
+from gateway.types.content import Content
 from gateway.types.copying import sharing_raw
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -84,6 +85,27 @@ class Message:
 
 AgentRunInputs = Union[str, Content, Message, Sequence[Union[str, Content, Message]]]  # noqa: UP007  # an alias that is a value
 """What a caller may pass as messages; strings and contents are the user's."""
+
+
+def to_contents(contents: Content | str | JsonMapping | Sequence[Content | str | JsonMapping] | None) -> list[Content]:
+    """Return what a caller passed as the contents of a message or an update, as a list of `Content`.
+
+    Raises:
+        ContentError: An item is not a `Content`, a text or an object with a `type`.
+    """
+    if contents is None:
+        return []
+    return [_to_content(item) for item in ([contents] if isinstance(contents, Content | str | Mapping) else contents)]
+
+
+def _to_content(item: object) -> Content:
+    if isinstance(item, Content):
+        return item
+    if isinstance(item, str):
+        return Content.from_text(item)
+    if isinstance(item, Mapping):
+        return Content.from_dict(cast("JsonMapping", item))
+    raise ContentError(f"A content must be a Content, a text or an object with a `type`, not {type(item).__name__}.")
 
 
 def to_messages(messages: AgentRunInputs | None) -> list[Message]:

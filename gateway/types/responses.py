@@ -14,9 +14,9 @@ from typing import Any, Literal, NewType, Self, TypeVar, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.annotations import UsageDetails, add_usage, add_usage_details
-from gateway.types.content import Content, joined_raw, to_contents
-from gateway.types.copying import RAW, sharing_raw
-from gateway.types.messages import Message, Role
+from gateway.types.content import Content
+from gateway.types.copying import RAW, joined_raw, sharing_raw
+from gateway.types.messages import Message, Role, to_contents
 from gateway.types.streams import ResponseStream
 from gateway.types.structured import ResponseFormat, parse_answer
 

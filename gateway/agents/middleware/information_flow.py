@@ -217,7 +217,7 @@ async def _ask(context: FunctionInvocationContext, verdict: Reject, label: Conte
     if not may_end_run:
         return False
     call_id = str(context.metadata.get("call_id") or "")
-    call = Content.from_function_call(call_id, name, context.arguments)
+    call = Content.from_function_call(call_id, name, _as_json(context.arguments))
     note: JsonObject = {
         "policy_violation": True,
         "violation_type": verdict.rule,
@@ -238,3 +238,10 @@ def flow_tool(tool: Tool) -> FlowTool:
         getattr(tool, "native_name", None),
         cast("JsonObject", properties) if isinstance(properties, dict) else {},
     )
+
+
+def _as_json(arguments: JsonObject) -> JsonObject:
+    """Return converted arguments, such as dates, in the form in which the request is stored."""
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(arguments, fallback=repr)
