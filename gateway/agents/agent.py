@@ -18,7 +18,7 @@ from gateway.agents.parts import AgentParts, Replaced, with_replaced
 from gateway.agents.run import RunObserver, RunPlan, run_stream
 from gateway.agents.tracing import traced_run
 from gateway.chat.base import OptionsT, SupportsChatGetResponse
-from gateway.chat.limits import LoopOptions, loop_options
+from gateway.chat.limits import LoopOptions, loop_options, warn_of_config
 from gateway.errors import AgentInvalidRequestException
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import SortedMiddleware, listed, sort_middleware, through
@@ -183,6 +183,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         model. `ctx` is the call on whose behalf the agent runs; its tools are called in that call's name. A run that is started
         inside another one without a `ctx` has that one's caller and gate. Raises as `run_stream` does.
         """
+        warn_of_config(function_invocation_kwargs)
         agent = cast("Agent", self)
         context = AgentContext(
             agent,

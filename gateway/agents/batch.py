@@ -71,6 +71,8 @@ class Batch:
 
     tools: list[Tool]
     """The run's live list."""
+    hidden_tools: Sequence[Tool] = ()
+    """Tools that may be called though the model is not told of them (`additional_tools`)."""
     ctx: CallContext
     options: LoopOptions
     middleware: Sequence[Middleware[FunctionInvocationContext]] = ()
@@ -86,7 +88,7 @@ class Batch:
             MiddlewareFailure: Middleware failed the run.
         """
         self.guard_tools()
-        by_name = {tool.definition.name: tool for tool in self.tools}
+        by_name = {tool.definition.name: tool for tool in (*self.hidden_tools, *self.tools)}
         outcome = BatchOutcome([Content("function_result")] * len(calls))
         number = next(self._numbers)
 

@@ -126,8 +126,10 @@ class _Run(Generic[PartT]):
         self._plan = plan
         self._parts = parts
         more = plan.options.get(ARGUMENTS_OPTION)
+        self._hidden = self._additional_tools() if plan.loop.additional_tools else []
         self._batch = Batch(
             tools=plan.tools,
+            hidden_tools=self._hidden,
             ctx=plan.ctx,
             options=plan.loop,
             middleware=plan.function_middleware,
@@ -135,7 +137,7 @@ class _Run(Generic[PartT]):
             kwargs={**plan.function_invocation_kwargs, **cast("JsonMapping", more)} if more else plan.function_invocation_kwargs,
         )
         self._options = cast("ChatOptions", {key: value for key, value in plan.options.items() if key not in _NOT_SENT})
-        self._handed_back = _names(plan.loop.additional_tools) if plan.loop.additional_tools else frozenset[str]()
+        self._handed_back = frozenset(tool.definition.name for tool in self._hidden if getattr(tool, "declaration_only", False))
         self._executed = 0
         self._errors = 0
         self._started = 0.0
@@ -185,6 +187,12 @@ class _Run(Generic[PartT]):
             for update in await self._after(answer, told_id, tools_off):
                 self._told += 1
                 yield update
+
+    def _additional_tools(self) -> list[Tool]:
+        """Return the tools that may be called though the model is not told of them, behind the gate of the run."""
+        tools = normalize_tools(self._plan.loop.additional_tools)
+        guard = self._plan.ctx.tool_guard
+        return tools if guard is None else guard.guarded(tools)
 
     # -- steps -------------------------------------------------------------------------------------------------
 
@@ -248,7 +256,7 @@ class _Run(Generic[PartT]):
         plan.messages.extend(answer.messages)
         self._follow_conversation(answer)
         calls = _calls_of(answer.messages)
-        self._ended = tools_off or not calls or not plan.tools or not loop.enabled
+        self._ended = tools_off or not calls or not (plan.tools or self._hidden) or not loop.enabled
         if self._ended:
             return [self._last_word(answer, message_id)] if tools_off else []
         waiting = self._to_be_answered(calls)
@@ -301,9 +309,10 @@ class _Run(Generic[PartT]):
         Raises:
             UnknownTool: A tool is unknown and the options say that this ends the run; a pause for an approval comes first.
         """
-        by_name = {tool.definition.name: tool for tool in self._plan.tools}
+        tools = [*self._hidden, *self._plan.tools]
+        by_name = {tool.definition.name: tool for tool in tools}
         if any(approvals.needs_approval(by_name.get(call.name or "")) for call in calls):
-            return approvals.ask(calls, self._plan.tools, self._handed_back, self._plan.session)
+            return approvals.ask(calls, tools, self._handed_back, self._plan.session)
         if any(call.name in self._handed_back or getattr(by_name.get(call.name or ""), "declaration_only", False) for call in calls):
             for call in calls:
                 call.user_input_request, call.id = True, call.call_id
@@ -334,10 +343,6 @@ class _Run(Generic[PartT]):
         loop = self._plan.loop
         over = loop.max_function_calls is not None and self._executed >= loop.max_function_calls
         return over or self._is_late or (self._errors > 0 and self._errors >= loop.max_consecutive_errors_per_request)
-
-
-def _names(tools: Sequence[Any]) -> frozenset[str]:
-    return frozenset(tool.definition.name for tool in normalize_tools(tools))
 
 
 def _is_forced(options: ChatOptions) -> bool:

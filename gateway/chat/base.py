@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, cast, overloa
 
 from typing_extensions import TypeVar
 
-from gateway.chat.limits import loop_options, normalize_function_invocation_configuration
+from gateway.chat.limits import loop_options, normalize_function_invocation_configuration, warn_of_config
 from gateway.chat.middleware import ChatContext, ChatStream, around_model, ask_client, read, whole_of
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import Middleware, listed, sort_middleware
@@ -184,6 +184,7 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         returned. `middleware` is this call's own, inside the client's; `compaction_strategy` and `tokenizer` go before the
         client's; `function_invocation_kwargs` reach tools, `client_kwargs` middleware and the client.
         """
+        warn_of_config(function_invocation_kwargs)
         given = cast("ChatOptions", dict(options or {}))
         own = dict(client_kwargs or {})
         layers = [*listed(own.pop("middleware", None)), *listed(middleware)]
@@ -191,7 +192,8 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         strategy = compaction_strategy or self.compaction_strategy
         tokenizer = tokenizer or self.tokenizer
         limits = given.pop("loop", None)
-        runs_tools = given.get("tools") and loop_options(self.function_invocation_configuration, limits).enabled
+        loop = loop_options(self.function_invocation_configuration, limits)
+        runs_tools = loop.enabled and (given.get("tools") or loop.additional_tools)
         if runs_tools or strategy is not None or tokenizer is not None:
             from gateway import FunctionInvocationLayer  # the package's own public name: its room is above this one
 

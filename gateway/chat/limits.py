@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from gateway.json_types import JsonMapping
+from gateway.tools.given import normalize_tools
 
 
 class FunctionInvocationConfiguration(TypedDict, total=False):
@@ -44,7 +46,10 @@ class LoopOptions:
     terminate_on_unknown_calls: bool = False
     """End the run with an error when the model calls a tool that does not exist."""
     additional_tools: Sequence[Any] = ()
-    """Tools that the caller runs: a call to one ends the run and is handed back (requirements C10). The model learns of them elsewhere."""
+    """Tools that run if they are called, but that the model is not told of: it learns of them elsewhere (requirements TL11, C10).
+
+    A call of one that is only declared ends the run and is handed back.
+    """
     include_detailed_errors: bool = False
     """Let the model read what an unexpected exception says."""
     return_tool_results: bool = False
@@ -59,6 +64,9 @@ class LoopOptions:
             raise ValueError("max_duration_seconds must be greater than 0 or None")
         if self.max_consecutive_errors_per_request < 0:
             raise ValueError("max_consecutive_errors_per_request must be 0 or more")
+        for given in normalize_tools(list(self.additional_tools)):
+            if not hasattr(given, "definition"):
+                raise ValueError(f"additional_tools must be functions and tools, not {type(given).__name__}; put it into tools")
 
     def with_overrides(self, overrides: LoopOptions | JsonMapping | None) -> LoopOptions:
         """These limits with some of them replaced.
@@ -89,6 +97,18 @@ def loop_options(*layers: LoopOptions | JsonMapping | None) -> LoopOptions:
         if layer and layer != _DEFAULTS:
             made = made.with_overrides(layer)
     return made
+
+
+def warn_of_config(values: JsonMapping | None) -> None:
+    """Warn that `function_invocation_kwargs={"config": …}` sets no limits, though some documents say so (requirements TL14, C11)."""
+    config = (values or {}).get("config")
+    if isinstance(config, Mapping) and config and _DEFAULTS.keys() >= cast("Mapping[str, Any]", config).keys():
+        limits = ", ".join(f"'{name}': …" for name in cast("Mapping[str, Any]", config))
+        warnings.warn(
+            "function_invocation_kwargs['config'] is a value for tools and does not limit the run; "
+            f"pass the limits of one run as options={{'loop': {{{limits}}}}}.",
+            stacklevel=3,
+        )
 
 
 def normalize_function_invocation_configuration(config: Mapping[str, Any] | None) -> FunctionInvocationConfiguration:

@@ -14,6 +14,7 @@ from gateway import (
     FunctionTool,
     InMemoryHistoryProvider,
     Message,
+    ScriptedChatClient,
     UserInputRequiredException,
     tool,
 )
@@ -210,15 +211,48 @@ async def test_calls_that_the_caller_answers_are_handed_back_unrun_with_the_rest
 
 
 @both_ways
+@pytest.mark.parametrize("visible", [True, False], ids=["beside tools", "alone"])
 @pytest.mark.requirement("TL11", "C10")
-async def test_additional_tools_are_run_by_the_caller(stream: bool) -> None:
+async def test_additional_tools_run_and_are_not_shown_to_the_model(stream: bool, visible: bool) -> None:
     files = Files()
     hidden = FunctionTool(files.look, name="hidden")
-    agent, client = agent_of([call("hidden")], files.tools, loop={"additional_tools": [hidden]})
+    agent, client = agent_of([call("hidden"), "ok"], files.tools if visible else [], loop={"additional_tools": [hidden]})
+    response = await run(agent, stream)
+    assert (response.text, results_of(response), response.user_input_requests) == ("ok", ["seen"], [])
+    for _, options in client.requests:
+        assert "hidden" not in [offered.name for offered in options.get("tools") or ()]
+
+
+@both_ways
+@pytest.mark.requirement("TL11", "C10", "AP1")
+async def test_additional_tools_need_approval_and_run_after_it(stream: bool) -> None:
+    files = Files()
+    hidden = FunctionTool(files.look, name="hidden", approval_mode="always_require")
+    agent, _ = agent_of([call("hidden"), "ok"], [], loop={"additional_tools": [hidden]})
+    session = agent.create_session()
+    asked = await run(agent, stream, session=session)
+    assert [request.type for request in asked.user_input_requests] == ["function_approval_request"]
+    assert results_of(await run(agent, stream, answers_to(asked), session=session)) == ["seen"]
+
+
+@both_ways
+@pytest.mark.requirement("TL11", "C10")
+async def test_additional_tools_that_are_only_declared_are_handed_back(stream: bool) -> None:
+    declared = FunctionTool[..., Any](name="hidden", description="Opens a file.", input_model={"type": "object", "properties": {}})
+    agent, _ = agent_of([call("hidden")], Files().tools, loop={"additional_tools": [declared]})
     response = await run(agent, stream)
     assert [(c.type, c.name) for c in response.user_input_requests] == [("function_call", "hidden")]
-    assert files.done == []
-    assert "hidden" not in [offered.name for offered in client.requests[0][1].get("tools") or ()]
+
+
+@pytest.mark.requirement("TL11")
+async def test_a_client_alone_runs_additional_tools_and_a_provider_tool_among_them_is_refused() -> None:
+    files = Files()
+    client = ScriptedChatClient([call("hidden"), "ok"])
+    hidden = FunctionTool(files.look, name="hidden")
+    answer = await client.get_response("go", options={"loop": {"additional_tools": [hidden]}})
+    assert (answer.messages[-1].text, files.done) == ("ok", ["look"])
+    with pytest.raises(ValueError, match="additional_tools must be functions and tools, not dict"):
+        agent_of([], loop={"additional_tools": [{"type": "web_search"}]})
 
 
 @both_ways

@@ -189,9 +189,24 @@ async def test_function_middleware_sees_the_session_and_the_runs_own_values_but_
 
     agent, _ = agent_of([call("add", {"a": 1, "b": 1}), "ok"], [add], middleware=[look])
     session = agent.create_session()
-    given: dict[str, Any] = {"user": "ann", "conversation_id": "x", "middleware": [], "config": {"max_iterations": 1}}
+    given: dict[str, Any] = {"user": "ann", "conversation_id": "x", "middleware": [], "config": {"region": "eu"}}
     await run(agent, False, session=session, function_invocation_kwargs=given)
-    assert seen == {"user": "ann", "config": {"max_iterations": 1}, "session": session, "call": "c1"}
+    assert seen == {"user": "ann", "config": {"region": "eu"}, "session": session, "call": "c1"}
+
+
+@pytest.mark.requirement("TL14", "C11")
+async def test_limits_in_function_invocation_kwargs_are_warned_about_and_loop_sets_them() -> None:
+    calls = [call("add", {"a": 1, "b": 1}, f"c{n}") for n in range(3)]
+    agent, client = agent_of([*calls, "ok"], [add])
+    how: dict[str, Any] = {"function_invocation_kwargs": {"config": {"max_iterations": 1}}}
+    with pytest.warns(UserWarning, match=r"options=\{'loop': \{'max_iterations': …\}\}"):
+        await run(agent, False, **how)
+    assert len(client.requests) == 4
+    with pytest.warns(UserWarning, match="does not limit the run"):
+        await ScriptedChatClient(["ok"]).get_response("go", **how)
+    agent, client = agent_of([*calls, "ok"], [add])
+    await run(agent, False, options={"loop": {"max_iterations": 1}})
+    assert len(client.requests) == 2
 
 
 @pytest.mark.requirement("MW4")
