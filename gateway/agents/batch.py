@@ -140,7 +140,7 @@ class Batch:
         arguments, unread, refused = self._read(tool, call)
         context = self._context(tool, arguments, call_id, approval, label)
         if (wrong := unread or refused) is not None:
-            # Middleware still sees such a call, and may repair it (requirements MW4).
+            # Middleware still sees such a call, and may repair it.
             context.metadata["argument_error"], context.metadata["raw_arguments"] = str(wrong), call.arguments
         try:
             await compose(self.middleware, context, lambda: self._invoke(context, unread, outcome))

@@ -46,7 +46,7 @@ class LoopOptions:
     terminate_on_unknown_calls: bool = False
     """End the run with an error when the model calls a tool that does not exist."""
     additional_tools: Sequence[Any] = ()
-    """Tools that run if they are called, but that the model is not told of: it learns of them elsewhere (requirements TL11, C10).
+    """Tools that run if they are called, but that the model is not told of: it learns of them elsewhere.
 
     A call of one that is only declared ends the run and is handed back.
     """
@@ -100,7 +100,7 @@ def loop_options(*layers: LoopOptions | JsonMapping | None) -> LoopOptions:
 
 
 def warn_of_config(values: JsonMapping | None) -> None:
-    """Warn that `function_invocation_kwargs={"config": …}` sets no limits, though some documents say so (requirements TL14, C11)."""
+    """Warn that `function_invocation_kwargs={"config": …}` sets no limits, though some documents say so."""
     config = (values or {}).get("config")
     if isinstance(config, Mapping) and config and _DEFAULTS.keys() >= cast("Mapping[str, Any]", config).keys():
         limits = ", ".join(f"'{name}': …" for name in cast("Mapping[str, Any]", config))
