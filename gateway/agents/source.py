@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -274,7 +275,10 @@ class AgentSource:
             raise AgentError(f"{definition.path}: {error.path}: {error}") from None
         url, headers = str(entry["url"]), cast("dict[str, str]", entry["headers"])
         if written.a2a is not None:
-            from gateway.agents.remote.a2a import A2AAgent
+            from gateway.agents.remote.a2a import INSTALL_HINT, A2AAgent
+
+            if find_spec("a2a") is None:
+                raise AgentError(f"{definition.path}: remote: {INSTALL_HINT}")
 
             file = definition.file
             return Remote(agent=A2AAgent(url=url, headers=headers, name=file.name, description=file.description))

@@ -23,10 +23,10 @@ from gateway import __version__
 from gateway.app.acceptance import Acceptance
 from gateway.app.heap import Heap
 from gateway.app.held import Hosts
+from gateway.app.inspection import Inspection
 from gateway.app.local import LocalSources
 from gateway.app.lock import LockFile
 from gateway.app.reload import Reloader, fixed_changes, with_fixed
-from gateway.app.rule_findings import own_findings, remarks_of, server_findings
 from gateway.app.servers import Servers
 from gateway.app.shared_skills import SharedSkills
 from gateway.app.spread import Spread
@@ -45,8 +45,6 @@ from gateway.config.policies import ApprovalBy
 from gateway.config.watch import FileWatch
 from gateway.json_types import JsonObject
 from gateway.policy.approvals import approvers_of, may_need_approval, with_script_approval
-from gateway.policy.lint import Finding
-from gateway.policy.shadowing import Named, shadowing_remarks
 from gateway.server.build import GatewayServer
 from gateway.server.instructions import build_instructions
 from gateway.storage.entries import AuditEntry
@@ -369,7 +367,7 @@ class Gateway:
         self._server.describe()
         if self._spread is not None:
             self._spread.look_again()
-        self._tasks.start_soon(self._note_own_rules)
+        self._tasks.start_soon(self.inspection.note_own_rules)
         for server in turnover.joining:
             self._tasks.start_soon(self._note_ready, server.source)
         for note in loaded.notes:
@@ -438,7 +436,7 @@ class Gateway:
     async def _note_settled(self) -> None:
         self._awaited = {upstream.id for upstream in self._servers.sources}
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._note_own_rules)
+            tasks.start_soon(self.inspection.note_own_rules)
             for upstream in self._servers.sources:
                 tasks.start_soon(self._note_ready, upstream)
                 tasks.start_soon(self._note_silent, upstream)
@@ -467,23 +465,14 @@ class Gateway:
     async def _note_ready(self, upstream: UpstreamSource) -> None:
         await upstream.settled()
         await self._shared.meet(upstream)
-        for remark in await self._remarks(upstream):
-            logger.warning("%s", remark)
+        self.inspection.note_rules_of(upstream)
         self._server.describe()
         self._expect_no_more(upstream)
 
-    async def _note_own_rules(self) -> None:
-        for remark in remarks_of(await own_findings(self.loaded, self._local.table)):
-            logger.warning("%s", remark)
-
-    async def remarks(self) -> list[str]:
-        """Return what an operator should repair in the rules, and tools that look like another's, for every source that is ready."""
-        found = remarks_of(await own_findings(self.loaded, self._local.table))
-        found += [remark for upstream in self._servers.sources for remark in await self._remarks(upstream)]
-        patterns = [f"{upstream.id}/*" for upstream in self._servers.sources]
-        tools = await self.catalog.tools(patterns) if patterns else ()
-        named = [Named(t.source, t.definition.name, t.exposed_name, t.definition.description or "") for t in tools]
-        return [*found, *shadowing_remarks(named)]
+    @property
+    def inspection(self) -> Inspection:
+        """What an operator should repair."""
+        return Inspection(self.loaded, self._local, self._servers, self.catalog, self.sources(), self._all_models)
 
     def definitions(self) -> dict[str, Sequence[JsonObject]]:
         """The tools of every server that is ready, as it lists them: before policy, quarantined ones too."""
@@ -493,15 +482,6 @@ class Gateway:
         """Have read for orders to a model what every server lists now; a running gateway does it in the background."""
         for upstream in self._servers.sources:
             await upstream.suspicions.judge()
-
-    async def findings(self) -> dict[str, tuple[Finding, ...]]:
-        """Return what lint says about the rules of every source that is ready, and about policies of unknown sources."""
-        return await own_findings(self.loaded, self._local.table) | server_findings(self.loaded, self.definitions())
-
-    async def _remarks(self, upstream: UpstreamSource) -> list[str]:
-        if upstream.status().state != "ready":
-            return []
-        return remarks_of(server_findings(self.loaded, {upstream.id: upstream.definitions()})) + upstream.pin_remarks()
 
     async def _wait_for_lists(self) -> None:
         if self._listable.is_set() or (not self._shared.is_looking and all(upstream.is_known for upstream in self._servers.sources)):

@@ -20,6 +20,7 @@ from gateway.app.workers import Place, shared
 from gateway.config.models import ServerSettings
 from gateway.errors import ConfigError
 from gateway.server.build import GatewayServer
+from gateway.server.origins import shown_host
 
 if TYPE_CHECKING:
     import uvicorn
@@ -82,8 +83,7 @@ class Endpoint:
 def _reached_at(host: str, listener: socket.socket, settings: ServerSettings) -> tuple[int, str]:
     """Port and URL of the MCP endpoint."""
     bound = int(listener.getsockname()[1])
-    shown = f"[{host}]" if ":" in host else host
-    return bound, f"http://{shown}:{bound}{settings.http.path}"
+    return bound, f"http://{shown_host(host, bound, settings.http.allowed_hosts)}{settings.http.path}"
 
 
 async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str], None], on_stop: Callable[[], None]) -> None:

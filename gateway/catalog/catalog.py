@@ -306,6 +306,11 @@ class Catalog:
             raise NotFound("tool", exposed_name)
         return tool
 
+    def quarantined(self, exposed_name: str, principal: Principal) -> str | None:
+        """Why a tool that is not served is held back, and what accepts it; `None` for other names and for callers who may not use it."""
+        reasons = (shelf.quarantined(principal).get(exposed_name) for shelf in self._shelves)
+        return next((f"Tool {exposed_name!r} is quarantined: {reason}." for reason in reasons if reason is not None), None)
+
     def input_schema(self, exposed_name: str) -> JsonObject | None:
         """The published schema of a tool; `None` for an unknown one."""
         tool = self._tools.get(exposed_name)

@@ -25,7 +25,7 @@ from gateway.policy.skills import judge_skill_uri
 from gateway.policy.tools import judge_tool
 from gateway.telemetry.events import EventStream
 from gateway.tools.approvals import Approvals
-from gateway.tools.base import Kind, Source, Tool, ToolSource
+from gateway.tools.base import Kind, QuarantiningSource, Source, Tool, ToolSource
 from gateway.tools.guard import GuardedTool, ToolGate
 from gateway.tools.published import judge_definition
 from gateway.tools.results import ResultKeeper
@@ -131,6 +131,17 @@ class Shelf:
             built[name] = known if known is not None and known[0] is existing[native] else self._guard(existing[native], name)
         self.tools = built
         self.withheld["tools"] = withheld
+
+    def quarantined(self, principal: Principal) -> Mapping[str, str]:
+        """Return the tools of this caller that the source holds back: the exposed name they would have → why, and what accepts them."""
+        if not isinstance(self.entry.source, QuarantiningSource) or not (held := self.entry.source.quarantined()):
+            return {}
+        policy = self.entry.policy
+        allowed = {native: why for native, why in held.items() if judge_tool(native, policy.tools.allow, policy.tools.deny)}
+        allowed = {native: why for native, why in allowed.items() if self.admits(principal, "tools", native)}
+        public, _ = public_names(allowed, policy.overrides)
+        exposed = expose_names(self.entry.prefix, list(public.values()), self.fittings.name_budget)
+        return {exposed[stem]: allowed[native] for native, stem in public.items()}
 
     async def _native_tools(self) -> Sequence[Tool]:
         """The source's tools, and its prompts as tools where the policy says so."""

@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 
 from gateway.chat.openai_endpoint import Endpoint
-from gateway.chat.openai_errors import is_too_large, to_model_error
+from gateway.chat.openai_errors import html_answer, is_html, is_too_large, to_model_error
 from gateway.chat.retry import MAX_RETRY_AFTER_SECONDS, RetryBudget, RetryPolicy, may_retry, retry_after_seconds
 from gateway.errors import ChatClientInvalidResponseException, ModelError
 from gateway.json_types import JsonMapping, JsonObject
@@ -87,10 +87,11 @@ class OpenAIConnection:
         answer = await self._repeated(model, lambda: client.delete(path, cast_to=object, options=_options()), subject)
         return self._object(model, answer or {})
 
-    @staticmethod
-    def _object(model: str, answer: object) -> JsonObject:
+    def _object(self, model: str, answer: object) -> JsonObject:
+        if isinstance(answer, str) and is_html(answer):
+            raise html_answer(self.endpoint.base_url)
         if not isinstance(answer, dict):
-            raise ChatClientInvalidResponseException(f"Model {model!r} gave an answer that is no JSON object.", retryable=True)
+            raise ChatClientInvalidResponseException(f"Model {model!r} gave an answer that is not a JSON object.", retryable=True)
         return cast("JsonObject", answer)
 
     async def events(
@@ -113,6 +114,8 @@ class OpenAIConnection:
 
         stream = await self._repeated(model, send, subject)
         async with self._breaking(model), stream:
+            if stream.response.headers.get("content-type", "").startswith("text/html"):
+                raise html_answer(self.endpoint.base_url)
             async for event in stream:
                 if isinstance(event, dict):
                     yield cast("JsonObject", event)

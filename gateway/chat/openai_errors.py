@@ -54,6 +54,17 @@ def is_too_large(error: openai.OpenAIError) -> bool:
     return isinstance(error.__cause__, AnswerTooLarge)
 
 
+def is_html(text: str) -> bool:
+    """Whether a body is an HTML page, as web servers and sign-in pages answer."""
+    return text.lstrip()[:15].casefold().startswith(("<!doctype html", "<html"))
+
+
+def html_answer(base_url: str) -> ChatClientInvalidResponseException:
+    """Return the error for an endpoint that answers with an HTML page."""
+    text = f"The model endpoint {shown_url(base_url)} answered with an HTML page instead of JSON, so it is not the address of a model API."
+    return ChatClientInvalidResponseException(f"{text} Set OPENAI_BASE_URL to the API's base address, which often ends in /v1.")
+
+
 def _of_status(error: openai.APIStatusError, model: str, shown: str, subject: str | None) -> ModelError:
     status = error.status_code
     if _is_filter(error.code):

@@ -7,12 +7,17 @@ else fails with what to set. `openai:NAME` and `openai-chat:NAME` pin the API. O
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import anyio
 
 from gateway.chat.base import BaseChatClient
 from gateway.chat.completions import OpenAIChatCompletionClient
 from gateway.chat.openai_base import OpenAIClientBase
+from gateway.chat.openai_connection import list_of
 from gateway.chat.openai_endpoint import DEFAULT_BASE_URL, PLACEHOLDER_KEY
+from gateway.chat.openai_errors import shown_url
 from gateway.chat.responses import OpenAIChatClient
 from gateway.chat.sampling import SamplingChatClient
 from gateway.errors import ModelError
@@ -24,10 +29,32 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "gpt-5-mini"
 """Model at OpenAI's own endpoint where neither the agent, nor `OPENAI_MODEL`, nor `defaults.model` names one."""
 
+CHECK_SECONDS = 10.0
+"""How long `check` waits for an endpoint."""
+
+_NO_LIST = (404, 405, 501)
+"""Statuses of an endpoint that does not offer `GET /models`."""
+
 HOW_TO_SET = (
     "Set OPENAI_API_KEY (for OpenAI), or OPENAI_BASE_URL and OPENAI_MODEL (for any OpenAI-compatible server), in the "
     "environment of the gateway; or connect with a client that offers its own model through MCP sampling."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCheck:
+    """What a reachable endpoint says about a model."""
+
+    model: str
+    endpoint: str
+    """The address, without secrets."""
+    listed: frozenset[str] | None
+    """The ids of the endpoint's models; `None` if it lists none."""
+
+    @property
+    def is_listed(self) -> bool | None:
+        """Whether the model is listed, also without the tag that Ollama adds; `None` if the endpoint lists none."""
+        return None if self.listed is None else self.model in self.listed or f"{self.model}:latest" in self.listed
 
 
 class ModelResolver:
@@ -46,22 +73,60 @@ class ModelResolver:
         Raises:
             ModelError: The spec is unknown, or nothing is configured; the text says exactly what to set.
         """
-        kind, colon, name = spec.partition(":")
+        named = self.named(spec)
+        if named is not None:
+            return self._client(*named)
+        if ctx.client.can("sampling"):
+            return SamplingChatClient(ctx)
+        raise ModelError(f"No model is available for this agent. {HOW_TO_SET}")
+
+    def named(self, spec: str) -> tuple[str, str] | None:
+        """Return the API (`openai` or `openai-chat`) and the model name for a model spec, or `None` for the connected client's own model.
+
+        Raises:
+            ModelError: The spec is unknown, or the endpoint or the model is not configured; the text says exactly what to set.
+        """
         if spec == "auto":
-            return self._auto(ctx)
-        if colon and name and kind in ("openai", "openai-chat"):
-            if not self._has_endpoint():
-                raise ModelError(f"Model {spec!r} needs an endpoint. {HOW_TO_SET}")
-            return self._client(kind, name)
-        raise ModelError(f"Model {spec!r} is not known; write `auto`, `openai:NAME` or `openai-chat:NAME`.")
+            return self._auto()
+        kind, _, name = spec.partition(":")
+        if not name or kind not in ("openai", "openai-chat"):
+            raise ModelError(f"Model {spec!r} is not known; write `auto`, `openai:NAME` or `openai-chat:NAME`.")
+        if not self._has_endpoint():
+            raise ModelError(f"Model {spec!r} needs an endpoint. {HOW_TO_SET}")
+        return kind, name
 
     def can_answer(self, spec: str) -> bool:
         """Whether an endpoint and a model are configured for `spec`; the connected client's own model does not count."""
-        kind, _, name = spec.partition(":")
-        if spec != "auto":
-            return self._has_endpoint() and bool(name) and kind in ("openai", "openai-chat")
-        named = self._environ.get("OPENAI_MODEL") or self._default_model
-        return self._has_endpoint() and bool(named or not self._environ.get("OPENAI_BASE_URL"))
+        try:
+            return self.named(spec) is not None
+        except ModelError:
+            return False
+
+    async def check(self, spec: str) -> ModelCheck | None:
+        """Ask the endpoint of a model spec for its models, for at most `CHECK_SECONDS`.
+
+        `None`: the spec is the connected client's own model.
+
+        Raises:
+            ModelError: The spec is unknown, something is not configured, or the endpoint cannot be reached, refuses the key or does not
+                answer as an API does.
+        """
+        named = self.named(spec)
+        if named is None:
+            return None
+        connection, name = self._client(*named).connection, named[1]
+        shown = shown_url(connection.endpoint.base_url)
+        try:
+            with anyio.fail_after(CHECK_SECONDS):
+                answer = await connection.answer(name, "/models", None, subject="the list of its models")
+        except TimeoutError:
+            raise ModelError(f"The model endpoint {shown} did not answer within {CHECK_SECONDS:g} s.", retryable=True) from None
+        except ModelError as error:
+            if error.status not in _NO_LIST:
+                raise
+            return ModelCheck(name, shown, None)
+        listed = {str(item.get("id")) for item in list_of(answer.get("data"))}
+        return ModelCheck(name, shown, frozenset(listed) or None)
 
     def embeddings(self, spec: str) -> OpenAIEmbeddingClient:
         """The embedding client for `openai:NAME`; the resolver closes it.
@@ -85,19 +150,16 @@ class ModelResolver:
     def _has_endpoint(self) -> bool:
         return bool(self._environ.get("OPENAI_API_KEY") or self._environ.get("OPENAI_BASE_URL"))
 
-    def _auto(self, ctx: CallContext) -> BaseChatClient:
+    def _auto(self) -> tuple[str, str] | None:
+        if not self._has_endpoint():
+            return None
         name = self._environ.get("OPENAI_MODEL") or self._default_model
-        if self._has_endpoint():
-            base_url = self._environ.get("OPENAI_BASE_URL")
-            if not base_url:
-                return self._client("openai", name or DEFAULT_MODEL)
-            if not name:
-                raise ModelError("OPENAI_BASE_URL is set but no model: set OPENAI_MODEL, or `defaults.model` in gateway.json.")
-            # Chat Completions is what nearly every compatible server speaks; `openai:NAME` asks for Responses.
-            return self._client("openai-chat", name)
-        if ctx.client.can("sampling"):
-            return SamplingChatClient(ctx)
-        raise ModelError(f"No model is available for this agent. {HOW_TO_SET}")
+        if not self._environ.get("OPENAI_BASE_URL"):
+            return "openai", name or DEFAULT_MODEL
+        if not name:
+            raise ModelError("OPENAI_BASE_URL is set but no model: set OPENAI_MODEL, or `defaults.model` in gateway.json.")
+        # Chat Completions is what nearly every compatible server speaks; `openai:NAME` asks for Responses.
+        return "openai-chat", name
 
     def _client(self, kind: str, name: str) -> OpenAIClientBase:
         key = (kind, name)

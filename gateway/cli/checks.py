@@ -1,4 +1,4 @@
-"""The checks of `doctor` that need no running server: file, programs, state, keys, port, model access."""
+"""The checks of `doctor` that need no running server: file, programs, state, keys, port."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gateway.json_types import JsonObject
 from gateway.policy.packages import floating_packages
 
 if TYPE_CHECKING:
+    from gateway.cli.failures import Code
     from gateway.config.load import LoadedConfig
     from gateway.config.models import StdioServer
 
@@ -33,6 +34,8 @@ class Check:
     text: str
     fix: str
     """What to do; empty where nothing is to be done or the text says it."""
+    code: Code = "config-invalid"
+    """The exit code of a failure."""
 
     def to_json(self) -> JsonObject:
         """The object that `doctor --json` prints."""
@@ -50,7 +53,6 @@ def local_checks(loaded: LoadedConfig) -> list[Check]:
         *_programs(loaded),
         *_pins(loaded),
         *_state_and_bind(loaded),
-        *_models(loaded),
     ]
 
 
@@ -144,12 +146,3 @@ def _port(host: str, port: int) -> Check:
             text = f"{address} cannot be used now: {error.strerror or error}"
             return Check("warn", "port", text, "Fine if it is this gateway that runs; else choose another server.http.port.")
     return Check("ok", "port", f"{address} is free", "")
-
-
-def _models(loaded: LoadedConfig) -> list[Check]:
-    if not loaded.config.expose.agents:
-        return []
-    if os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL"):
-        return [Check("ok", "model", "an OpenAI-compatible endpoint is configured", "")]
-    text = "no OPENAI_API_KEY or OPENAI_BASE_URL: agents with `model: auto` work only in clients that offer sampling"
-    return [Check("warn", "model", text, "Set one of the two, and OPENAI_MODEL or defaults.model.")]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.common import config_option, json_option, load, run_async
+from gateway.config.suggest import did_you_mean
 from gateway.errors import Collision, ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from gateway.cli.hub import OwnHub
     from gateway.config.load import LoadedConfig
     from gateway.tools.base import SourceStatus
+
+
+_NAMES_SHOWN = 3
+"""Users of a model that its line names."""
 
 
 @click.command()
@@ -56,7 +61,13 @@ async def _live_checks(loaded: LoadedConfig) -> list[Check]:
             checks += await _idle_rules(own)
             checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.problems()]
             checks += [Check("warn", f"withheld {what}", why, "") for what, why in own.gateway.catalog.withheld().items()]
-            return [*checks, *await _definition_checks(own)]
+            checks += await _database_checks(loaded)
+            checks += await _definition_checks(own)
+            checks += [
+                Check("fail" if need.is_fatal else "warn", f"{need.kind} {need.where}", need.text, "")
+                for need in await own.gateway.inspection.unmet_needs()
+            ]
+            return [*checks, *await _model_checks(own)]
     except (Collision, StorageError) as error:
         return [Check("fail", "start", str(error), "")]
 
@@ -73,17 +84,21 @@ def _source_check(status: SourceStatus) -> Check:
         return Check("warn", subject, status.error or "its command waits for acceptance", "")
     if status.state == "starting":
         fix = f"Raise policies.{status.name}.connectTimeoutSeconds, or look at its own log."
-        return Check("fail", subject, "did not become ready in time", fix)
+        return Check("fail", subject, "did not become ready in time", fix, "unreachable")
     if status.state == "auth needed":
-        return Check("fail", subject, f"auth needed: {status.error}", _fix(status) if "401" in (status.error or "") else "")
-    return Check("fail", subject, status.error or "down", _fix(status))
+        fix = _fix(status) if "401" in (status.error or "") else ""
+        return Check("fail", subject, f"auth needed: {status.error}", fix, "needs-auth")
+    return Check("fail", subject, status.error or "down", _fix(status), "needs-auth" if "403" in (status.error or "") else "unreachable")
 
 
 def _definition_remarks(status: SourceStatus) -> list[Check]:
     """Definitions of a server that are held back, or that a person should read."""
     from gateway.cli.checks import Check
 
-    found = [Check("warn", f"tool {name} of server {status.name}", f"quarantined: {why}", "") for name, why in status.quarantined.items()]
+    found = [
+        Check("fail", f"tool {name} of server {status.name}", f"quarantined: {why}", "", "lock-differs")
+        for name, why in status.quarantined.items()
+    ]
     text = "reads like orders to a model: "
     read = f"Read it with `moongate inspect`; policies.{status.name}.tools can hide it."
     return found + [Check("warn", f"{what} of server {status.name}", f"{text}{why}", read) for what, why in status.suspicious.items()]
@@ -117,7 +132,7 @@ async def _idle_rules(own: OwnHub) -> list[Check]:
     """Rules that do nothing or cannot be applied (requirements 3.A/26); only of sources that answered."""
     from gateway.cli.checks import Check
 
-    return [Check("warn", "rule", remark, "") for remark in await own.gateway.remarks()]
+    return [Check("warn", "rule", remark, "") for remark in await own.gateway.inspection.remarks()]
 
 
 async def _definition_checks(own: OwnHub) -> list[Check]:
@@ -158,6 +173,53 @@ async def _script_checks(loaded: LoadedConfig) -> list[Check]:
     return checks
 
 
+async def _database_checks(loaded: LoadedConfig) -> list[Check]:
+    """Whether the database server can be used, if one is configured."""
+    from gateway.cli.checks import Check
+    from gateway.storage.records import Records
+    from gateway.storage.state import StateFolder, state_dir
+
+    storage = loaded.config.storage
+    if storage.url is None:
+        return []
+    records = Records(StateFolder(state_dir(storage.dir)), audit_days=storage.audit_days, url=storage.url)
+    try:
+        await records.database()
+    except StorageError as error:
+        return [Check("fail", "database", str(error), "Check storage.url and that the server runs.", "unreachable")]
+    finally:
+        await records.aclose()
+    return [Check("ok", "database", "storage.url can be used", "")]
+
+
+async def _model_checks(own: OwnHub) -> list[Check]:
+    """Whether the endpoints of the models that agents and sampling policies use answer, and know these models."""
+    from gateway.cli.checks import Check
+    from gateway.errors import ModelError
+
+    checks: list[Check] = []
+    for spec, users in own.gateway.inspection.models_used().items():
+        subject = f"model {spec}"
+        more = f" and {len(users) - _NAMES_SHOWN} more" if len(users) > _NAMES_SHOWN else ""
+        used = f"used by {', '.join(users[:_NAMES_SHOWN])}{more}"
+        try:
+            found = await own.gateway.inspection.check_model(spec)
+        except ModelError as error:
+            checks.append(Check("fail", subject, f"{error} ({used})", "", "unreachable" if error.retryable else "config-invalid"))
+            continue
+        if found is None:
+            text = f"no endpoint is configured, so it works only with clients that offer sampling ({used})"
+            checks.append(Check("warn", subject, text, "Set OPENAI_API_KEY, or OPENAI_BASE_URL and OPENAI_MODEL (or defaults.model)."))
+        elif found.is_listed is False:
+            known = did_you_mean(found.model, found.listed or ())
+            text = f"{found.endpoint} answers, but does not list model {found.model!r} ({used})"
+            checks.append(Check("warn", subject, text, f"Check OPENAI_MODEL, defaults.model or the agent's `model`. {known}".rstrip()))
+        else:
+            text = f"{found.endpoint} answers" + (f" and lists {found.model!r}" if found.is_listed else ", but lists no models")
+            checks.append(Check("ok", subject, text, ""))
+    return checks
+
+
 def _show(checks: Sequence[Check], *, as_json: bool) -> None:
     from gateway.cli.output import clean, print_json
 
@@ -171,7 +233,6 @@ def _show(checks: Sequence[Check], *, as_json: bool) -> None:
 
 
 def _code_of(failed: Sequence[Check]) -> Code:
-    """The exit code of the worst failure: the configuration first, then credentials, then reachability."""
-    if any(not check.subject.startswith("server ") for check in failed):
-        return "config-invalid"
-    return "needs-auth" if any(check.text.startswith("auth needed") or "403" in check.text for check in failed) else "unreachable"
+    """The exit code of the worst failure: the configuration first, then credentials, then reachability, then the lock file."""
+    codes = {check.code for check in failed}
+    return next(code for code in ("config-invalid", "needs-auth", "unreachable", "lock-differs") if code in codes)

@@ -211,7 +211,7 @@ async def _lint(loaded: LoadedConfig) -> JsonObject:
     from gateway.cli.hub import open_own
 
     async with open_own(_eager(loaded, list(loaded.config.mcp_servers))) as own:
-        found = await own.gateway.findings()
+        found = await own.gateway.inspection.findings()
         unchecked: list[JsonObject] = [
             {"source": status.name, "reason": status.error or status.state}
             for status in own.gateway.sources()

@@ -74,7 +74,7 @@ def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path
             mask = configure_log(loaded)
         export_telemetry(mask)
         follow = _Follow(loaded, watch, mask, acceptance, place)
-        announcer = _Announcer(loaded, as_json=as_json)
+        announcer = _Announcer(loaded, None if stdio else host, as_json=as_json)
         run_async(lambda: _serve(follow, announcer, None if stdio else (host, port)), serves=not stdio)
     finally:
         gc.enable()
@@ -197,8 +197,10 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int
 class _Announcer:
     """Says what is served, once, when the sources have settled."""
 
-    def __init__(self, loaded: LoadedConfig, *, as_json: bool) -> None:
+    def __init__(self, loaded: LoadedConfig, bound: str | None, *, as_json: bool) -> None:
+        """`bound` is the host that is listened on; `None` over standard input and output."""
         self._loaded = loaded
+        self._bound = bound
         self._as_json = as_json
 
     async def announce(self, gateway: Gateway, url: str | None) -> None:
@@ -208,15 +210,19 @@ class _Announcer:
         import anyio
 
         from gateway.cli.output import camel_keys, json_line, say, source_line
+        from gateway.server.origins import bind_note
 
         await gateway.ready(ANNOUNCE_TIMEOUT_SECONDS)
         sources = [camel_keys(asdict(source)) for source in gateway.sources()]
         has_keys = url is not None and bool(await anyio.to_thread.run_sync(gateway.keys.list))
         snippet = paste_snippet(self._loaded, url, has_keys=has_keys)
+        notes = list(self._loaded.notes)
+        if self._bound is not None and (note := bind_note(self._bound, self._loaded.config.server.http.allowed_hosts)) is not None:
+            notes.append(note)
         if self._as_json:
-            say(json_line({"endpoint": url, "sources": sources, "notes": self._loaded.notes, "snippet": snippet}))
+            say(json_line({"endpoint": url, "sources": sources, "notes": notes, "snippet": snippet}))
             return
-        for note in self._loaded.notes:
+        for note in notes:
             say(f"note: {note}")
         for source in sources:
             say(source_line(source))

@@ -102,6 +102,8 @@ class CallHandler:
         try:
             tool = await self._catalog.seek(name)
         except NotFound as error:
+            if (reason := self._catalog.quarantined(name, facts.principal)) is not None:
+                return Complete.text(reason, is_error=True)
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {error.name}") from None
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
         return await (self.run if is_modern(ctx) else self.run_legacy)(tool, arguments, facts, caller)

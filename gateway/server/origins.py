@@ -12,6 +12,12 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
+MAX_SHOWN = 200
+"""Characters of a refused value that are shown."""
+
+WILDCARDS = ("0.0.0.0", "::")
+"""Bind addresses that stand for every address of the machine; no client uses them as a host name."""
+
 PROXY_HOST = "127.0.0.1"
 """The address of a peer that is believed how a client came to it (`X-Forwarded-Proto`)."""
 
@@ -29,11 +35,11 @@ class Places:
         """Status and text for a request that is not taken. Of a header that came twice the first counts."""
         host, origin = _first(headers, b"host"), _first(headers, b"origin")
         if not _is_in(host, self.hosts):
-            logger.warning("A request for Host %r was refused", host)
-            return 421, "Invalid Host header"
+            logger.warning("request refused status=421 host=%r: not in server.http.allowedHosts", host[:MAX_SHOWN])
+            return 421, f"Host {host[:MAX_SHOWN]!r} is not accepted. Add it to server.http.allowedHosts of the gateway."
         if origin and not _is_in(origin, self.origins):
-            logger.warning("A request of Origin %r was refused", origin)
-            return 403, "Invalid Origin header"
+            logger.warning("request refused status=403 origin=%r: not in server.http.allowedOrigins", origin[:MAX_SHOWN])
+            return 403, f"Origin {origin[:MAX_SHOWN]!r} is not accepted. Add it to server.http.allowedOrigins of the gateway."
         return None
 
 
@@ -41,9 +47,25 @@ def places_of(host: str, port: int, more_hosts: Sequence[str], more_origins: Seq
     """Loopback, the bound address, and what the configuration adds."""
     hosts = [f"{name}:*" for name in _LOOPBACK_NAMES] + list(_LOOPBACK_NAMES)
     origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in (*_LOOPBACK_NAMES, *(f"{n}:*" for n in _LOOPBACK_NAMES))]
-    if not is_loopback(host) and host not in ("0.0.0.0", "::"):  # compared, not bound
+    if not is_loopback(host) and host not in WILDCARDS:
         hosts += [host, f"{host}:{port}"]
     return Places([*hosts, *more_hosts], [*origins, *more_origins])
+
+
+def shown_host(host: str, port: int, more_hosts: Sequence[str]) -> str:
+    """Return `HOST:PORT` as clients can use it: for a wildcard bind the first accepted name for this port, else loopback."""
+    if host in WILDCARDS:
+        named = (one.removesuffix(":*") for one in more_hosts if one.endswith((":*", f":{port}")))
+        host = next((name.removesuffix(f":{port}") for name in named), "127.0.0.1" if host == "0.0.0.0" else "::1")
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def bind_note(host: str, more_hosts: Sequence[str]) -> str | None:
+    """What to do before clients on other machines are accepted; `None` where nothing is to be done."""
+    if host not in WILDCARDS or more_hosts:
+        return None
+    names = 'server.http.allowedHosts, e.g. "hub.example.com:*"'
+    return f"it listens on every address, but clients on other machines are refused (421) until the name they use is in {names}"
 
 
 def is_loopback(host: str) -> bool:

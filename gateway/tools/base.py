@@ -315,6 +315,15 @@ class UpdatingSource(Protocol):
         ...
 
 
+@runtime_checkable
+class QuarantiningSource(Protocol):
+    """A `ToolSource` that holds tools back until a person accepts them."""
+
+    def quarantined(self) -> Mapping[str, str]:
+        """Return the native names of these tools, each with why it is held back and the command that accepts it."""
+        ...
+
+
 SkillMethod = Literal["skills/list", "skills/get", "resources/directory/read"]
 """The methods of the skills extension (SEP-2640)."""
 

@@ -40,6 +40,7 @@ from gateway.upstream.standins import (
     UNAUTHORIZED,
     is_session_gone,
     no_answer,
+    not_mcp,
     too_large,
     turned_away,
 )
@@ -303,6 +304,11 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
             if refused is not None:
                 await response.aclose()
                 return _json_rpc_error(request, refused.code, refused.message, refused.data)
+            if b'"method":"initialize"' in _head(request):
+                odd = not_mcp(response.status_code, response.headers.get("content-type", ""), request.url.netloc.decode("ascii"))
+                if odd is not None:
+                    await response.aclose()
+                    return _json_rpc_error(request, odd.code, odd.message)
             if response.status_code in (400, 404) and "mcp-session-id" in request.headers:
                 return await self._session_gone(request, response)
         stream = response.stream

@@ -66,7 +66,7 @@ from gateway.upstream.link import Link
 from gateway.upstream.param_headers import encode_header_value
 from gateway.upstream.pipe import PipeExchange
 from gateway.upstream.progress import ProgressRelay
-from gateway.upstream.standins import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED
+from gateway.upstream.standins import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_MCP, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED
 
 if TYPE_CHECKING:
     from gateway.upstream.dispatching import Dispatcher
@@ -372,7 +372,7 @@ class Session:
 
     def _translate(self, method: str, error: RpcError) -> UpstreamError:
         code, text = error.code, error.message
-        if code == NOT_SENT:
+        if code in (NOT_SENT, NOT_MCP):
             return UpstreamUnavailable(text, server=self.server)
         if code == CONNECTION_CLOSED and text == "Connection closed":
             self.closed.set()
@@ -381,7 +381,10 @@ class Session:
             return UpstreamLost(f"The connection to {self.server!r} broke during {method!r}; the call may have run.", server=self.server)
         spelled = (code, text.partition(":")[0])
         if (spelled in _NO_ANSWERS and method != "server/discover") or (spelled == _NOT_FOUND and method in _NEVER_MISSING):
-            return UpstreamLost(f"Server {self.server!r} answered {method!r} with what is no MCP; it may have run.", server=self.server)
+            if method == "initialize":
+                return UpstreamUnavailable("it answered 'initialize' with something that is not MCP; check its URL", server=self.server)
+            text = f"Server {self.server!r} answered {method!r} with something that is not MCP; the call may have run."
+            return UpstreamLost(text, server=self.server)
         if code == TOO_LARGE:
             return UpstreamError(f"Server {self.server!r}: {text}.", server=self.server)
         if code == UNAUTHORIZED:

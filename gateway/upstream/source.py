@@ -95,6 +95,7 @@ class UpstreamSource:
         self._lists: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
         self._tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
         self._pins = Pinning(server, policy.pins)
+        self.quarantined = self._pins.quarantined
         self.suspicions = Suspicions(server, lambda: self._lists)
         self._built_modern = False
         self._agreed: Negotiated | None = None
@@ -112,12 +113,9 @@ class UpstreamSource:
         self._on_change: OnChange = lambda _: None
         self._guard = InputGuard(server, policy, services)
         self._watcher = Watcher(server, self._mark_changed)
+        capabilities = self._guard.shared_capabilities()
         self._connection = Connection(
-            remote,
-            self,
-            capabilities=self._guard.shared_capabilities(),
-            on_ready=self._load,
-            keep_awake=lambda: self._watcher.is_watching,
+            remote, self, capabilities=capabilities, on_ready=self._load, keep_awake=lambda: self._watcher.is_watching
         )
         self._delivery = Delivery(remote, self._connection, self, own_id=own_id, annotations_of=self._annotations_of)
         self._credentials = credentials
@@ -173,7 +171,7 @@ class UpstreamSource:
             tools=len(self._tools),
             milliseconds=connection.milliseconds,
             error=connection.last_error or None,
-            quarantined=self._pins.quarantined(),
+            quarantined=self.quarantined(),
             suspicious=self.suspicions.found,
             since=connection.down_since_iso,
         )

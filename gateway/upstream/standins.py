@@ -33,6 +33,9 @@ BUSY = -31011
 TOO_LARGE = -31012
 """JSON-RPC code of our own stand-in answer: the server answered, with more than is taken."""
 
+NOT_MCP = -31013
+"""JSON-RPC code of our own stand-in answer: whatever answers `initialize` at the URL does not speak MCP."""
+
 DEFAULT_RETRY_SECONDS = 1.0
 """Wait after 429 or 503 without a usable `Retry-After`."""
 
@@ -80,6 +83,24 @@ def turned_away(server: str, status: int, retry_after: str) -> RpcError | None:
     if status in (429, 503):
         seconds = _retry_after(retry_after)
         return RpcError(BUSY, f"it answered {status} and wants to be left alone for {seconds:g} s", seconds)
+    return None
+
+
+def not_mcp(status: int, content_type: str, host: str) -> RpcError | None:
+    """Return what stands in for an HTTP answer to `initialize` that is not MCP, by its status and `Content-Type`."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if status == 421:
+        fix = "have it accept this name (`server.http.allowedHosts` of a Moongate), or use a name that it accepts"
+        return RpcError(NOT_MCP, f"it does not accept the host name {host!r} (421); {fix}")
+    if kind in ("application/json", "text/event-stream"):
+        return None
+    fix = "check the URL; MCP endpoints often end in /mcp or /sse"
+    if kind == "text/html":
+        return RpcError(NOT_MCP, f"it answered {status} with an HTML page, which is not MCP; {fix}")
+    if status in (404, 405, 410):
+        return RpcError(NOT_MCP, f"it answered {status}, so there is no MCP endpoint at this URL; {fix}")
+    if status in (200, 201):
+        return RpcError(NOT_MCP, f"it answered with {kind or 'no content type'}, which is not MCP; {fix}")
     return None
 
 

@@ -51,6 +51,7 @@ class WorkflowSource:
         self._rules = rules
         self._base_dir = base_dir
         self._tools: dict[str, WorkflowTool] = {}
+        self._plans: list[tuple[Path, WorkflowPlan]] = []
         self._refusal: Callable[[RunEntry], str | None] = lambda entry: None
         self.is_waiting = False
         """Whether a workflow is left out until a person accepts its file."""
@@ -93,6 +94,7 @@ class WorkflowSource:
             except WorkflowInvalid as error:
                 self._note("\n".join(f"{path}: {line}" for line in str(error).splitlines()))
                 continue
+            self._plans.append((path, plan))
             self._tools[name] = WorkflowTool(plan, toolbox=self._toolbox, forms=self._forms, guards=self._guards)
         return self
 
@@ -102,6 +104,10 @@ class WorkflowSource:
     async def tools(self) -> Sequence[Tool]:
         """The workflows that loaded."""
         return list(self._tools.values())
+
+    def needs(self) -> dict[str, list[str]]:
+        """Return the tools that each file names as `source/tool`, agents and workflows too, by the file's path."""
+        return {str(path): list(dict.fromkeys(plan.patterns.values())) for path, plan in self._plans}
 
     def subscribe(self, on_change: OnChange) -> None:
         """Files are read once, so nothing is ever announced."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.shared.exceptions import MCPError
 
 from gateway.upstream.pins import Pins, forms_of, write_pins
 from tests.cli.processes import environment, moongate
@@ -21,6 +22,8 @@ WIDER = {**SEARCH, "inputSchema": {"type": "object", "properties": {"q": {"type"
 CHANGE = {"name": "change", "inputSchema": {"type": "object"}}
 NEW = {"name": "new", "inputSchema": {"type": "object"}}
 
+Era = Literal["legacy", "auto"]
+
 
 def configure(folder: Path, tools: list[Any], later: list[Any] | None = None, **policy: Any) -> Path:
     """A gateway with one server `docs` that lists `tools`, and `later` once its tool `change` was called."""
@@ -31,9 +34,9 @@ def configure(folder: Path, tools: list[Any], later: list[Any] | None = None, **
     return path
 
 
-def connected(folder: Path) -> Client:
+def connected(folder: Path, mode: Era = "legacy") -> Client:
     command, arguments = gateway_command(folder / "gateway.json")
-    return Client(stdio_client(StdioServerParameters(command=command, args=arguments, env=environment(folder))), mode="legacy")
+    return Client(stdio_client(StdioServerParameters(command=command, args=arguments, env=environment(folder))), mode=mode)
 
 
 def listed(folder: Path) -> list[str]:
@@ -75,6 +78,21 @@ def test_one_tool_is_accepted_and_the_rest_stays_quarantined(tmp_path: Path) -> 
     assert "1 quarantined (search)" in moongate("list", "servers", "--standalone", cwd=tmp_path).out
     assert moongate("lock", "--accept", "docs", cwd=tmp_path).code == 0
     assert listed(tmp_path) == ["docs__search", "docs__new"]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_call_of_a_quarantined_tool_says_so_and_how_to_accept_it(tmp_path: Path, mode: Era) -> None:
+    configure(tmp_path, [SEARCH])
+    assert moongate("lock", cwd=tmp_path).code == 0
+    configure(tmp_path, [WIDER])
+    async with connected(tmp_path, mode) as client:
+        result = await client.call_tool("docs__search", {"q": "x"})
+        with pytest.raises(MCPError, match="Unknown tool: docs__serch"):
+            await client.call_tool("docs__serch", {})
+    assert result.is_error
+    [block] = result.content
+    assert "'docs__search' is quarantined: changed against the lock file" in str(block)
+    assert "`moongate lock --accept docs/search` accepts it" in str(block)
 
 
 def test_a_changed_tool_is_served_under_warn_and_a_server_without_pins_is_not_judged(tmp_path: Path) -> None:

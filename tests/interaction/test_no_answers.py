@@ -46,5 +46,5 @@ async def test_a_message_that_is_no_answer_or_says_two_things_fails_its_call_at_
                     for progress in (None, hear):
                         with anyio.fail_after(20):  # of the sixty seconds that a call may take
                             answer: Any = await client.call_tool(f"{server}__{name}", {}, progress_callback=progress)
-                        said = "it broke" if "error" in MESSAGES[name] else "what is no MCP"
+                        said = "it broke" if "error" in MESSAGES[name] else "something that is not MCP"
                         assert answer.is_error and said in answer.content[0].text, (server, name, answer)

@@ -97,7 +97,7 @@ async def test_an_answer_that_cannot_be_read_fails_its_own_call_at_once(tmp_path
                 odd = await client.call_tool("up__odd", {"hex": UNREADABLE[what].hex()})
             after = await client.call_tool("up__fine", {})
     assert odd.is_error
-    assert "what is no MCP" in text_of(odd)
+    assert "something that is not MCP" in text_of(odd)
     assert text_of(after) == "fine"
 
 

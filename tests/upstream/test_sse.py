@@ -53,8 +53,8 @@ FAILING = {
     "large": (TOO_MUCH, "larger than 67108864 bytes"),
     "last-id": (TOO_MUCH, "larger than 67108864 bytes"),
     "lines": (TOO_MUCH, "larger than 67108864 bytes"),
-    "garbage": (1, "with what is no MCP"),
-    "turned-away": (1, "with what is no MCP"),
+    "garbage": (1, "with something that is not MCP"),
+    "turned-away": (1, "with something that is not MCP"),
     "unheard": (1, "broke"),
 }
 

@@ -48,7 +48,8 @@ LOOK_SECONDS = 0.2
 
 CANCEL_SECONDS = 5.0
 
-_INSTALL_HINT = "Remote A2A agents need the a2a-sdk package: pip install 'moongate[a2a]'."
+INSTALL_HINT = "Remote A2A agents need the a2a-sdk package: pip install 'moongate[a2a]'."
+"""What to do if the package of the extra is missing."""
 
 
 class A2AAgent(BaseAgent):
@@ -208,7 +209,7 @@ class A2AAgent(BaseAgent):
         try:
             import a2a.client  # noqa: F401  # pyright: ignore[reportUnusedImport]  # is it there?
         except ImportError:
-            raise AgentError(_INSTALL_HINT) from None
+            raise AgentError(INSTALL_HINT) from None
         try:
             yield
         except _errors() as error:

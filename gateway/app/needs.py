@@ -1,0 +1,109 @@
+"""Finds what agents and workflows name and this gateway does not have. Used by `doctor`.
+
+A tool of a server that is down is not judged: the server's own line says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from gateway.app.local import Local
+from gateway.catalog.catalog import Catalog
+from gateway.config.models import GatewayConfig
+from gateway.config.suggest import did_you_mean
+from gateway.tools.base import SourceStatus
+
+if TYPE_CHECKING:
+    from gateway.agents.source import AgentSource
+    from gateway.skills.source import SkillSource
+    from gateway.workflows.source import WorkflowSource
+
+_GLOB = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class UnmetNeed:
+    """Something that a file names in vain."""
+
+    kind: str
+    """`agent` or `workflow`."""
+    where: str
+    """The file."""
+    text: str
+    is_fatal: bool
+    """Whether one thing is named that is not there, not a pattern that nothing matches."""
+
+
+async def unmet_needs(local: Mapping[str, Local], catalog: Catalog, statuses: Sequence[SourceStatus]) -> list[UnmetNeed]:
+    """Return what the files of agents and workflows name and nothing serves, in the order of the files."""
+    known = {status.name: status for status in statuses}
+    tools = [f"{tool.source}/{tool.definition.name}" for tool in await catalog.tools()]
+    found = [
+        UnmetNeed(kind, where, text, is_fatal=not _GLOB & set(pattern))
+        for kind, where, patterns in _patterns(local)
+        for pattern in dict.fromkeys(patterns)
+        if not await catalog.tools([pattern]) and (text := _missing(pattern, known, tools))
+    ]
+    return found + _unknown_skills(local)
+
+
+def models_used(local: Mapping[str, Local], config: GatewayConfig) -> dict[str, list[str]]:
+    """Return the model specs of agents and of sampling policies, each with who uses it."""
+    used: dict[str, list[str]] = {}
+    if "agent" in local:
+        for definition in cast("AgentSource", local["agent"].source).definitions:
+            file = definition.file
+            if file.remote is None:
+                judge = [file.loop_until.judge] if file.loop_until is not None and file.loop_until.judge else []
+                for spec in dict.fromkeys([file.model, *judge]):
+                    used.setdefault(spec, []).append(f"agent {file.name}")
+    for name in config.mcp_servers:
+        sampling = config.policy(name).sampling
+        if sampling.mode == "answer" or (sampling.mode == "ask" and sampling.model):
+            used.setdefault(sampling.model or "auto", []).append(f"policies.{name}.sampling")
+    return used
+
+
+def _patterns(local: Mapping[str, Local]) -> list[tuple[str, str, list[str]]]:
+    """Kind, file and named tools of every agent and workflow."""
+    found: list[tuple[str, str, list[str]]] = []
+    if "agent" in local:
+        definitions = cast("AgentSource", local["agent"].source).definitions
+        found += [("agent", str(definition.path), definition.file.tools) for definition in definitions]
+    if "workflow" in local:
+        found += [("workflow", where, patterns) for where, patterns in cast("WorkflowSource", local["workflow"].source).needs().items()]
+    return found
+
+
+def _missing(pattern: str, known: Mapping[str, SourceStatus], tools: Collection[str]) -> str:
+    """What is wrong with a pattern that matches no tool; empty where that is known otherwise."""
+    source, _, name = pattern.partition("/")
+    if source in ("agent", "workflow", "function", "skill"):
+        names = [tool.partition("/")[2] for tool in tools if tool.startswith(f"{source}/")]
+        hint = did_you_mean(name, names) or f"`moongate list tools` shows the {source}s that are served."
+        return f"there is no {source} {name!r}. {hint}"
+    status = known.get(source)
+    if status is None:
+        return f"{pattern!r}: there is no server {source!r}. {did_you_mean(source, known) or 'Add it under mcpServers.'}"
+    if status.state not in ("ready", "idle"):
+        return ""
+    if (why := status.quarantined.get(name)) is not None:
+        return f"{pattern!r} is quarantined: {why}"
+    hint = did_you_mean(pattern, tools) or f"`moongate list tools` shows the tools of {source!r}."
+    return f"{pattern!r}: server {source!r} has no such tool. {hint}"
+
+
+def _unknown_skills(local: Mapping[str, Local]) -> list[UnmetNeed]:
+    if "agent" not in local:
+        return []
+    index = cast("SkillSource", local["skill"].source).index if "skill" in local else None
+    found: list[UnmetNeed] = []
+    for definition in cast("AgentSource", local["agent"].source).definitions:
+        for name in definition.file.skills:
+            if index is None or not index.named(name):
+                names = [skill.name for skill in index.for_models] if index is not None else []
+                hint = did_you_mean(name, names) or "`moongate list skills` shows what is served."
+                found.append(UnmetNeed("agent", str(definition.path), f"there is no skill {name!r}. {hint}", is_fatal=True))
+    return found
