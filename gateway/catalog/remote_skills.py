@@ -204,7 +204,7 @@ class RemoteSkills:
             raise SkillError(f"Skill {now.id!r} is not what {now.origin!r} lists: its frontmatter differs.", code="entry-differs")
         if any(d.level == "error" for d in document.diagnostics):
             raise SkillError(f"Skill {now.id!r} of {now.origin!r} cannot be used: {document.diagnostics[0].message}", code="entry-differs")
-        known = dataclasses.replace(now.document, body=document.body, body_start=document.body_start, frontmatter=document.frontmatter)
+        known = dataclasses.replace(now.document, text=document.text, body_start=document.body_start, frontmatter=document.frontmatter)
         return dataclasses.replace(now, document=known)
 
     async def read(self, skill: Skill, path: str, ctx: CallContext) -> tuple[Skill, SkillFile, bytes]:

@@ -165,7 +165,7 @@ def _row(skill: Skill, *, tokens: bool) -> JsonObject:
         "bytes": sum(file.size for file in skill.files.values()),
     }
     if tokens:
-        loaded = len(skill.document.body) or skill.manifest.size  # a server's text is not read for this
+        loaded = len(skill.document.text) or skill.manifest.size  # a server's text is not read for this
         row["tokens"] = {"advertised": _tokens(len(skill.id) + len(row["description"])), "loaded": _tokens(loaded)}
     return row
 

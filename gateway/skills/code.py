@@ -143,7 +143,7 @@ class CodeSkills:
         if not skill.manifest.is_dynamic:
             return (await self.read(skill, MANIFEST, ctx))[0]
         document = parse_skill((await _content(skill, found)).encode(), directory=skill.document.name)
-        return replace(skill, document=replace(skill.document, body=document.body, body_start=document.body_start))
+        return replace(skill, document=replace(skill.document, text=document.text, body_start=document.body_start))
 
     async def read(self, skill: Served, path: str, ctx: CallContext) -> tuple[Served, SkillFile, bytes]:
         """The bytes of a resource, or of its `SKILL.md`. Raises `NotFound`; `ToolFailed` where its code fails."""
@@ -247,6 +247,7 @@ def to_served(skill: Skill, reference: str) -> Served:
         files=files,
         diagnostics=tuple(diagnostics),
         functions=functions,
+        in_code=is_known and not isinstance(skill, FileSkill),
     )
     return published(served, name) if document.conformant else served
 

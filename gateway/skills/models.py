@@ -53,13 +53,18 @@ class SkillDocument:
     name: str
     """`""` when there is no usable one."""
     description: str
-    body: str
-    """The Markdown after the frontmatter, exactly as written."""
+    text: str
+    """The whole file, decoded; empty where it was not read."""
     body_start: int
-    """Where the body starts in the decoded file, in characters."""
+    """Where the body starts in `text`, in characters."""
     conformant: bool
     """Whether the extension may list it: the YAML needed no repair and the name is legal."""
     diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def body(self) -> str:
+        """The Markdown after the frontmatter, exactly as written."""
+        return self.text[self.body_start :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,8 @@ class Skill:
     """`{uri, frontmatter, resources}` of SEP-2640, ready to send; empty when not listed."""
     functions: tuple[SkillFunction, ...] = ()
     """Scripts that run in this process."""
+    in_code: bool = False
+    """Whether a program wrote it without a file, so that `load_skill` gives its fields and instructions instead of a file."""
     is_remote: bool = False
     """Whether a server behind this gateway publishes it: its URIs are that server's to answer."""
 

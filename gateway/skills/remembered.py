@@ -90,7 +90,7 @@ def _candidate_out(c: Candidate) -> list[JsonValue]:
             dict(document.frontmatter),
             document.name,
             document.description,
-            document.body,
+            document.text,
             document.body_start,
             document.conformant,
             [d.to_json() for d in document.diagnostics],
@@ -103,7 +103,7 @@ def _candidate_out(c: Candidate) -> list[JsonValue]:
 def _candidate_in(item: Any) -> Candidate:
     key, segments, is_nested, listing, document, kept_files, diagnostics = item
     found = [Found(path, tuple(inner), _stamp(stamp)) for path, inner, stamp in listing[0]]
-    frontmatter, name, description, body, body_start, conformant, noted = document
+    frontmatter, name, description, text, body_start, conformant, noted = document
     rows = [
         SkillFile(path, tuple(inner), _stamp(stamp), digest, mime, is_text, is_script, is_settled)
         for path, inner, stamp, digest, mime, is_text, is_script, is_settled in kept_files
@@ -113,7 +113,7 @@ def _candidate_in(item: Any) -> Candidate:
         segments=tuple(segments),
         is_nested=is_nested,
         listing=Listing(found, _diagnostics(listing[1]), listing[2], [tuple(inner) for inner in listing[3]]),
-        document=SkillDocument(frontmatter, name, description, body, body_start, conformant, tuple(_diagnostics(noted))),
+        document=SkillDocument(frontmatter, name, description, text, body_start, conformant, tuple(_diagnostics(noted))),
         files={row.path: row for row in rows},
         diagnostics=tuple(_diagnostics(diagnostics)),
     )

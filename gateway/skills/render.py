@@ -8,14 +8,15 @@ come through here. Pure functions; `tools`, prompts and `provider` call them.
 from __future__ import annotations
 
 import html
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.skills.index import SkillIndex
 from gateway.skills.models import MANIFEST, Skill, SkillFile, SkillFunction
+from gateway.skills.objects.content import code_text, member_blocks
+from gateway.skills.objects.files import is_manifest
 from gateway.skills.parser import CONTROLS, HIDDEN
 
 MAX_BODY_CHARS = 50_000
@@ -55,6 +56,19 @@ def visible(text: str) -> str:
     return HIDDEN.sub("\ufffd", CONTROLS.sub(lambda m: m[0] if m[0] == "\r" else "\ufffd", text))
 
 
+COMMAND_LINE: JsonObject = {"type": "array", "items": {"type": "string"}}
+"""The arguments of a script that is a file, as JSON Schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A file or function of a skill, as `load_skill` shows it."""
+
+    name: str
+    description: str
+    parameters_schema: JsonMapping | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedSkill:
     """What `load_skill` and the skill's prompt say."""
@@ -64,9 +78,10 @@ class LoadedSkill:
 
 
 def load(index: SkillIndex, skill: Skill) -> LoadedSkill:
-    """The wrapped instructions of a skill with the list of its files.
+    """The wrapped text of a skill, then what it offers to read and to run, as agent-framework's `load_skill` gives it.
 
-    The body is cut at `MAX_BODY_CHARS`; `nextOffset` then continues it with `read_skill_resource` of `SKILL.md`.
+    A skill in a file is the whole file, a skill in code its fields and instructions. The body is cut at `MAX_BODY_CHARS`;
+    `nextOffset` then continues it with `read_skill_resource` of `SKILL.md`.
     """
     handle = index.handle(skill)
     whole = visible(skill.document.body)
@@ -87,7 +102,11 @@ def load(index: SkillIndex, skill: Skill) -> LoadedSkill:
         structured["digest"] = skill.manifest.digest
     attributes = {"name": skill.name, "origin": skill.origin, "uri": skill.uri, "digest": skill.manifest.digest}
     opening = " ".join(f'{key}="{escape(value)}"' for key, value in attributes.items() if value)
-    lines = [f"<{_WRAPPER} {opening}>", _FORGED_END.sub("&lt;", body).strip("\n"), f"</{_WRAPPER}>"]
+    if skill.in_code:
+        text = code_text(skill.name, structured["description"], body.strip("\n"))
+    else:
+        text = visible(skill.document.text[: skill.document.body_start]) + body
+    lines = [f"<{_WRAPPER} {opening}>", _FORGED_END.sub("&lt;", text).strip("\n"), f"</{_WRAPPER}>"]
     if len(whole) > len(body):
         offset = skill.document.body_start + len(body)
         structured["nextOffset"] = offset
@@ -98,8 +117,7 @@ def load(index: SkillIndex, skill: Skill) -> LoadedSkill:
     lines += _file_lines(handle, others)
     if skill.functions:
         structured["scripts"] = [_function_wire(function) for function in skill.functions]
-        lines += _function_lines(handle, skill)
-    return LoadedSkill("\n".join(lines), structured)
+    return LoadedSkill("\n".join(lines) + _offered(others[:MAX_LISTED_FILES], skill.functions), structured)
 
 
 def _file_lines(handle: str, files: Sequence[SkillFile]) -> list[str]:
@@ -107,25 +125,24 @@ def _file_lines(handle: str, files: Sequence[SkillFile]) -> list[str]:
         return []
     lines = [
         "Relative paths in these instructions are relative to the skill's folder. Read a file with "
-        f'read_skill_resource(skill_name="{handle}", resource_name="<path>") when the instructions call for it:'
+        f'read_skill_resource(skill_name="{handle}", resource_name="<path>") when the instructions call for it.'
     ]
-    lines += [f"- {escape(f.path)} ({describe_file(f)})" for f in files[:MAX_LISTED_FILES]]
     if len(files) > MAX_LISTED_FILES:
-        lines.append(f'- and {len(files) - MAX_LISTED_FILES} more: read_skill_resource with resource_name "." or a folder lists them')
+        lines.append(f'{len(files) - MAX_LISTED_FILES} more files: read_skill_resource with resource_name "." or a folder lists them.')
     return lines
+
+
+def _offered(files: Sequence[SkillFile], functions: Sequence[SkillFunction]) -> str:
+    """The blocks at the end: what is there to read, and what to run."""
+    resources = [_Member(f.path, describe_file(f)) for f in files if not f.is_script and not is_manifest(f.path)]
+    scripts = [_Member(f.path, describe_file(f), COMMAND_LINE) for f in files if f.is_script]
+    scripts += [_Member(f.name, one_line(f.description), f.parameters) for f in functions]
+    return member_blocks(resources, scripts)
 
 
 def _function_wire(function: SkillFunction) -> JsonObject:
     wire: JsonObject = {"name": function.name, "description": one_line(function.description)}
     return {**wire, "parameters": dict(function.parameters)} if function.parameters else wire
-
-
-def _function_lines(handle: str, skill: Skill) -> list[str]:
-    lines = [f'Run a script of this skill with run_skill_script(skill_name="{handle}", script_name="<name>", args={{…}}):']
-    for function in skill.functions:
-        wanted = f"; args: {json.dumps(function.parameters, ensure_ascii=False)}" if function.parameters else ""
-        lines.append(f"- {escape(function.name)}: {escape(one_line(function.description))}{escape(wanted)}")
-    return lines
 
 
 def describe_file(file: SkillFile) -> str:

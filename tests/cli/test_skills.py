@@ -106,10 +106,13 @@ def test_lines_for_people_name_file_line_and_code(tmp_path: Path, capsys: pytest
 
 
 def test_listed_skills_say_what_they_cost(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "short", description="d" * 35, body="b" * 40)
-    write_skill(tmp_path / "skills" / "Long One", name="Long One", body="b" * 4000)
+    folders = [
+        write_skill(tmp_path / "skills" / "Long One", name="Long One", body="b" * 4000),
+        write_skill(tmp_path / "skills" / "short", description="d" * 35, body="b" * 40),
+    ]
+    long, short = (-(-len((folder / "SKILL.md").read_text()) // 4) for folder in folders)  # 4 characters a token
     write_gateway(tmp_path, expose={"skills": ["skills"]})
     data = moongate("skills", "list", "--tokens", "--json", cwd=tmp_path).data
-    assert [(s["name"], s["listed"], s["tokens"]) for s in data["skills"]][1] == ("short", True, {"advertised": 10, "loaded": 10})
-    assert (data["skills"][0]["name"], data["skills"][0]["uri"], data["skills"][0]["tokens"]["loaded"]) == ("long-one", None, 1000)
-    assert data["total"]["loaded"] == 1010
+    assert [(s["name"], s["listed"], s["tokens"]) for s in data["skills"]][1] == ("short", True, {"advertised": 10, "loaded": short})
+    assert (data["skills"][0]["name"], data["skills"][0]["uri"], data["skills"][0]["tokens"]["loaded"]) == ("long-one", None, long)
+    assert data["total"]["loaded"] == long + short

@@ -183,7 +183,10 @@ async def test_a_shared_name_asks_for_the_qualified_one(chain: str) -> None:
 
 @pytest.mark.requirement(116, 117)
 async def test_a_skill_in_code_is_served_with_its_functions(chain: str) -> None:
-    loaded = (await call(chain, "load_skill", skill_name="units"))["structuredContent"]
+    result = await call(chain, "load_skill", skill_name="units")
+    loaded, text = result["structuredContent"], result["content"][0]["text"]
+    assert "\n<name>units</name>\n<description>" in text and "\n\n<instructions>\n# Units" in text and "---\nname:" not in text
+    assert '<script name="convert"' in text and text.endswith("</available_scripts>")
     assert loaded["body"].startswith("# Units") and loaded["origin"] == "shared_skills_code"
     assert [script["name"] for script in loaded["scripts"]] == ["convert"]
     assert loaded["scripts"][0]["parameters"]["required"] == ["miles"]

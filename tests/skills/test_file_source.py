@@ -111,7 +111,7 @@ FILES: dict[str, str | bytes] = dict.fromkeys(NAMES, "x")
 async def test_files_are_offered_by_extension_two_levels_deep(tmp_path: Path) -> None:
     write_skill(tmp_path / "s", files=FILES)
     skill = (await found(tmp_path))["s"]
-    assert await offers(skill, *FILES, "SKILL.md") == ["a.md", "b.TXT", "sub/d.json", "sub/SKILL.md", "!scripts/f.py"]
+    assert await offers(skill, *FILES, "SKILL.md") == ["a.md", "b.TXT", "sub/d.json", "!scripts/f.py"]
     assert await offers(skill, "SUB/D.json", "Scripts/F.PY") == ["SUB/D.json", "!Scripts/F.PY"]
 
 
@@ -126,7 +126,7 @@ def is_first(skill: str, path: str) -> bool:
         ({"resource_extensions": list[str]()}, ["!scripts/f.py"]),
         ({"script_extensions": list[str](), "resource_extensions": (".bin",)}, ["c.bin"]),
         ({"search_depth": 1}, ["a.md", "b.TXT"]),
-        ({"search_depth": 3, "resource_extensions": (".MD",), "script_extensions": list[str]()}, ["a.md", "sub/deep/e.md", "sub/SKILL.md"]),
+        ({"search_depth": 3, "resource_extensions": (".MD",), "script_extensions": list[str]()}, ["a.md", "sub/deep/e.md"]),
         ({"resource_filter": is_first, "script_filter": is_first}, ["a.md"]),
         ({"resource_directories": ["sub/deep", "../x", "/etc"], "script_directories": ["."]}, ["sub/deep/e.md"]),
     ],

@@ -140,7 +140,8 @@ async def from_archive(data: bytes, **more: Any) -> list[Skill]:
 @pytest.mark.requirement(127, "SK13")
 @pytest.mark.parametrize("folder", ["", "pdf/"])
 async def test_an_archive_is_a_skill_whose_scripts_can_only_be_read(folder: str) -> None:
-    files: dict[str, str | bytes] = {"SKILL.md": MANIFEST, "refs/a.md": "a", "run.py": "print()", "b.bin": b"\xff", "x/y/deep.md": "d"}
+    files: dict[str, str | bytes] = {"SKILL.md": MANIFEST, "refs/a.md": "a", "run.py": "print()", "b.bin": b"\xff"}
+    files |= {"x/y/deep.md": "d", "x/SKILL.md": "n"}
     data = packed({folder + name: content for name, content in files.items()})
     (skill,) = await from_archive(data, digest="sha256:" + hashlib.sha256(data).hexdigest())
     assert (await skill.get_content()).startswith(MANIFEST)

@@ -19,6 +19,7 @@ from gateway import (
     FileSkill,
     FileSkillScript,
     FunctionInvocationContext,
+    FunctionTool,
     InlineSkill,
     InlineSkillResource,
     Message,
@@ -327,3 +328,27 @@ async def test_an_agent_is_told_of_a_skill_loads_it_reads_and_runs_its_script_on
     assert "<name>units</name>" in str(client.requests[0][1].get("instructions")) or any(
         "<name>units</name>" in m.text for m in client.requests[0][0]
     )
+
+
+def narrowing(name: str, allowed: str | None) -> InlineSkill:
+    return InlineSkill(frontmatter=SkillFrontmatter(name=name, description="d", allowed_tools=allowed), instructions="Do it.")
+
+
+@pytest.mark.requirement(134)
+@pytest.mark.parametrize(
+    ("narrows", "left"),
+    [
+        (True, [["read_table"], ["read_table", "send_mail"], ["drop_table", "read_table", "send_mail"]]),
+        (False, [["drop_table", "read_table", "send_mail"]] * 3),
+    ],
+)
+async def test_allowed_tools_of_loaded_skills_narrow_run(narrows: bool, left: list[list[str]]) -> None:
+    skills = [narrowing("a", "read_table no_such_tool"), narrowing("b", "send_mail"), narrowing("c", None)]
+    calls = [[Content.from_function_call(name, "load_skill", f'{{"skill_name": "{name}"}}')] for name in "abc"]
+    client = ScriptedChatClient([*calls, "Done."])
+    own = [FunctionTool(lambda: "ok", name=name) for name in ("read_table", "send_mail", "drop_table")]
+    agent = Agent(client, tools=own, context_providers=[SkillsProvider(skills, narrow_to_skills=narrows)])
+    await agent.run("go")
+    offered = [[tool.definition.name for tool in options.get("tools", ())] for _, options in client.requests]
+    assert [sorted(set(names) - {"load_skill", "read_skill_resource", "run_skill_script"}) for names in offered[1:]] == left
+    assert all("load_skill" in names for names in offered)

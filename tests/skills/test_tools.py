@@ -77,15 +77,32 @@ async def test_without_skills_there_are_no_tools(tmp_path: Path) -> None:
 # -- load_skill ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_loaded_skill_is_wrapped_with_where_it_comes_from(tmp_path: Path) -> None:
-    write_skill(tmp_path / "pdf", body="# Do\n\nit\n", files={"references/r.md": "abc", "scripts/s.py": "x", "run": "#!/bin/sh\n"})
+@pytest.mark.requirement(106, 111, 112)
+async def test_load_skill_returns_whole_file_wrapped_with_origin_then_blocks(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {"references/r.md": "abc", "scripts/s.py": "x", "run": "#!/bin/sh\n"}
+    write_skill(tmp_path / "pdf", body="# Do\n\nit\n", files=files)
     async with serving(tmp_path) as source:
         done = await call(source, "load_skill", skill_name="pdf")
         digest = source.index.by_id["pdf"].manifest.digest
     lines = done.as_text().splitlines()
     assert lines[0] == f'<skill_content name="pdf" origin="{tmp_path.name}/pdf" uri="skill://pdf/SKILL.md" digest="{digest}">'
-    assert lines[1:5] == ["# Do", "", "it", "</skill_content>"]
-    assert lines[6:] == ["- references/r.md (3 bytes)", "- run (10 bytes, script)", "- scripts/s.py (1 bytes, script)"]
+    assert "\n".join(lines[1:8]) + "\n" == (tmp_path / "pdf" / "SKILL.md").read_text()
+    assert lines[8] == "</skill_content>"
+    words = '<parameters_schema>{"type": "array", "items": {"type": "string"}}</parameters_schema>'
+    assert lines[11:] == [
+        "<available_resources>",
+        '  <resource name="references/r.md" description="3 bytes"/>',
+        "</available_resources>",
+        "",
+        "<available_scripts>",
+        '  <script name="run" description="10 bytes, script">',
+        f"    {words}",
+        "  </script>",
+        '  <script name="scripts/s.py" description="1 bytes, script">',
+        f"    {words}",
+        "  </script>",
+        "</available_scripts>",
+    ]
     assert done.structured["body"] == "# Do\n\nit\n"
     assert done.structured["digest"] == digest
     assert [(f["path"], f["size"], f["script"]) for f in done.structured["files"]] == [
@@ -93,6 +110,18 @@ async def test_a_loaded_skill_is_wrapped_with_where_it_comes_from(tmp_path: Path
         ("run", 10, True),
         ("scripts/s.py", 1, True),
     ]
+
+
+@pytest.mark.requirement(106, 112)
+async def test_loaded_skill_ends_with_empty_blocks_and_names_no_nested_manifest(tmp_path: Path) -> None:
+    write_skill(tmp_path / "pdf", files={"sub/SKILL.md": "---\nname: sub\n---\n"})
+    async with serving(tmp_path) as source:
+        said = (await call(source, "load_skill", skill_name="pdf")).as_text()
+    assert said.endswith(
+        "</skill_content>\nRelative paths in these instructions are relative to the skill's folder. Read a file with "
+        'read_skill_resource(skill_name="pdf", resource_name="<path>") when the instructions call for it.'
+        "\n\n<available_resources />\n\n<available_scripts />"
+    )
 
 
 async def test_a_body_cannot_forge_the_end_of_its_wrapper(tmp_path: Path) -> None:
@@ -134,7 +163,8 @@ async def test_the_list_of_files_is_capped_and_says_so(tmp_path: Path) -> None:
         loaded = await load(source, "pdf")
         said = (await call(source, "load_skill", skill_name="pdf")).as_text()
     assert (len(loaded["files"]), loaded["filesOmitted"]) == (MAX_LISTED_FILES, 7)
-    assert "7 more" in said
+    assert "7 more files" in said
+    assert said.endswith("<available_scripts />")
 
 
 @pytest.mark.requirement(113)

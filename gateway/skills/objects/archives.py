@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from gateway.skills.models import MANIFEST
-from gateway.skills.objects.files import RESOURCE_EXTENSIONS, SEARCH_DEPTH, read_frontmatter
+from gateway.skills.objects.files import RESOURCE_EXTENSIONS, SEARCH_DEPTH, is_manifest, read_frontmatter
 from gateway.skills.objects.members import InlineSkillResource
 from gateway.skills.objects.skill import FileSkill, SkillResource
 
@@ -100,7 +100,7 @@ def _read(source: IO[bytes], left: int) -> bytes:
 
 
 def _to_skill(files: dict[str, bytes], name: str, url: str, limits: ArchiveLimits) -> FileSkill:
-    manifests = [path for path in files if path.rpartition("/")[2].upper() == MANIFEST.upper()]
+    manifests = [path for path in files if is_manifest(path)]
     if not manifests:
         raise ValueError(f"there is no {MANIFEST} in the archive")
     manifest = min(manifests, key=lambda path: (path.count("/"), path))
@@ -114,7 +114,8 @@ def _to_skill(files: dict[str, bytes], name: str, url: str, limits: ArchiveLimit
     for path in sorted(files):
         below = path.removeprefix(prefix)
         extension = "." + below.rpartition(".")[2].lower() if "." in below.rpartition("/")[2].lstrip(".") else ""
-        offered = path != manifest and path.startswith(prefix) and below.count("/") < limits.search_depth and extension in limits.extensions
+        near = path.startswith(prefix) and below.count("/") < limits.search_depth
+        offered = near and not is_manifest(path) and extension in limits.extensions
         if offered and (text := _text(files[path])) is not None:
             resources.append(InlineSkillResource(name=below, content=text))
     return FileSkill(frontmatter=frontmatter, content=content, path=url, resources=resources)

@@ -8,27 +8,50 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from gateway.skills.objects.frontmatter import SkillFrontmatter
 
-if TYPE_CHECKING:
-    from gateway.skills.objects.skill import SkillResource, SkillScript
+
+class Offered(Protocol):
+    """Something that a skill offers to read."""
+
+    @property
+    def name(self) -> str:
+        """By which it is asked for."""
+        ...
+
+    @property
+    def description(self) -> str | None:
+        """In a few words."""
+        ...
+
+
+class OfferedScript(Offered, Protocol):
+    """Something that a skill offers to run."""
+
+    @property
+    def parameters_schema(self) -> Mapping[str, Any] | None:
+        """Its arguments as JSON Schema; `None` for none."""
+        ...
 
 
 def skill_text(
-    frontmatter: SkillFrontmatter, instructions: str, resources: Sequence[SkillResource], scripts: Sequence[SkillScript]
+    frontmatter: SkillFrontmatter, instructions: str, resources: Sequence[Offered], scripts: Sequence[OfferedScript]
 ) -> str:
     """The whole text of a skill that is defined in code."""
-    return (
-        f"<name>{html.escape(frontmatter.name)}</name>\n<description>{html.escape(frontmatter.description)}</description>\n\n"
-        f"<instructions>\n{instructions}\n</instructions>{member_blocks(resources, scripts)}"
-    )
+    return code_text(frontmatter.name, frontmatter.description, instructions) + member_blocks(resources, scripts)
 
 
-def member_blocks(resources: Sequence[SkillResource], scripts: Sequence[SkillScript]) -> str:
-    """The end of every skill's text; both blocks are there even when empty, so that a model need not guess."""
+def code_text(name: str, description: str, instructions: str) -> str:
+    """The text of a skill that is defined in code, without what it offers."""
+    head = f"<name>{html.escape(name)}</name>\n<description>{html.escape(description)}</description>"
+    return f"{head}\n\n<instructions>\n{instructions}\n</instructions>"
+
+
+def member_blocks(resources: Sequence[Offered], scripts: Sequence[OfferedScript]) -> str:
+    """The end of every skill's text. Both blocks are there even when empty, so that a model need not guess."""
     return _block("available_resources", [_opening("resource", r) + "/>" for r in resources]) + _block(
         "available_scripts", [_script(script) for script in scripts]
     )
@@ -41,7 +64,7 @@ def _block(tag: str, entries: Sequence[str]) -> str:
     return f"\n\n<{tag}>\n{lines}\n</{tag}>"
 
 
-def _script(script: SkillScript) -> str:
+def _script(script: OfferedScript) -> str:
     opening, schema = _opening("script", script), script.parameters_schema
     if not schema:
         return f"{opening}/>"
@@ -49,6 +72,6 @@ def _script(script: SkillScript) -> str:
     return f"{opening}>\n    <parameters_schema>{text}</parameters_schema>\n  </script>"
 
 
-def _opening(tag: str, member: SkillResource | SkillScript) -> str:
+def _opening(tag: str, member: Offered) -> str:
     described = f' description="{html.escape(member.description)}"' if member.description else ""
     return f'<{tag} name="{html.escape(member.name)}"{described}'

@@ -109,7 +109,7 @@ class FileSkillsSource(SkillsSource):
         scripts: list[FileSkillScript] = []
         for path in _files(folder, self._depth):
             full = os.path.join(folder, *path.split("/"))
-            if path.upper() != MANIFEST.upper() and self._resources.has(name, path):
+            if not is_manifest(path) and self._resources.has(name, path):
                 resources.append(FileSkillResource(name=path, full_path=full, root=folder))
             if self._scripts.has(name, path):
                 scripts.append(FileSkillScript(name=path, full_path=full, runner=self._runner, root=folder))
@@ -129,6 +129,11 @@ class _Offer:
         if os.path.splitext(file)[1].lower() not in self._extensions or (self.folders is not None and folder not in self.folders):
             return False
         return self._chosen is None or self._chosen(skill, path)
+
+
+def is_manifest(path: str) -> bool:
+    """Whether a path names a `SKILL.md`, at the top or in a sub-folder: none is offered to read."""
+    return path.rpartition("/")[2].upper() == MANIFEST.upper()
 
 
 def _folders(names: Sequence[str] | None) -> frozenset[str] | None:

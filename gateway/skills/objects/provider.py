@@ -15,6 +15,7 @@ from pydantic import Field
 from gateway.config.templates import fill_template
 from gateway.errors import GatewayError, ToolFailed
 from gateway.json_types import JsonObject
+from gateway.policy.skill_tools import narrow_tools
 from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.skills.objects.files import SEARCH_DEPTH, FileFilter, FileSkillsSource
@@ -82,6 +83,7 @@ class SkillsProvider(ContextProvider):
         disable_load_skill_approval: bool = True,
         disable_read_skill_resource_approval: bool = True,
         disable_run_skill_script_approval: bool = False,
+        narrow_to_skills: bool = False,
         source_id: str | None = None,
     ) -> None:
         """Skills handed in directly are freed of doubles and cached; a source of the caller's is used as it is.
@@ -89,6 +91,8 @@ class SkillsProvider(ContextProvider):
         `instruction_template` must have `{skills}` and may have `{resource_instructions}` and `{runner_instructions}`;
         other braces are doubled. Scripts need a person's approval unless `require_script_approval=False` or
         `disable_run_skill_script_approval=True`; loading and reading need it where theirs is not disabled.
+        With `narrow_to_skills` a run that loaded skills keeps only those of its tools that their `allowed-tools` name; a skill
+        without the field keeps all, and no tool is ever added.
 
         Raises:
             TypeError: `source` is a path; `from_paths` takes those.
@@ -102,6 +106,7 @@ class SkillsProvider(ContextProvider):
             source = DeduplicatingSkillsSource(kept)
         self._source = source
         self._template = instruction_template
+        self._narrows = narrow_to_skills
         self._free = {
             self.LOAD_SKILL_TOOL_NAME: disable_load_skill_approval,
             self.READ_SKILL_RESOURCE_TOOL_NAME: disable_read_skill_resource_approval,
@@ -128,6 +133,7 @@ class SkillsProvider(ContextProvider):
         disable_load_skill_approval: bool = True,
         disable_read_skill_resource_approval: bool = True,
         disable_run_skill_script_approval: bool = False,
+        narrow_to_skills: bool = False,
         source_id: str | None = None,
     ) -> ProviderT:
         """The skills below some folders; see `FileSkillsSource` and the constructor for what the arguments mean."""
@@ -151,6 +157,7 @@ class SkillsProvider(ContextProvider):
             disable_load_skill_approval=disable_load_skill_approval,
             disable_read_skill_resource_approval=disable_read_skill_resource_approval,
             disable_run_skill_script_approval=disable_run_skill_script_approval,
+            narrow_to_skills=narrow_to_skills,
             source_id=source_id,
         )
 
@@ -174,7 +181,7 @@ class SkillsProvider(ContextProvider):
             context.extend_tools(self.source_id, self._tools(skills))
 
     def _tools(self, skills: Sequence[Skill]) -> list[Tool]:
-        calls = _SkillCalls(skills)
+        calls = _SkillCalls(skills, narrows=self._narrows)
         load, read, run = calls.load_skill, calls.read_skill_resource, calls.run_skill_script
         return [
             FunctionTool(
@@ -196,6 +203,14 @@ class SkillsProvider(ContextProvider):
         return "never_require" if self._free[tool] else "always_require"
 
 
+_SKILL_TOOLS = {
+    SkillsProvider.LOAD_SKILL_TOOL_NAME,
+    SkillsProvider.READ_SKILL_RESOURCE_TOOL_NAME,
+    SkillsProvider.RUN_SKILL_SCRIPT_TOOL_NAME,
+}
+"""Names of the tools that narrowing never takes away."""
+
+
 def advertise(skills: Sequence[Skill], template: str | None = None) -> str:
     """The instructions that name the skills, sorted, their texts XML-escaped.
 
@@ -215,19 +230,35 @@ def advertise(skills: Sequence[Skill], template: str | None = None) -> str:
 class _SkillCalls:
     """The tools, over the skills of one run. What is missing is said in words; what fails is an error result."""
 
-    def __init__(self, skills: Sequence[Skill]) -> None:
+    def __init__(self, skills: Sequence[Skill], *, narrows: bool) -> None:
         self._skills = {skill.frontmatter.name.casefold(): skill for skill in reversed(skills)}
+        self._narrows = narrows
+        self._wishes: dict[str, str | None] = {}
+        """`allowed-tools` of the loaded skills, by skill."""
+        self._taken: dict[str, Tool] = {}
+        """Tools that were taken from the run, by name."""
 
-    async def load_skill(self, skill_name: SkillName) -> str:
+    async def load_skill(self, ctx: FunctionInvocationContext, skill_name: SkillName) -> str:
         skill = self._skills.get(skill_name.casefold())
         if skill is None:
             return _missing_skill(skill_name)
         try:
-            return await skill.get_content()
+            content = await skill.get_content()
         except GatewayError:
             raise
         except Exception as error:  # the skill's own code; the model learns that it failed, the log why
             raise _failed(f"load skill {skill_name!r}", error) from error
+        if self._narrows and ctx.tools is not None:
+            self._wishes[skill.frontmatter.name] = skill.frontmatter.allowed_tools
+            self._narrow(ctx.tools)
+        return content
+
+    def _narrow(self, live: list[Tool]) -> None:
+        """Keep the tools that some loaded skill names, of all that the run has had, and the tools for skills."""
+        known = {**self._taken, **{tool.definition.name: tool for tool in live}}
+        kept = narrow_tools(known, list(self._wishes.values())) | _SKILL_TOOLS
+        self._taken = {name: tool for name, tool in known.items() if name not in kept}
+        live[:] = [tool for name, tool in known.items() if name in kept]
 
     async def read_skill_resource(
         self,
