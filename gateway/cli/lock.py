@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.common import config_option, json_option, load, run_async
+from gateway.cli.failures import CommandFailed
 from gateway.errors import ConfigError, NotFound, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
 
@@ -82,6 +83,8 @@ def lock(
         raise ConfigError("There is no configuration file, so there is nothing to pin; `moongate add` makes one.", path="server.lockFile")
     comparing = check or diff or bool(accepted)
     pins = _pins_to_change(path, full=not servers and not comparing) if not (check or diff) else read_pins(path)
+    if check and not pins.servers:
+        raise CommandFailed(f"Nothing is locked: {path} pins no server. `moongate lock` pins all of them.", code="not-found")
     first = {} if check else _first_listings(loaded, pins)
     wanted = sorted({name.partition("/")[0] for name in accepted}) if accepted else list(servers)
     if not wanted:
@@ -199,7 +202,6 @@ def _differences(server: str, before: Forms, after: Forms, *, first_use: bool = 
 
 
 def _compare(found: Sequence[Difference], *, must_match: bool, as_json: bool) -> None:
-    from gateway.cli.failures import CommandFailed
     from gateway.cli.output import print_json
 
     if as_json:

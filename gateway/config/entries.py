@@ -73,14 +73,32 @@ def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> E
             result.disabled = DisabledServer(name, f"{path}.disabled", "switched off in the configuration", "", _looks_like(raw))
             return result
         kind = _kind(entry, path)
-        _refuse_unknown(name, entry, kind, path)
-        expanded = expander.entry(_plain_env(entry), path=path)
-        result.server = _validated(expanded, kind, path, expander.references.base_dir)
+        mistakes = _unknown(name, entry, kind, path)
+        server = None
+        try:
+            known = {key: value for key, value in entry.items() if key in _MODELS[kind].model_fields}
+            expanded = expander.entry(_plain_env(known), path=path)
+            server = _validated(expanded, kind, path, expander.references.base_dir)
+        except ConfigError as error:
+            mistakes.append(error)
+        if mistakes:
+            raise _joined(mistakes, path)
+        result.server = server
     except ConfigError as error:
         reason, _, hint = str(error).partition("\n")
         waits_for = error.key if isinstance(error, NotAccepted) else ""
         result.disabled = DisabledServer(name, error.path or path, reason, hint, _looks_like(raw), waits_for)
     return result
+
+
+def _joined(mistakes: Sequence[ConfigError], path: str) -> ConfigError:
+    """Return the first mistake, with the others in its first line: `text; key: text`. Its own hint stays in the second line."""
+    first, *others = mistakes
+    if not others:
+        return first
+    text, _, hint = str(first).partition("\n")
+    more = [f"{error.path.removeprefix(path).lstrip('.')}: {str(error).partition(chr(10))[0].rstrip('.')}" for error in others]
+    return ConfigError("\n".join(filter(None, ("; ".join([text.rstrip("."), *more]), hint))), path=first.path)
 
 
 def started_part(raw: JsonValue) -> JsonObject | None:
@@ -173,18 +191,23 @@ def _kind(entry: JsonObject, path: str) -> str:
     return kind
 
 
-def _refuse_unknown(name: str, entry: JsonObject, kind: str, path: str) -> None:
+def _unknown(name: str, entry: JsonObject, kind: str, path: str) -> list[ConfigError]:
+    """Return a mistake for each key that a server of this kind does not have."""
     known = list(_MODELS[kind].model_fields)
+    mistakes: list[ConfigError] = []
     for key in entry:
         if key in known:
             continue
         elsewhere = [other for other, model in _MODELS.items() if key in model.model_fields]
         if elsewhere:
-            raise ConfigError(f"`{key}` belongs to a server of type {elsewhere[0]}, and this one is {kind}.", path=f"{path}.{key}")
+            text = f"`{key}` belongs to a server of type {elsewhere[0]}, and this one is {kind}."
+            mistakes.append(ConfigError(text, path=f"{path}.{key}"))
+            continue
         hint = did_you_mean(key, [*known, *KEY_ALIASES])
         if key in ("policies", "prefix", "arguments", "sampling", "elicitation", "roots", "era", "timeoutSeconds", "maxResultBytes"):
             hint = f"Rules stand beside the servers, under policies.{name}."
-        raise ConfigError(f"unknown key {key!r}.\n{hint}", path=f"{path}.{key}")
+        mistakes.append(ConfigError(f"unknown key {key!r}.\n{hint}", path=f"{path}.{key}"))
+    return mistakes
 
 
 def _plain_env(entry: JsonObject) -> JsonObject:
@@ -206,7 +229,7 @@ def _validated(entry: JsonObject, kind: str, path: str, base_dir: Path) -> Serve
         server = _MODELS[kind].model_validate({**entry, "type": kind})
     except ValidationError as error:
         problems = problems_of(error, _MODELS[kind], root=path)
-        raise ConfigError("; ".join(problem.text for problem in problems), path=problems[0].path) from None
+        raise _joined([ConfigError(problem.text, path=problem.path) for problem in problems], path) from None
     if isinstance(server, StdioServer):
         return _checked_stdio(server, path, base_dir)
     _check_http(server, path)

@@ -113,7 +113,10 @@ def read_runs(text: str, path: Path) -> tuple[tuple[RunEntry, ...], str | None]:
     Raises:
         ConfigError: The text cannot be used.
     """
-    root = _own_root(_document(text, path), [])
+    mistakes: list[ConfigError] = []
+    root = _own_root(_document(text, path), [], mistakes)
+    if mistakes:
+        raise mistakes[0]
     return run_entries(root, path.parent), _state_folder(root, path.parent)
 
 
@@ -135,18 +138,21 @@ def _load(
 ) -> LoadedConfig:
     base_dir = path.parent
     notes: list[str] = []
-    root = _own_root(document, notes)
+    mistakes: list[ConfigError] = []
+    root = _own_root(document, notes, mistakes)
     key = "servers" if "servers" in document else "mcpServers"
-    references = References(environ, base_dir, _object(root, "secrets"), fetches)
+    references = References(environ, base_dir, _object(root, "secrets", mistakes), fetches)
     if admission is not None:
         admission.open(path, _state_folder(root, base_dir))
         references.refusal = lambda name, written: admission.refusal(secret_entry(name, written))
     expander = Expander(environ, references)
     servers: dict[str, ServerEntry] = {}
     disabled: list[DisabledServer] = []
-    policies = _object(root, "policies")
-    for name, raw in _object(root, "mcpServers").items():
-        _check_name(name, f"{key}.{name}")
+    policies = _object(root, "policies", mistakes)
+    for name, raw in _object(root, "mcpServers", mistakes).items():
+        if (mistake := _name_mistake(name, f"{key}.{name}")) is not None:
+            mistakes.append(mistake)
+            continue
         result = read_entry(name, raw, expander, path=f"{key}.{name}")
         notes += result.notes
         if result.disabled is not None:
@@ -170,16 +176,34 @@ def _load(
         notes += remarks
     root = _with_storage_url(root, expander.fetching())
     for section in SETTINGS_SECTIONS:
-        _refuse_references(root.get(section), section)
-    try:
-        config = GatewayConfig.model_validate({**root, "mcpServers": servers, "policies": policies})
-    except ValidationError as error:
-        problems = problems_of(error, GatewayConfig)
-        raise ConfigError("\n".join(problem.line() for problem in problems), path=problems[0].path) from None
+        _refuse_references(root.get(section), section, mistakes)
+    config = _validated({**root, "mcpServers": servers, "policies": policies}, mistakes, disabled)
     notes += _idle_policies(config, {*servers, *(server.name for server in disabled)})
     masks = frozenset(expander.secrets)
     runs = run_entries(root, base_dir)
     return LoadedConfig(_absolute(config, base_dir, notes), path, base_dir, disabled, notes, masks, fetches, runs)
+
+
+def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequence[DisabledServer]) -> GatewayConfig:
+    """Return the validated document.
+
+    Raises:
+        ConfigError: It has mistakes, `mistakes` included: all of them, one per line, those of server entries last.
+    """
+    found = {error.path: str(error) for error in mistakes}
+    config = None
+    try:
+        config = GatewayConfig.model_validate(root)
+    except ValidationError as error:
+        for problem in problems_of(error, GatewayConfig):
+            found.setdefault(problem.path, problem.line())
+    if config is not None and not found:
+        return config
+    path = next(iter(found))
+    for server in disabled:
+        if not server.json_path.endswith(".disabled"):
+            found.setdefault(server.json_path, f"{server.json_path}: {server.reason}")
+    raise ConfigError("\n".join(found.values()), path=path)
 
 
 def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
@@ -190,25 +214,25 @@ def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
     return {**root, "storage": {**cast("JsonObject", storage), "url": expander.secret(url, path="storage.url")}}
 
 
-def _own_root(document: JsonObject, notes: list[str]) -> JsonObject:
-    """The document in our spelling: `servers` renamed, other hosts' keys dropped with a note."""
+def _own_root(document: JsonObject, notes: list[str], mistakes: list[ConfigError]) -> JsonObject:
+    """The document in our spelling: `servers` renamed, other hosts' keys dropped with a note, unknown ones with a mistake."""
     root = {key: value for key, value in document.items() if key not in IGNORED_ROOT_KEYS}
     notes += [f"{key}: {IGNORED_ROOT_KEYS[key]}; ignored" for key in document if key in IGNORED_ROOT_KEYS]
     if "servers" in root:
         if "mcpServers" in root:
-            raise ConfigError("servers: means the same as mcpServers; keep one of the two.", path="servers")
+            mistakes.append(ConfigError("servers: means the same as mcpServers; keep one of the two.", path="servers"))
         root["mcpServers"] = root.pop("servers")
-    for key in root:
-        if key not in keys_of(GatewayConfig):
-            hint = did_you_mean(key, keys_of(GatewayConfig))
-            raise ConfigError(f"{key}: unknown key {key!r}. {hint}".rstrip(), path=key)
-    return root
+    known = keys_of(GatewayConfig)
+    unknown = [key for key in root if key not in known]
+    mistakes += [ConfigError(f"{key}: unknown key {key!r}. {did_you_mean(key, known)}".rstrip(), path=key) for key in unknown]
+    return {key: value for key, value in root.items() if key in known}
 
 
-def _object(root: JsonObject, key: str) -> JsonObject:
+def _object(root: JsonObject, key: str, mistakes: list[ConfigError]) -> JsonObject:
     value = root.get(key, {})
     if not isinstance(value, dict):
-        raise ConfigError(f"{key}: must be an object.", path=key)
+        mistakes.append(ConfigError(f"{key}: must be an object.", path=key))
+        return {}
     return cast("JsonObject", value)
 
 
@@ -219,14 +243,14 @@ def _auth(policies: JsonObject, name: str) -> JsonObject | None:
     return cast("JsonObject", auth) if isinstance(auth, dict) else None
 
 
-def _check_name(name: str, path: str) -> None:
+def _name_mistake(name: str, path: str) -> ConfigError | None:
     if name in RESERVED_SOURCES:
-        raise ConfigError(f"{path}: the name {name!r} is reserved for Moongate's own sources; rename it.", path=path)
-    if not re.fullmatch(SOURCE_NAME_PATTERN, name):
-        plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name.rpartition("/")[2] or name).strip("-")[:40] or "server"
-        raise ConfigError(
-            f"{path}: a server's name may only have letters, digits, '_' and '-', at most 40; rename it, e.g. to {plain!r}.", path=path
-        )
+        return ConfigError(f"{path}: the name {name!r} is reserved for Moongate's own sources; rename it.", path=path)
+    if re.fullmatch(SOURCE_NAME_PATTERN, name):
+        return None
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name.rpartition("/")[2] or name).strip("-")[:40] or "server"
+    rule = "a server's name may only have letters, digits, '_' and '-', at most 40"
+    return ConfigError(f"{path}: {rule}; rename it, e.g. to {plain!r}.", path=path)
 
 
 def _with_filter(policies: JsonObject, name: str, side: str, tools: list[str]) -> JsonObject:
@@ -246,15 +270,15 @@ def _with_filter(policies: JsonObject, name: str, side: str, tools: list[str]) -
     return {**policies, name: {**own, "tools": {**rules, side: merged}}}
 
 
-def _refuse_references(value: JsonValue, path: str) -> None:
+def _refuse_references(value: JsonValue, path: str, mistakes: list[ConfigError]) -> None:
     if isinstance(value, str) and "${" in value:
-        raise ConfigError(f"{path}: `${{…}}` is read inside server entries only; write the value itself.", path=path)
+        mistakes.append(ConfigError(f"{path}: `${{…}}` is read inside server entries only; write the value itself.", path=path))
     if isinstance(value, dict):
         for key, item in cast("JsonObject", value).items():
-            _refuse_references(item, f"{path}.{key}")
+            _refuse_references(item, f"{path}.{key}", mistakes)
     if isinstance(value, list):
         for index, item in enumerate(cast("list[JsonValue]", value)):
-            _refuse_references(item, f"{path}[{index}]")
+            _refuse_references(item, f"{path}[{index}]", mistakes)
 
 
 def _idle_policies(config: GatewayConfig, servers: set[str]) -> list[str]:

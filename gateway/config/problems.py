@@ -15,6 +15,15 @@ _SPECIAL = {"additionalArguments": "expected a list of argument names, or an obj
 """Keys with two shapes: one sentence for both instead of one finding per shape."""
 
 
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "less_than_equal": ("at most", "le"),
+    "greater_than": ("more than", "gt"),
+    "less_than": ("less than", "lt"),
+}
+"""pydantic's kind of finding → how it is worded, and where the limit stands in its context."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One mistake in a document."""
@@ -103,6 +112,9 @@ def _sentence(detail: ErrorDetails) -> str:
             return f"must be a number, not {_shape(detail['input'])}"
         case "bool_type" | "bool_parsing":
             return f"must be true or false, not {_shape(detail['input'])}"
+        case bound if bound in _BOUNDS:
+            words, key = _BOUNDS[bound]
+            return f"must be {words} {context.get(key)}"
         case "value_error":
             return str(context.get("error", detail["msg"]))
         case _:

@@ -80,6 +80,14 @@ def test_one_tool_is_accepted_and_the_rest_stays_quarantined(tmp_path: Path) -> 
     assert listed(tmp_path) == ["docs__search", "docs__new"]
 
 
+def test_check_with_nothing_locked_says_so_and_fails(tmp_path: Path) -> None:
+    configure(tmp_path, [SEARCH])
+    for _ in range(2):
+        checked = moongate("lock", "--check", cwd=tmp_path)
+        assert (checked.code, "Nothing is locked" in checked.err) == (1, True)
+        (tmp_path / "gateway.lock.json").write_text('{"version": 1, "servers": {}}')
+
+
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_call_of_a_quarantined_tool_says_so_and_how_to_accept_it(tmp_path: Path, mode: Era) -> None:
     configure(tmp_path, [SEARCH])

@@ -290,7 +290,7 @@ def test_an_orchestration_is_read_and_fits_the_json_schema(team: str) -> None:
         ("selection: round-robin, ", "", "5: group-chat: needs either `orchestrator`, an agent that chooses who speaks, or `selection`"),
         ("selection: round-robin", "orchestrator: ann", "5: group-chat.orchestrator: takes part already"),
         (", max-rounds: 4", "", "5: group-chat: would never end: give it `max-rounds` or `until`"),
-        ("max-rounds: 4", "max-rounds: 0", "5: group-chat.max-rounds: input should be greater than or equal to 1"),
+        ("max-rounds: 4", "max-rounds: 0", "5: group-chat.max-rounds: must be at least 1"),
         ("{{topic}}", "{{topik}}", "4: prompt: {{topik}}: there is no input 'topik'. Did you mean 'topic'?"),
         ("from: all", "from: [bobb]", "6: intermediate-output-from[0]: there is no participant 'bobb'. Did you mean 'bob'?"),
         ("name: panel", "start: x\nname: panel", "1: start: cannot stand beside `group-chat`: a file is one graph or one orchestration"),
