@@ -8,7 +8,6 @@ left in reverse.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from gateway import __version__
 from gateway.app.acceptance import Acceptance
 from gateway.app.heap import Heap
 from gateway.app.held import Hosts
+from gateway.app.identity import hop_id
 from gateway.app.inspection import Inspection
 from gateway.app.local import LocalSources
 from gateway.app.lock import LockFile
@@ -103,9 +103,15 @@ class Gateway:
     """One running gateway. `from_config`, enter, then `serve_stdio` or `serve_http`."""
 
     def __init__(
-        self, loaded: LoadedConfig, events: EventStream, place: Place | None = None, acceptance: Acceptance | None = None
+        self,
+        loaded: LoadedConfig,
+        events: EventStream,
+        place: Place | None = None,
+        acceptance: Acceptance | None = None,
+        endpoint: str | None = None,
     ) -> None:
         self.loaded = loaded
+        self._endpoint = endpoint
         self._acceptance = acceptance or Acceptance()
         self._place = place
         self._spread: Spread | None = None
@@ -138,13 +144,15 @@ class Gateway:
         events: EventStream | None = None,
         place: Place | None = None,
         acceptance: Acceptance | None = None,
+        endpoint: str | None = None,
     ) -> Gateway:
         """A gateway for a loaded configuration, or one worker's part of it (`spread.view_of`).
 
         Without `acceptance` it takes up what `loaded` says, but for what a running gateway held back, and keeps no record of that.
+        `endpoint` is where it will be served, for the gateways around it (`identity.hop_id`).
         No side effects before it is entered.
         """
-        return cls(loaded, events or EventStream(), place, acceptance)
+        return cls(loaded, events or EventStream(), place, acceptance, endpoint)
 
     async def __aenter__(self) -> Gateway:
         """Enter every resource; sources start in the background.
@@ -167,7 +175,7 @@ class Gateway:
         self.loaded = await anyio.to_thread.run_sync(self._acceptance.admit, self.loaded, None)
         config = self.loaded.config
         state = StateFolder(state_dir(config.storage.dir))
-        own_id = await anyio.to_thread.run_sync(state.installation_id)
+        own_id = await anyio.to_thread.run_sync(hop_id, state, self.loaded, self._endpoint, self._place)
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
         self.keys = KeyStore(state.path / "keys.json")
         self._stack.push_async_callback(self._close_models)
@@ -184,7 +192,7 @@ class Gateway:
         rules = FunctionRules(lambda source: self.loaded.config.policies.get(source), lambda objects: self._local.names_of(objects))
         self._gates = OwnToolGates(rules, gates)
         self._local = LocalSources(hosts, self, self._all_models, records, state.path, self.events, self._acceptance)
-        children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes, _mark(own_id, self.loaded)))
+        children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes, own_id))
         children.bodies = LargeBodies(config.server.large_result_bytes, used=Heap().used)
         client: JsonObject = {"name": config.server.name, "version": __version__}
         await self._stack.enter_async_context(hosts)
@@ -564,11 +572,6 @@ class Gateway:
             worker=AsWorker(place.requires_key, away) if place is not None else None,
         )
         await serve_http(endpoint, app, on_ready, place.note_stopping if place is not None else lambda: None)
-
-
-def _mark(own_id: str, loaded: LoadedConfig) -> str:
-    """What tells processes of this gateway from those of others of the installation."""
-    return hashlib.sha256(f"{own_id} {loaded.path or loaded.base_dir}".encode()).hexdigest()[:32]
 
 
 def _to_audit(event: Event) -> AuditEntry:

@@ -32,7 +32,7 @@ def server_status(status: SourceStatus, *, tools: int, withheld: int, waits_for:
     if waits_for is not None:
         accept = f"`moongate lock --accept {waits_for}` shows the change and accepts it"
         note = f"Its changed entry waits for acceptance, and the earlier one is in use: {accept}."
-    return dataclasses.replace(status, tools=tools, error=status.error or note)
+    return dataclasses.replace(status, tools=tools, error=status.error or status.loop or note)
 
 
 def switched_off_status(name: str, entry: ServerEntry) -> SourceStatus:

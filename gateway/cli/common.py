@@ -83,14 +83,14 @@ def diverted_stdout() -> Generator[None]:
 
 @contextlib.asynccontextmanager
 async def running(
-    loaded: LoadedConfig, place: Place | None = None, acceptance: Acceptance | None = None
+    loaded: LoadedConfig, place: Place | None = None, acceptance: Acceptance | None = None, endpoint: str | None = None
 ) -> AsyncGenerator[Gateway]:
-    """A gateway with its sources starting, or one worker's part of it; left in reverse."""
+    """A gateway with its sources starting, or one worker's part of it, to be served at `endpoint`; left in reverse."""
     from gateway.app import Gateway
 
     async with contextlib.AsyncExitStack() as stack:
         with diverted_stdout():
-            gateway = await stack.enter_async_context(Gateway.from_config(loaded, place=place, acceptance=acceptance))
+            gateway = await stack.enter_async_context(Gateway.from_config(loaded, place=place, acceptance=acceptance, endpoint=endpoint))
         yield gateway
 
 

@@ -99,6 +99,9 @@ def _definition_remarks(status: SourceStatus) -> list[Check]:
         Check("fail", f"tool {name} of server {status.name}", f"quarantined: {why}", "", "lock-differs")
         for name, why in status.quarantined.items()
     ]
+    if status.loop is not None:
+        text, _, fix = status.loop.partition(". ")
+        found.append(Check("warn" if status.tools else "fail", f"loop through server {status.name}", text, fix))
     text = "reads like orders to a model: "
     read = f"Read it with `moongate inspect`; policies.{status.name}.tools can hide it."
     return found + [Check("warn", f"{what} of server {status.name}", f"{text}{why}", read) for what, why in status.suspicious.items()]

@@ -167,11 +167,12 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int
     """Serve until the client leaves or a signal comes; every resource is released on the way out."""
     import anyio
 
+    from gateway.app.identity import STDIO
     from gateway.cli.common import running
 
     with contextlib.ExitStack() as leaving:
-        place = follow.place
-        async with running(follow.first(), place, follow.acceptance) as gateway, anyio.create_task_group() as tasks:
+        place, endpoint = follow.place, STDIO if address is None else str(address[1])
+        async with running(follow.first(), place, follow.acceptance, endpoint) as gateway, anyio.create_task_group() as tasks:
             _collect_from_here()
             gateway.follow(follow.read, follow.watch)
             if place is not None:

@@ -137,9 +137,9 @@ def is_own_key(key: str) -> bool:
     return (key if key.isascii() and key.isprintable() else strip_text(key)).startswith(OWN_PREFIX)
 
 
-def is_of_gateway(meta: JsonMapping) -> bool:
-    """Whether a request passed another gateway, by its `_meta`."""
-    return bool(gateway_ids(meta.get(VIA_KEY)))
+def via_of(meta: JsonMapping) -> tuple[str, ...]:
+    """The gateways that a request passed, by its `_meta`, oldest first."""
+    return tuple(gateway_ids(meta.get(VIA_KEY))) if VIA_KEY in meta else ()
 
 
 def peer_meta(meta: JsonMapping) -> JsonMapping:

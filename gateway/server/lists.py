@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,8 +57,8 @@ class Asking:
     scope: str
     """Whose loaded tools are shown (`catalog.disclosure`)."""
     is_modern: bool
-    is_gateway: bool = False
-    """It is another gateway, which is told by what gateways entries came."""
+    via: tuple[str, ...] = ()
+    """Ids of the gateways that ask; a listing for a gateway says which gateways its entries came through."""
     cursor: str | None = None
 
 
@@ -71,14 +72,20 @@ class ListHandler:
 
     async def page(self, method: str, asking: Asking) -> JsonObject:
         """A page of the listing that `method` asks for, of `LISTINGS`. Raises `RpcError`."""
-        await self._catalog.ready()
         kind = LISTINGS[method]
+        if self.is_loop(asking.via):
+            return self._page(dataclasses.replace(asking, cursor=None), WIRE_KEY[kind], "name", ())
+        await self._catalog.ready()
         if kind != "tools":
             return self._page(asking, WIRE_KEY[kind], KEY_OF[kind], self._catalog.wire(kind, asking.principal))
         entries: Sequence[JsonObject] = self._catalog.wire_tools(asking.principal)
         if self._catalog.disclosure is not None:
             entries = self._catalog.disclosure.visible(entries, asking.scope)
         return self._page(asking, WIRE_KEY[kind], "name", entries)
+
+    def is_loop(self, via: Sequence[str]) -> bool:
+        """Whether this gateway asks itself. It is answered at once with an empty listing: waiting for its servers would wait for itself."""
+        return self._own_id in via
 
     def _page(self, asking: Asking, wire_key: str, key: str, entries: Sequence[JsonObject]) -> JsonObject:
         start = 0 if asking.cursor is None else _position(asking.cursor, wire_key, key, entries)
@@ -88,7 +95,7 @@ class ListHandler:
             page["nextCursor"] = _cursor(wire_key, end - 1, str(entries[end - 1][key]))
         if asking.is_modern:
             page |= {"resultType": "complete", "ttlMs": LIST_TTL_MS, "cacheScope": CACHE_SCOPE}
-        if asking.is_gateway:
+        if asking.via:
             page[wire_key] = with_hops(page[wire_key], self._own_id)
             page["_meta"] = {GATEWAY_KEY: self._own_id}
         return page

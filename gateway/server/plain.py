@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from gateway.auth.principal import Principal
 from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.policy.metadata import is_of_gateway
+from gateway.policy.metadata import via_of
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, SERVER_INFO_META_KEY, RpcError
 from gateway.server.envelopes import ENVELOPE, is_plain_meta
 from gateway.server.lists import LISTINGS, WIRE_KEY, Asking, Listed
@@ -56,7 +56,7 @@ class Question:
 
     number: int | str
     method: str
-    is_gateway: bool
+    via: tuple[str, ...]
     cursor: str | None
 
     def frame(self, result: bytes) -> bytes:
@@ -88,7 +88,7 @@ def _question(message: JsonMapping, methods: Set[str], *, is_modern: bool) -> Qu
         return None
     if not is_plain_meta(cast("JsonMapping", meta)) or not (is_modern or meta.keys().isdisjoint(ENVELOPE)):
         return None
-    return Question(number, method, is_of_gateway(cast("JsonMapping", meta)), cursor)
+    return Question(number, method, via_of(cast("JsonMapping", meta)), cursor)
 
 
 class PlainAnswers:
@@ -114,21 +114,23 @@ class PlainAnswers:
     async def _page(self, question: Question, principal: Principal, session_id: str | None) -> bytes | None:
         """A page, of 2026 unless it is for a session."""
         catalog = self._server.catalog
+        is_loop = self._server.lists.is_loop(question.via)
         with anyio.move_on_after(WAIT_SECONDS) as waiting:
-            await catalog.ready()
+            if not is_loop:
+                await catalog.ready()
         if waiting.cancelled_caught:
             return None
         kind = LISTINGS[question.method]
         whole = catalog.wire_tools() if kind == "tools" else catalog.wire(kind)
         is_own = kind == "tools" and catalog.disclosure is not None and bool(catalog.disclosure.names)
         is_modern = session_id is None
-        key = (kind, principal.scopes, catalog.reviews(principal), question.is_gateway, question.cursor, is_modern)
+        key = (kind, principal.scopes, catalog.reviews(principal), bool(question.via), is_loop, question.cursor, is_modern)
         kept = None if is_own else self._pages.get(key)
         if kept is not None and kept[0] is whole:
             self._pages.move_to_end(key)
             return kept[1]
         scope = scope_of(session_id, principal.id)
-        asking = Asking(principal, scope, is_modern=is_modern, is_gateway=question.is_gateway, cursor=question.cursor)
+        asking = Asking(principal, scope, is_modern=is_modern, via=question.via, cursor=question.cursor)
         try:
             page = await self._server.lists.page(question.method, asking)
         except RpcError:

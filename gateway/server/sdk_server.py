@@ -40,7 +40,7 @@ from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
 from gateway.catalog.skills import SkillFace
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.policy.metadata import is_of_gateway
+from gateway.policy.metadata import via_of
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS
 from gateway.server.calls import RUNNING_SCOPE_KEY, CallHandler
 from gateway.server.changes import Changes
@@ -59,6 +59,7 @@ from gateway.tasks.runner import TaskRunner
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.telemetry.operations import SERVER_DURATION, measured
 from gateway.tools.base import ChangeKind
+from gateway.upstream.hop import configuration_of
 
 _UNCOUNTED = frozenset({"initialize", "ping", "subscriptions/listen"})
 """Requests that are answered at once, and streams, which have a quota of their own (`http`)."""
@@ -169,7 +170,7 @@ class SdkServer:
         self.mcp.middleware.append(
             RequestStateBoundary(
                 RequestStateSecurity(keys=[state_key], ttl=ask_timeout_seconds, bind_principal=lambda ctx: principal_of(ctx).id),
-                default_audience=own_id,
+                default_audience=configuration_of(own_id),
             )
         )
         methods = TaskMethods(parts.tasks, parts.catalog, parts.clients)
@@ -235,7 +236,7 @@ class SdkServer:
             principal_of(ctx),
             self._parts.clients.scope(ctx),
             is_modern=is_modern(ctx),
-            is_gateway=is_of_gateway(cast("JsonMapping", (ctx.params or {}).get("_meta") or {})),
+            via=via_of(cast("JsonMapping", (ctx.params or {}).get("_meta") or {})),
             cursor=params.cursor if params is not None else None,
         )
         return await self._parts.lists.page(ctx.method, asking)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import os
-import re
 import secrets
 import sys
 from collections.abc import Mapping
@@ -18,8 +17,6 @@ from gateway.errors import StorageError
 from gateway.storage.files import locked, write_atomic
 
 FOLDER_NAME = "moongate"
-
-_ID = re.compile(r"^[0-9a-f]{32}$")
 
 
 def state_dir(configured: str | None) -> Path:
@@ -76,25 +73,6 @@ class StateFolder:
             ) from None
         return self.path
 
-    def installation_id(self) -> str:
-        """A random id of this installation (32 hex digits), made on first use; every process gets the same one.
-
-        Raises:
-            StorageError: It cannot be read or written, or the file holds something else.
-        """
-        file = self.path / "installation-id"
-        found = _read_id(file)
-        if found is not None:
-            return found
-        self.ensure()
-        with locked(file):
-            found = _read_id(file)
-            if found is None:
-                found = secrets.token_hex(16)
-                write_atomic(file, f"{found}\n".encode())
-        return found
-
-
     def key(self, purpose: str) -> bytes:
         """32 bytes for one `purpose` (a fixed text), the same in every process of this installation; made on first use.
 
@@ -125,15 +103,3 @@ def _read_key(file: Path) -> bytes | None:
     if len(found) != 32:
         raise StorageError(f"{str(file)!r} does not hold an installation key; delete it to get a new one (tokens and handles are lost).")
     return found
-
-
-def _read_id(file: Path) -> str | None:
-    try:
-        text = file.read_text("ascii").strip()
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError):
-        text = ""
-    if not _ID.match(text):
-        raise StorageError(f"{str(file)!r} does not hold an installation id; delete it to get a new one.")
-    return text

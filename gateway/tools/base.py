@@ -304,6 +304,8 @@ class SourceStatus:
     """What it lists that reads like orders to a model, such as `tool search` → why; served all the same."""
     since: str | None = None
     """Since when it has been failing, ISO 8601."""
+    loop: str | None = None
+    """That it is this gateway itself, or leads back to it, and what to do."""
 
 
 @runtime_checkable

@@ -5,8 +5,8 @@ A gateway that is killed cannot clean up, so a small shell of our own watches ov
 the gateway writes to, and when that breaks it ends the process groups it was told of. That covers grandchildren and works on
 every POSIX system; what leaves its process group on purpose (a daemon) is out of reach. Windows has job objects of the SDK.
 
-A gateway that starts itself, maybe through others, would do so without end. So each process is told which gateways it comes from
-(`LINEAGE_VARIABLE`), and a gateway that finds itself there starts none.
+A gateway that starts itself, maybe through others, would do so without end. So the environment of each process names the gateways that
+it comes from (`LINEAGE_VARIABLE`), and a gateway that finds its own configuration there starts no process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import anyio.abc
 
 from gateway.errors import UpstreamUnavailable
 from gateway.processes import seal_descriptors
-from gateway.upstream.hop import MAX_HOPS
+from gateway.upstream.hop import MAX_HOPS, configuration_of
 from gateway.upstream.large import LargeBodies
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ PLACE_SECONDS = 10.0
 """How long a start waits for a place: an idle process takes up to three grace times to leave."""
 
 LINEAGE_VARIABLE = "MOONGATE_LINEAGE"
-"""Environment of a server process: the marks of the gateways that started each other down to it, oldest first."""
+"""Environment of a server process: the hop ids of the gateways that started each other down to it, oldest first."""
 
 _WATCH = """
 groups=
@@ -66,10 +66,10 @@ class Holder(Protocol):
 class ChildProcesses:
     """Enter it before the first server starts; leave it after the last one stopped."""
 
-    def __init__(self, limit: int, mark: str) -> None:
-        """At most `limit` processes at once; `mark` is the same in every process of this gateway. No side effects."""
+    def __init__(self, limit: int, own_id: str) -> None:
+        """At most `limit` processes at once; `own_id` is this gateway's hop id. No side effects."""
         self._limit = limit
-        self._mark = mark
+        self._own_id = own_id
         self._lineage = os.environ.get(LINEAGE_VARIABLE, "").split()
         self._holders: list[Holder] = []
         self._leaving: list[Holder] = []
@@ -99,13 +99,14 @@ class ChildProcesses:
         Raises:
             UpstreamUnavailable: It would be started in a circle of gateways, or by too many that start each other.
         """
-        if self._mark in self._lineage:
-            why = "this gateway was started by itself, so its servers would start it again without end"
-            raise UpstreamUnavailable(f"Server {server!r} is not started: {why}.", server=server)
+        if configuration_of(self._own_id) in map(configuration_of, self._lineage):
+            why = "this gateway was started by a gateway with the same configuration, which would go on without end"
+            fix = "remove the server that starts it, or start it with another configuration"
+            raise UpstreamUnavailable(f"Server {server!r} is not started: {why}; {fix}.", server=server)
         if len(self._lineage) >= MAX_HOPS:
             why = f"{len(self._lineage)} gateways started each other already; at most {MAX_HOPS} are allowed"
             raise UpstreamUnavailable(f"Server {server!r} is not started: {why}.", server=server)
-        return {LINEAGE_VARIABLE: " ".join([*self._lineage, self._mark])}
+        return {LINEAGE_VARIABLE: " ".join([*self._lineage, self._own_id])}
 
     @asynccontextmanager
     async def place(self, server: str, holder: Holder) -> AsyncGenerator[None, None]:

@@ -83,7 +83,7 @@ class Delivery:
         self._connection = connection
         self._owner = owner
         self._own_id = own_id
-        self._plain_meta = extend_via({}, own_id)
+        self._plain_meta = extend_via({}, own_id, remote.name)
         """Of requests that come without any; the same object each time, which tells a session that it knows it."""
         self._annotations_of = annotations_of
         self._callers: CallerSessions | None = None
@@ -113,7 +113,7 @@ class Delivery:
             raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=self._server)
         if ctx.wants_progress:
             ctx = hearing_readably(ctx, self._policy)
-        meta = extend_via(ctx.meta, self._own_id) if ctx.meta else self._plain_meta
+        meta = extend_via(ctx.meta, self._own_id, self._server) if ctx.meta else self._plain_meta
         envelope = Envelope(ctx, meta, self._owner.capabilities_for(ctx.client), ctx.log_level, headers or _NO_HEADERS)
         connection = self._connection
         connection.begin_use()

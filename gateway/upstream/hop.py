@@ -1,7 +1,8 @@
 """Chained gateways: what of a server's `_meta` is kept, and the guard against loops between gateways.
 
-Each gateway adds its own id to a request's `via` list, refuses a request that already carries it, and stops after `MAX_HOPS`. Which keys
-are kept is `policy.metadata`'s decision; this module finds every `_meta` of an answer. Used by `upstream`, and by `server` for listings.
+Each gateway adds its own id to a request's `via` list, refuses a request that already carries it, and stops after `MAX_HOPS`. The first
+half of an id is the gateway's configuration, the second the endpoint that serves it (`app.identity`). Which keys are kept is
+`policy.metadata`'s decision; this module finds every `_meta` of an answer. Used by `upstream`, and by `server` for listings.
 """
 
 from __future__ import annotations
@@ -97,17 +98,24 @@ def hops_of(meta: JsonMapping | None, key: str) -> list[str]:
     return gateway_ids(meta.get(key)) if meta else []
 
 
-def extend_via(meta: JsonMapping, own_id: str) -> JsonObject:
-    """`meta` with `own_id` appended to its `via` list.
+def configuration_of(gateway_id: str) -> str:
+    """The half of a gateway's id that is the same for every endpoint where its configuration is served."""
+    return gateway_id[: len(gateway_id) // 2]
+
+
+def extend_via(meta: JsonMapping, own_id: str, server: str) -> JsonObject:
+    """`meta` of a request to `server` with `own_id` appended to its `via` list.
 
     Raises:
         ToolFailed: The call came through this gateway before, or through too many.
     """
     via = hops_of(meta, VIA_KEY)
     if own_id in via:
-        raise ToolFailed("Refused: this call came back to a gateway it already passed (a loop between gateways).")
+        fix = "`moongate list` on that gateway's machine names the server that leads back"
+        raise ToolFailed(f"Call of server {server!r} refused: it came back to a gateway that it already passed (a loop); {fix}.")
     if len(via) >= MAX_HOPS:
-        raise ToolFailed(f"Refused: this call passed {len(via)} gateways; at most {MAX_HOPS} are allowed.")
+        fix = "connect to a gateway nearer to the server"
+        raise ToolFailed(f"Call of server {server!r} refused: it passed {len(via)} gateways, and at most {MAX_HOPS} are allowed; {fix}.")
     return {**meta, VIA_KEY: [*via, own_id]}
 
 

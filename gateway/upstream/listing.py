@@ -17,7 +17,8 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import GATEWAY_KEY, VIA_KEY, listed_meta, peer_meta
 from gateway.protocol import METHOD_NOT_FOUND
 from gateway.tools.base import ChangeKind, Kind, TaskSupport, ToolDefinition
-from gateway.upstream.hop import received_entries, without_loops
+from gateway.upstream.hop import received_entries
+from gateway.upstream.loops import Loops
 from gateway.upstream.param_headers import marked_headers
 from gateway.upstream.session import Envelope, Session
 
@@ -65,8 +66,8 @@ class Listing:
     """A complete listing."""
 
     entries: list[JsonObject]
-    from_gateway: bool = False
-    """The server is itself a Moongate gateway, so what it lists may come from us."""
+    gateway: str = ""
+    """The id of the server, if it is itself a Moongate gateway: then entries may come from this gateway."""
 
 
 class Requester(Protocol):
@@ -79,12 +80,12 @@ class Requester(Protocol):
         ...
 
 
-async def list_kind(session: Session, what: str, own_id: str) -> Listing:
-    """Read one listing of a server for the gateway with the hop id `own_id`, without the entries that came through that gateway."""
+async def list_kind(session: Session, what: str, loops: Loops) -> Listing:
+    """Read one listing of a server, without the entries that came through this gateway, which `loops` notes."""
     if _CAPABILITY_OF[what] not in session.negotiated.capabilities:
         return Listing([])
-    listing = await list_all(session, what, Envelope(meta={VIA_KEY: [own_id]}))
-    return replace(listing, entries=without_loops(listing.entries, own_id))
+    listing = await list_all(session, what, Envelope(meta={VIA_KEY: [loops.own_id]}))
+    return replace(listing, entries=loops.drop(what, listing.entries, listing.gateway))
 
 
 async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> Listing:
@@ -92,7 +93,7 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
     method, key, name_key = _METHODS[what]
     entries: list[JsonObject] = []
     seen: set[JsonValue] = set()
-    from_gateway = False
+    gateway = ""
     cursor: JsonValue = None
     chars = 0
     for _ in range(MAX_PAGES):
@@ -105,19 +106,20 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
             raise
         page = result.get(key)
         meta: JsonValue = result.get("_meta")
-        from_gateway = from_gateway or (isinstance(meta, dict) and GATEWAY_KEY in peer_meta(cast("JsonMapping", meta)))
+        if isinstance(meta, dict):
+            gateway = str(peer_meta(cast("JsonMapping", meta)).get(GATEWAY_KEY, gateway))
         items = cast("list[JsonValue]", page) if isinstance(page, list) else []
         objects = [cast("JsonObject", item) for item in items if isinstance(item, dict)]
         entries += received_entries([entry for entry in objects if isinstance(entry.get(name_key), str)])
         cursor = result.get("nextCursor")
         if not isinstance(cursor, str) or cursor in seen:
-            return Listing(entries, from_gateway)
+            return Listing(entries, gateway)
         chars += len(json.dumps(page))
         if len(entries) > MAX_ENTRIES or chars > MAX_LISTING_CHARS:
             break
         seen.add(cursor)
     logger.warning("%s: %s is longer than the limit; %d entries kept", session.server, method, len(entries))
-    return Listing(entries[:MAX_ENTRIES], from_gateway)
+    return Listing(entries[:MAX_ENTRIES], gateway)
 
 
 def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool = False) -> Listed | None:

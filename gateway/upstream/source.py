@@ -42,6 +42,7 @@ from gateway.upstream.first_use import FirstUse
 from gateway.upstream.hop import received_entries
 from gateway.upstream.inputs import Answered, AskServices, InputGuard, Relayed, to_input_required
 from gateway.upstream.listing import KINDS_OF, list_kind, to_listed
+from gateway.upstream.loops import Loops
 from gateway.upstream.pinning import Pinning
 from gateway.upstream.refusals import RESOURCE_MISSING, agreed, as_it_is, begin_again, explain, sign_in_first
 from gateway.upstream.remembered import Memory, Remembered
@@ -88,10 +89,8 @@ class UpstreamSource:
         No side effects.
         """
         remote = Remote(server, entry, policy, client, children, credentials)
-        self._server = server
-        self._entry = entry
-        self._policy = policy
-        self._own_id = own_id
+        self._server, self._entry, self._policy = server, entry, policy
+        self._loops = Loops(server, own_id)
         self._lists: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
         self._tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
         self._pins = Pinning(server, policy.pins)
@@ -173,6 +172,7 @@ class UpstreamSource:
             error=connection.last_error or None,
             quarantined=self.quarantined(),
             suspicious=self.suspicions.found,
+            loop=self._loops.problem,
             since=connection.down_since_iso,
         )
 
@@ -217,9 +217,9 @@ class UpstreamSource:
             differs = False
             as_of = session.tool_changes
             for kind in KINDS_OF[change]:
-                listing = await list_kind(session, kind, self._own_id)
+                listing = await list_kind(session, kind, self._loops)
                 # Two gateways that list each other would otherwise announce to each other for ever.
-                announced = announced and not listing.from_gateway
+                announced = announced and not listing.gateway
                 differs = differs or listing.entries != self._lists[kind]
                 self._lists[kind] = listing.entries
             if change == "tools":
@@ -362,7 +362,7 @@ class UpstreamSource:
             try:
                 if session is not self._shared:
                     as_of = session.tool_changes
-                    listing = await list_kind(session, "tools", self._own_id)
+                    listing = await list_kind(session, "tools", self._loops)
                     session.note_tools(self._pins.digests(listing.entries), as_of=as_of)
                 elif self._rereads:
                     await self._rereads[-1].wait()

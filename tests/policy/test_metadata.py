@@ -12,12 +12,12 @@ from gateway.policy.metadata import (
     CONNECTION_KEYS,
     gateway_ids,
     is_meta_key,
-    is_of_gateway,
     is_own_key,
     judge_meta,
     listed_meta,
     peer_meta,
     request_meta,
+    via_of,
 )
 
 OWN = "dev.moongate/"
@@ -80,8 +80,8 @@ def test_own_keys_are_known_also_with_hidden_characters() -> None:
 
 
 def test_request_with_hops_passed_another_gateway() -> None:
-    assert is_of_gateway({f"{OWN}via": ["one"]})
-    assert not any(map(is_of_gateway, ({}, {f"{OWN}via": []}, {f"{OWN}via": [5]})))
+    assert via_of({f"{OWN}via": ["one"]}) == ("one",)
+    assert not any(map(via_of, ({}, {f"{OWN}via": []}, {f"{OWN}via": [5]})))
 
 
 TASK = {"taskId": "t", "status": "working", "more": 1}

@@ -1,4 +1,4 @@
-"""The state folder: where it is, who may read it, and one installation id for all processes."""
+"""The state folder: where it is, who may read it, and one installation key for all processes."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def test_nothing_is_created_until_something_is_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_installation_id_is_made_once_in_a_private_folder(tmp_path: Path) -> None:
+def test_installation_key_is_made_once_in_a_private_folder(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path / "deep" / "state")
-    first = folder.installation_id()
+    first = folder.key("x")
     assert len(first) == 32
-    assert folder.installation_id() == first
-    assert StateFolder(folder.path).installation_id() == first
-    assert StateFolder(tmp_path / "other").installation_id() != first
+    assert folder.key("x") == first
+    assert StateFolder(folder.path).key("x") == first
+    assert StateFolder(tmp_path / "other").key("x") != first
     if os.name == "posix":
         assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
-        assert stat.S_IMODE((folder.path / "installation-id").stat().st_mode) == 0o600
+        assert stat.S_IMODE((folder.path / "installation-key").stat().st_mode) == 0o600
 
 
 ASK = """
@@ -52,11 +52,11 @@ import sys
 from pathlib import Path
 from gateway.storage.state import StateFolder
 sys.stdin.readline()
-print(StateFolder(Path(sys.argv[1])).installation_id())
+print(StateFolder(Path(sys.argv[1])).key("x").hex())
 """
 
 
-def test_processes_that_start_at_once_get_the_same_id(tmp_path: Path) -> None:
+def test_processes_that_start_at_once_get_the_same_key(tmp_path: Path) -> None:
     for attempt in range(3):
         folder = tmp_path / str(attempt) / "state"
         starters = [
@@ -67,16 +67,9 @@ def test_processes_that_start_at_once_get_the_same_id(tmp_path: Path) -> None:
             assert starter.stdin is not None
             starter.stdin.write("go\n")
             starter.stdin.flush()
-        ids = {starter.communicate(timeout=30)[0].strip() for starter in starters}
-        assert len(ids) == 1
-        assert len(ids.pop()) == 32
-
-
-@pytest.mark.parametrize("content", [b"", b"not an id\n", b"\xff\xfe"])
-def test_a_damaged_id_is_an_error_with_the_fix(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "installation-id").write_bytes(content)
-    with pytest.raises(StorageError, match=r"installation-id.*delete it"):
-        StateFolder(tmp_path).installation_id()
+        keys = {starter.communicate(timeout=30)[0].strip() for starter in starters}
+        assert len(keys) == 1
+        assert len(keys.pop()) == 64
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_with_the_fix(tmp_path: Path) -> None:

@@ -21,19 +21,19 @@ def test_connection_owned_keys_never_cross_and_the_rest_does() -> None:
 
 
 def test_each_gateway_adds_itself_to_the_via_list() -> None:
-    assert extend_via({VIA_KEY: ["a"]}, "b")[VIA_KEY] == ["a", "b"]
+    assert extend_via({VIA_KEY: ["a"]}, "b", "up")[VIA_KEY] == ["a", "b"]
 
 
 @pytest.mark.attack(35)
 def test_a_call_that_comes_back_to_a_gateway_is_refused() -> None:
-    with pytest.raises(ToolFailed, match="loop"):
-        extend_via({VIA_KEY: ["a", "b"]}, "a")
+    with pytest.raises(ToolFailed, match=r"'up' refused: .*loop"):
+        extend_via({VIA_KEY: ["a", "b"]}, "a", "up")
 
 
 @pytest.mark.attack(35)
 def test_a_call_through_too_many_gateways_is_refused() -> None:
     with pytest.raises(ToolFailed, match="at most"):
-        extend_via({VIA_KEY: [str(n) for n in range(MAX_HOPS)]}, "me")
+        extend_via({VIA_KEY: [str(n) for n in range(MAX_HOPS)]}, "me", "up")
 
 
 @pytest.mark.parametrize("value", [None, "a", {"a": 1}, 3])

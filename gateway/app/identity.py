@@ -1,0 +1,48 @@
+"""The id under which a running gateway is known to the gateways before and behind it. Computed once at the start, by `gateway`.
+
+Decided: the id is a keyed digest of the configuration's path and of the endpoint's port, with the installation's key. Because: two
+gateways of one user share a state folder and are still two, while the workers of one gateway and the replicas of a site (the same
+path, port and `installation-key` on each machine) are one. Instead of: a random id per process, which a loop through another worker
+or replica would pass unnoticed. Revisit when: replicas need different paths or ports.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+
+from gateway.app.workers import Place
+from gateway.config.load import LoadedConfig
+from gateway.storage.state import StateFolder
+from gateway.upstream.children import LINEAGE_VARIABLE
+from gateway.upstream.hop import configuration_of
+
+HALF_DIGITS = 16
+"""Hex digits of the configuration's half of an id, and of the endpoint's."""
+
+STDIO = "stdio"
+"""The endpoint of a gateway that serves one client over standard input and output."""
+
+
+def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None, place: Place | None) -> str:
+    """The id of the gateway that serves `loaded` at `endpoint`: a port as text, or `STDIO`. Reads the key of the installation.
+
+    Without an endpoint the configured port counts, as for a command that stands in for the gateway. A gateway that was started by a
+    gateway with the same configuration has the id of that gateway: together they are a loop.
+
+    Raises:
+        StorageError: The key cannot be read or written.
+    """
+    key = state.key("gateway-id")
+    configuration = _digest(key, str(loaded.path or loaded.base_dir))
+    for ancestor in os.environ.get(LINEAGE_VARIABLE, "").split():
+        if configuration_of(ancestor) == configuration:
+            return ancestor
+    port = str(place.listener.getsockname()[1]) if place is not None else endpoint or str(loaded.config.server.http.port)
+    # A port that the system picks is known too late, and to nobody else: any other value will do.
+    return configuration + _digest(key, secrets.token_hex(8) if port == "0" else port)
+
+
+def _digest(key: bytes, text: str) -> str:
+    return hmac.digest(key, text.encode("utf-8", "surrogateescape"), "sha256").hex()[:HALF_DIGITS]
