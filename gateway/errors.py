@@ -318,7 +318,7 @@ STORAGE_TEXT = "The gateway's own database or state folder does not work at the 
 """What callers read in place of a `StorageUnusable`'s text."""
 
 
-def text_for_caller(error: Exception) -> str:
+def text_for_caller(error: BaseException) -> str:
     """What a caller may read of an error of ours: where the gateway keeps its state, and how that fails, is the operator's business."""
     text = str(error)
     cause: BaseException | None = error
@@ -327,6 +327,13 @@ def text_for_caller(error: Exception) -> str:
             text = text.replace(str(cause), STORAGE_TEXT)
         cause = cause.__cause__
     return text
+
+
+def said_by(error: BaseException) -> str:
+    """An exception of the operator's own code in words: its class and its text. Whoever shows the result masks secrets."""
+    text = text_for_caller(error).strip()
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
 
 
 def mask_secrets(error: GatewayError, mask: Callable[[str], str]) -> None:

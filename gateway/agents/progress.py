@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import anyio
-
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.context import CallContext, LogLevel
+from gateway.tools.told_lines import NewLines, Sentences
 from gateway.types.responses import AgentResponseUpdate
-
-SAY_SECONDS = 0.5
-"""Text of a streamed answer is told at most this often: every token would drown a client."""
-
-MAX_SAID = 2_000
-"""Characters of one such message; more waits for the next."""
 
 
 class RunProgress:
@@ -25,8 +18,8 @@ class RunProgress:
     def __init__(self, ctx: CallContext) -> None:
         self._ctx = ctx
         self._step = 0
-        self._unsaid = ""
-        self._said_at = 0.0
+        self._sentences = Sentences()
+        self._lines = NewLines()
 
     async def model_called(self, number: int) -> None:
         """The model is thinking."""
@@ -39,14 +32,12 @@ class RunProgress:
         await self.tell(f"using {', '.join(names[:5])}{' …' if len(names) > 5 else ''}")
 
     async def said(self, update: AgentResponseUpdate) -> None:
-        """A part of the answer. Told in pieces of some length, so that the pieces in their order are the text."""
-        if update.role == "assistant":
-            self._unsaid += update.text
-        if self._unsaid and anyio.current_time() - self._said_at >= SAY_SECONDS:
-            await self._say()
+        """Collect a part of the answer, and report the sentences that are complete."""
+        if update.role == "assistant" and (text := self._sentences.add(update.text)):
+            await self.tell(text)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """A tool of the run reports; only what it says is passed on."""
+        """Pass on what a tool of the run reports."""
         if message:
             await self.tell(message)
 
@@ -58,17 +49,12 @@ class RunProgress:
         """Passed on; the context that asks has stopped its clocks already."""
         return await self._ctx.caller.ask(request, key)
 
-    async def _say(self) -> None:
-        text, self._unsaid = self._unsaid[:MAX_SAID], self._unsaid[MAX_SAID:]
-        self._said_at = anyio.current_time()
-        await self.tell(text)
-
     async def _say_rest(self) -> None:
-        """What was said before the next step; the end of the answer is the result, so that is not said twice."""
-        while self._unsaid:
-            await self._say()
+        """Report what was said before the next step. The end of the answer is the result and not reported."""
+        for text in self._sentences.rest():
+            await self.tell(text)
 
     async def tell(self, message: str) -> None:
-        """The next message."""
+        """Report the next message; of one that repeats the last, only that the run goes on."""
         self._step += 1
-        await self._ctx.progress(self._step, None, message)
+        await self._ctx.progress(self._step, None, self._lines.take(message))

@@ -211,7 +211,9 @@ class AgentTool:
         progress = RunProgress(ctx)
         guards = self._shared.guards
         guard = guards.guard_of(f"agent/{self._agent.file.name}") if guards is not None else None
-        return progress, dataclasses.replace(ctx.inside_agent(self._agent.file.skills), caller=progress, tool_guard=guard)
+        file = self._agent.file
+        inside = ctx.inside_agent(file.skills, tells_errors=bool(file.loop.include_detailed_errors))
+        return progress, dataclasses.replace(inside, caller=progress, tool_guard=guard)
 
     def _to_complete(self, model: str | None, response: AgentResponse, ctx: CallContext) -> Complete:
         hands_back = isinstance(ctx.caller, RunFollower)

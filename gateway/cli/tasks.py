@@ -69,13 +69,14 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
     """Show one task: what was called, what it asks, what it did so far, what it gave."""
     from gateway.cli.output import clean, print_content, print_json
     from gateway.policy.framing import quote, shown
+    from gateway.storage.entries import KEPT
 
     async def read(records: Records) -> tuple[TaskRow, Steps]:
         found = await _matching(records, task_id)
         return found, await (await records.tasks()).steps(found.id)
 
     row, steps = with_records(config_path, read)
-    made = {key: done for key, (done, _) in sorted(steps.items()) if not key.startswith("kept:")}
+    made = {key: done for key, (done, _) in sorted(steps.items()) if not key.startswith(KEPT)}
     asked = {key: item["request"] for key, item in row.asked.items() if "answer" not in item}
     if as_json:
         told = {**row.to_json(), "arguments": row.call["arguments"], "outcome": row.outcome, "asks": asked}

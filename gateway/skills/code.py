@@ -20,7 +20,7 @@ from typing import cast
 from pydantic_core import to_json
 
 from gateway.diagnostics import Diagnostic
-from gateway.errors import ConfigError, GatewayError, NotFound, SkillError, ToolFailed
+from gateway.errors import ConfigError, GatewayError, NotFound, SkillError, ToolFailed, said_by
 from gateway.json_types import JsonValue
 from gateway.policy.skills import NAME, is_safe_name
 from gateway.skills.index import SOURCE_ID, own_uri, published
@@ -207,9 +207,9 @@ async def _of_skill(skill: Served, what: str, work: Callable[[], Awaitable[objec
         raise
     except ScriptRefused as error:
         raise SkillError(str(error), code="script-arguments") from None
-    except Exception as error:  # the skill's own code: the caller learns that it failed, the log why
+    except Exception as error:  # the skill's own code
         logger.exception("skill %s could not %s", skill.id, what)
-        raise ToolFailed(f"Skill {skill.name!r} could not {what}: its code failed; the log of the gateway says why.") from error
+        raise ToolFailed(f"Skill {skill.name!r} could not {what}: {said_by(error)}") from error
 
 
 async def _content(skill: Served, found: Skill) -> str:

@@ -12,6 +12,9 @@ from gateway.json_types import JsonObject, JsonValue
 Steps = dict[str, tuple[bool, JsonValue]]
 """What a task did, by key: whether the step is done, and its result."""
 
+KEPT = "kept:"
+"""Begins the key of a value that a task keeps beside its steps (`DurablePort.keep`)."""
+
 AskState = Literal[
     "open", "approved", "approved_always", "approved_always_with_arguments", "answered", "denied", "expired", "withdrawn",
     "delivered",

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.engine import Database
-from gateway.storage.entries import Choose, Steps, TaskRow, forget, is_open
+from gateway.storage.entries import KEPT, Choose, Steps, TaskRow, forget, is_open
 from gateway.storage.tables import task_owners, task_steps, tasks
 from gateway.storage.turns import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
 
@@ -96,10 +96,10 @@ class TaskRows:
                 return False
             kept = {} if from_start else await _steps(connection, task_id)
             worked = {key: step for key, step in kept.items() if step[0] and not _is_failure(step[1])}
-            for key in [key for key in worked if key.startswith("kept:") and key.endswith("/task")]:
-                if key.removeprefix("kept:").removesuffix("/task") not in worked:
+            for key in [key for key in worked if key.startswith(KEPT) and key.endswith("/task")]:
+                if key.removeprefix(KEPT).removesuffix("/task") not in worked:
                     del worked[key]  # a server's own task that did not work is not followed again
-            for key in [key for key in worked if key.startswith("kept:") and key.endswith("/listed")]:
+            for key in [key for key in worked if key.startswith(KEPT) and key.endswith("/listed")]:
                 del worked[key]  # the new try asks for approvals outside the client again
             for key in [key for key in await _steps(connection, task_id) if key not in worked]:
                 await connection.execute(sa.delete(task_steps).where((task_steps.c.task == task_id) & (task_steps.c.key == key)))
@@ -129,11 +129,11 @@ class TaskRows:
             await sweep(connection)
             return [_from_row(found) for found in (await connection.execute(query)).mappings()]
 
-    async def save(self, row: TaskRow, *, owner: str, drop_steps: bool = False) -> bool:
+    async def save(self, row: TaskRow, *, owner: str, drop_results: bool = False) -> bool:
         """Write what the owner knows: status, message, outcome, questions. False when another process took the task over.
 
         Answers that came through another process are kept and put into `row`, which waits for nobody then. What is over stays as it
-        is. With `drop_steps` what the task did is forgotten; else it is kept as long as the task, for another try.
+        is. The steps are kept as long as the task. With `drop_results` only their names are kept, because no retry needs their results.
         """
         async with self._database.begin() as connection:
             found = await _locked(connection, row.id)
@@ -147,8 +147,10 @@ class TaskRows:
             row.is_cancelled = found.is_cancelled or row.is_cancelled
             row.admitted_at = max(found.admitted_at, row.admitted_at)
             await connection.execute(sa.update(tasks).where(tasks.c.id == row.id), to_row(row))
-            if drop_steps:
-                await connection.execute(sa.delete(task_steps).where(task_steps.c.task == row.id))
+            if drop_results:
+                own = task_steps.c.task == row.id
+                await connection.execute(sa.delete(task_steps).where(own & task_steps.c.key.startswith(KEPT)))
+                await connection.execute(sa.update(task_steps).where(own).values(value="null"))
             return True
 
     async def answer(self, task_id: str, answers: Mapping[str, JsonValue]) -> TaskRow | None:
@@ -287,8 +289,8 @@ def _waits_for_person(row: TaskRow, steps: Steps) -> bool:
     """Whether every step of the task that is in flight waits for a person, in the client or on the pending list."""
     waits = [str(item.get("step", "")) for item in row.asked.values() if is_open(item)]
     for key, (_, value) in steps.items():
-        if key.startswith("kept:") and key.endswith("/listed") and "taken" not in cast("JsonObject", value):
-            waits.append(key.removeprefix("kept:"))
+        if key.startswith(KEPT) and key.endswith("/listed") and "taken" not in cast("JsonObject", value):
+            waits.append(key.removeprefix(KEPT))
     in_flight = [key for key, (is_done, value) in steps.items() if not is_done and not isinstance(value, dict)]
     # A question without a durable key belongs to a call in flight, but does not say to which.
     return bool(waits) and ("" in waits or all(any(wait.startswith((f"{key}/", f"{key}!")) for wait in waits) for key in in_flight))

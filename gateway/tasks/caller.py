@@ -19,6 +19,7 @@ from gateway.storage.entries import forget, is_open
 from gateway.tasks.asks import KEY, shown_ask
 from gateway.tasks.task import Task
 from gateway.tools.context import Caller, ClientProfile, LogLevel, capability_of, undeclared
+from gateway.tools.told_lines import NewLines
 
 MESSAGE_SECONDS = 0.5
 """A task's status message changes at most this often (requirements 3.C2/95)."""
@@ -65,6 +66,7 @@ class TaskCaller:
         self._told_at = float("-inf")
         self._progress = 0.0
         self._total: float | None = None
+        self._lines = NewLines()
         self.asking = 0
         """Questions that the live client has before it."""
         self.answered_at = float("-inf")
@@ -84,13 +86,14 @@ class TaskCaller:
         """Tell the live client that the work goes on."""
         if self._live is not None:
             self._progress += BEAT_STEP
-            await self._live.progress(self._progress, self._total, message)
+            await self._live.progress(self._progress, self._total, self._lines.take(message))
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Text becomes the status message, at most twice a second."""
         if self._live is not None:
             self._progress, self._total = max(progress, self._progress + BEAT_STEP), total
             self._task.row.message = fit_message(message or self._task.message)
+            self._lines.take(message)
             await self._live.progress(self._progress, total, message)
             return
         now = anyio.current_time()

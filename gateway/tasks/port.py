@@ -12,14 +12,12 @@ import anyio.lowlevel
 
 from gateway.errors import AskUnavailable, GatewayError, StorageError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
-from gateway.storage.entries import Steps
+from gateway.storage.entries import KEPT, Steps
 from gateway.storage.records import Records
 from gateway.storage.retry import until_stored
 from gateway.tools.context import BegunStep, CallContext
 
 logger = logging.getLogger(__name__)
-
-_KEPT = "kept:"
 
 STEPS_VERSION = 2
 """Version of the rules by which the steps of a new task are named (`DurablePort.version`); kept with the task.
@@ -164,11 +162,11 @@ class StepLog:
 
     async def keep(self, key: str, value: JsonValue) -> None:
         """See `DurablePort.keep`."""
-        await self._put(_KEPT + key, is_done=True, value=value)
+        await self._put(KEPT + key, is_done=True, value=value)
 
     def kept(self, key: str) -> JsonValue:
         """See `DurablePort.kept`."""
-        return self._steps.get(_KEPT + key, (False, None))[1]
+        return self._steps.get(KEPT + key, (False, None))[1]
 
     async def goes_on(self) -> bool:
         """See `DurablePort.goes_on`."""

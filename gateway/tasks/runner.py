@@ -468,13 +468,13 @@ class TaskRunner:
         row = dataclasses.replace(task.row, outcome=outcome, status=status, updated_at=now, gone_at=now + task.row.ttl_seconds)
         # What a call did that failed is kept with it: `moongate tasks retry` goes on from there.
         worked = status == "completed" and not Complete(outcome["result"]).is_error
-        if await until_stored(lambda: self._write(row, drop_steps=worked)):
+        if await until_stored(lambda: self._write(row, drop_results=worked)):
             task.row = row
         else:
             task.is_here, task.is_lost = False, True
 
-    async def _write(self, row: TaskRow, *, drop_steps: bool = False) -> bool:
-        return await (await self._records.tasks()).save(row, owner=self._owner, drop_steps=drop_steps)
+    async def _write(self, row: TaskRow, *, drop_results: bool = False) -> bool:
+        return await (await self._records.tasks()).save(row, owner=self._owner, drop_results=drop_results)
 
     async def _save(self, task: Task) -> None:
         if task.id not in self._here:

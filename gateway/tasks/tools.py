@@ -20,6 +20,7 @@ from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
+from gateway.tools.told_lines import NewLines
 
 WAIT_SECONDS = 50.0
 """How long `task_result` waits where `tasks.inlineSeconds` sets no end."""
@@ -133,7 +134,7 @@ class _TaskResult:
         task = await self._desk.find(arguments, ctx)
         runner = self._desk.runner
         seconds = runner.settings.inline_seconds
-        left, beats, mute = (WAIT_SECONDS if seconds is None else seconds), 0, False
+        left, beats, mute, lines = (WAIT_SECONDS if seconds is None else seconds), 0, False, NewLines()
         async with ctx.waiting():
             while not task.is_over:
                 if task.asks and not mute:
@@ -148,7 +149,7 @@ class _TaskResult:
                 left -= anyio.current_time() - since
                 if waited.cancelled_caught:
                     beats += 1
-                    await ctx.progress(float(beats), None, task.message or "Still running")
+                    await ctx.progress(float(beats), None, lines.take(task.message or "Still running"))
         if task.result is not None:
             return Complete(dict(task.result))
         said = (task.error or {}).get("message") or f"The task was {task.status}."

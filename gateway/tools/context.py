@@ -230,6 +230,8 @@ class Provenance:
     """How many agents this call runs inside."""
     named_in_files: frozenset[tuple[str, str]] = frozenset()
     """Argument names with values that the files around this call name: constants of a workflow, `skill_name` with a skill of an agent."""
+    tells_errors: bool = True
+    """Whether the caller reads what an unexpected exception of a function says. Inside an agent its file decides."""
     step_key: str = ""
     """Key of the durable step that this call is; the same at every attempt. Empty outside a durable task."""
 
@@ -421,10 +423,11 @@ class CallContext:
         """
         return self if (name, value) in self.provenance.named_in_files else self.as_caller()
 
-    def inside_agent(self, skills: Sequence[str] = ()) -> CallContext:
+    def inside_agent(self, skills: Sequence[str] = (), *, tells_errors: bool = False) -> CallContext:
         """This call as the run of an agent whose file names `skills`. Constants of a workflow around it are not the model's to use."""
         named = frozenset((SKILL_ARGUMENT, skill) for skill in skills)
-        came = dataclasses.replace(self.provenance, agent_depth=self.provenance.agent_depth + 1, named_in_files=named)
+        depth = self.provenance.agent_depth + 1
+        came = dataclasses.replace(self.provenance, agent_depth=depth, named_in_files=named, tells_errors=tells_errors)
         return dataclasses.replace(self, provenance=came)
 
     @property

@@ -23,7 +23,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from gateway.errors import GatewayError, ToolFailed
+from gateway.errors import GatewayError, ToolFailed, said_by
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.base import Complete, InputRequired, TaskStarted, TaskSupport, ToolDefinition, ToolOutcome
 from gateway.tools.contents import is_rich, to_block, to_contents
@@ -101,15 +101,16 @@ class FunctionTool(Generic[P, R]):
         result_parser: ResultParser | None = None,
         annotations: JsonObject | None = None,
         task: TaskSupport = "never",
-        include_detailed_errors: bool = False,
+        include_detailed_errors: bool | None = None,
     ) -> None:
         """Wrap `func`; name, description and schema come from it where not given (`input_model` is `schema` by another name).
 
         `func=None` declares a tool that the caller of an agent runs itself; it needs `name`.
         The signature is read at first use, so annotations may name things defined further down.
         `approval_mode="always_require"` has a person decide on each call. `max_invocations` and
-        `max_invocation_exceptions` count over the life of the object. `include_detailed_errors` shows the model what an
-        unexpected exception says; off, it only learns that the function failed.
+        `max_invocation_exceptions` count over the life of the object. `include_detailed_errors` says
+        whether the caller reads what an unexpected exception says. Left out, every caller does but an agent's model, for which the
+        agent's `include-detailed-errors` decides.
 
         Raises:
             ValueError: The name is missing or not a tool name, or a limit is below 1.
@@ -395,8 +396,9 @@ class FunctionTool(Generic[P, R]):
             self.invocation_exception_count += 1
             logger.warning("function %s failed: %s", self.name, type(error).__name__)
             logger.debug("function %s failed", self.name, exc_info=True)
-            detail = f" {type(error).__name__}: {error}" if self.include_detailed_errors else ""
-            raise FunctionFailed(f"Function {self.name!r} failed.{detail}") from error
+            tells = ctx.provenance.tells_errors if self.include_detailed_errors is None else self.include_detailed_errors
+            detail = f": {said_by(error)}" if tells else "."
+            raise FunctionFailed(f"Function {self.name!r} failed{detail}") from error
 
 
 @overload
@@ -419,7 +421,7 @@ def tool(
     result_parser: ResultParser | None = None,
     annotations: JsonObject | None = None,
     task: TaskSupport = "never",
-    include_detailed_errors: bool = False,
+    include_detailed_errors: bool | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -438,7 +440,7 @@ def tool(
     result_parser: ResultParser | None = None,
     annotations: JsonObject | None = None,
     task: TaskSupport = "never",
-    include_detailed_errors: bool = False,
+    include_detailed_errors: bool | None = None,
 ) -> Any:
     """Make a function a tool: `@tool`, `@tool(name=…)`, or `tool(function)`. See `FunctionTool` for what each setting does.
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args, get_origin
 import anyio
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gateway.errors import GatewayError, ToolFailed, WorkflowFailed, text_for_caller
+from gateway.errors import GatewayError, ToolFailed, WorkflowFailed, said_by, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.approvals import describe_call
 from gateway.policy.checking import SchemaCheck, measure
@@ -55,7 +55,7 @@ async def run_to_end(
     """Run with a message until nothing is open, asking `person` for each request: `ctx`, where the way to the person is no other.
 
     Raises:
-        WorkflowFailed: An executor failed; the text names it, and says what happened if that was raised on purpose.
+        WorkflowFailed: An executor failed; the text names it and says what it raised.
         AskUnavailable: The caller cannot be asked.
         ToolFailed: The caller declined.
     """
@@ -98,14 +98,10 @@ async def _ask_all(pending: Sequence[WorkflowEvent[Any]], ctx: CallContext) -> d
 
 def _failure(error: Exception) -> WorkflowFailed:
     executor = failed_executor(error)
+    text = text_for_caller(error) if isinstance(error, GatewayError) else said_by(error)
     if executor is None:
-        return WorkflowFailed(
-            text_for_caller(error) if isinstance(error, GatewayError) else f"The workflow failed ({type(error).__name__}).", executor=""
-        )
-    if isinstance(error, GatewayError):
-        return WorkflowFailed(f"Executor {executor!r} failed: {text_for_caller(error)}", executor=executor)
-    # What an unexpected exception says may hold what nobody outside should read.
-    return WorkflowFailed(f"Executor {executor!r} failed unexpectedly ({type(error).__name__}).", executor=executor)
+        return WorkflowFailed(text if isinstance(error, GatewayError) else f"The workflow failed: {text}", executor="")
+    return WorkflowFailed(f"Executor {executor!r} failed: {text}", executor=executor)
 
 
 async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:

@@ -17,7 +17,9 @@ from gateway.policy.framing import frame
 from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext, Caller, LogLevel
 from gateway.tools.slot import Limiter
+from gateway.tools.told_lines import NewLines, Sentences
 from gateway.tools.toolbox import ToolBox, ToolGuards
+from gateway.types.responses import AgentResponseUpdate
 from gateway.workflows.asking import run_to_end
 from gateway.workflows.definition import object_schema
 from gateway.workflows.events import WorkflowEvent
@@ -155,20 +157,28 @@ class _Narrator:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
         self._told = 0
+        self._lines = NewLines()
+        self._streamed: dict[str | None, Sentences] = {}
+        """Text of answers that executors give in parts."""
 
     async def hear(self, event: WorkflowEvent[Any]) -> None:
         """Tell when an executor starts and finishes, and what it gives on the way."""
-        if event.type == "intermediate":
+        if event.type == "intermediate" and isinstance(event.data, AgentResponseUpdate):
+            if text := self._streamed.setdefault(event.executor_id, Sentences()).add(event.data.text):
+                await self.progress(0, None, f"{event.executor_id}: {text}")
+        elif event.type == "intermediate":
             await self.progress(0, None, f"{event.executor_id}: {text_of(event.data)[:MAX_TOLD_CHARS]}")
         elif event.type == "executor_invoked":
             await self.progress(0, None, f"{event.executor_id} started")
         elif event.type == "executor_completed":
-            await self.progress(0, None, f"{event.executor_id} finished")
+            rest = self._streamed.pop(event.executor_id, Sentences()).rest()
+            for text in [*(f"{event.executor_id}: {text}" for text in rest), f"{event.executor_id} finished"]:
+                await self.progress(0, None, text)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass on the message under the next number."""
+        """Pass on the message under the next number; of one that repeats the last, the number only."""
         self._told += 1
-        await self._caller.progress(float(self._told), None, message)
+        await self._caller.progress(float(self._told), None, self._lines.take(message))
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
         """Passed on."""

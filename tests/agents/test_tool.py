@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -144,7 +145,8 @@ async def test_progress_grows_strictly_even_when_a_tool_of_the_run_counts_on_its
     assert numbers == sorted(set(numbers))
     said = " | ".join(message for _, message in client.heard)
     assert said.startswith("thinking | using slow, slow")
-    assert said.count("step 1") == 4
+    lines = [message for _, message in client.heard if message]
+    assert all(one != two for one, two in itertools.pairwise(lines))
 
 
 @pytest.mark.requirement("SO1")

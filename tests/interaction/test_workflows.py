@@ -134,7 +134,7 @@ async def test_a_workflow_in_code_takes_what_its_start_takes_and_gives_what_it_y
     assert failed.is_error
     said = failed.content[0]
     assert said.type == "text"
-    assert said.text == "Executor 'many' failed unexpectedly (RuntimeError)."
+    assert said.text == "Executor 'many' failed: RuntimeError: a secret"
 
 
 @pytest.mark.requirement("WF9")

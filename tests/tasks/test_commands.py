@@ -88,6 +88,8 @@ async def test_a_failed_task_is_shown_and_tried_again_after_the_steps_that_worke
         await terminal.run("retry", task.id, "--from-start")
         task = await over(runner, await runner.find(task.id, "ann"))
         assert (task.status, journal.lines()) == ("completed", ["0", "0", "1", "2"])
+        _, shown = await terminal.run("show", task.id)
+        assert shown["steps"] == [{"step": f"/step#{number}", "done": True} for number in (1, 2, 3)]
         code, refused = await terminal.run("retry", task.id)
         assert (code, refused["error"]["code"]) == (5, "tool-error")
         code, refused = await terminal.run("show", "nothing")

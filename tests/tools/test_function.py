@@ -262,25 +262,36 @@ async def test_an_outcome_is_returned_as_it_is() -> None:
 
 
 @pytest.mark.requirement("TL7")
-async def test_an_unexpected_exception_is_a_fixed_text_and_kept_as_the_cause() -> None:
+async def test_unexpected_exception_is_a_fixed_text_inside_an_agent_and_kept_as_the_cause() -> None:
     @tool
     def boom() -> str:
         raise RuntimeError("the password is hunter2")
 
     with pytest.raises(ToolFailed) as caught:
-        await boom.call({}, CTX)
+        await boom.call({}, CTX.inside_agent())
     assert str(caught.value) == "Function 'boom' failed."
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 @pytest.mark.requirement("TL7")
-async def test_detail_is_shown_only_where_it_was_switched_on() -> None:
-    @tool(include_detailed_errors=True)
+@pytest.mark.parametrize(
+    ("setting", "ctx", "said"),
+    [
+        (None, CTX, ": RuntimeError: disk full"),
+        (None, CTX.inside_agent(), "."),
+        (None, CTX.inside_agent(tells_errors=True), ": RuntimeError: disk full"),
+        (True, CTX.inside_agent(), ": RuntimeError: disk full"),
+        (False, CTX, "."),
+    ],
+)
+async def test_exception_text_reaches_callers_and_models_where_it_is_switched_on(setting: bool | None, ctx: CallContext, said: str) -> None:
+    @tool(include_detailed_errors=setting)
     async def boom() -> str:
         raise RuntimeError("disk full")
 
-    with pytest.raises(ToolFailed, match=r"Function 'boom' failed\. RuntimeError: disk full"):
-        await boom.call({}, CTX)
+    with pytest.raises(ToolFailed) as caught:
+        await boom.call({}, ctx)
+    assert str(caught.value) == f"Function 'boom' failed{said}"
 
 
 async def test_an_error_of_ours_passes_unchanged() -> None:

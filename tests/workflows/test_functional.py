@@ -392,6 +392,6 @@ async def test_published_calls_run_side_by_side_and_a_failing_step_is_named(code
         assert (await run(tool, quick.context(), to="Kiel", days=2)).structured == {"price": 200}
         tasks.cancel_scope.cancel()
     failed = await run(await code("broken"), input=1)
-    assert (failed.is_error, failed.as_text()) == (True, "Executor 'fails' failed unexpectedly (KeyError).")
+    assert (failed.is_error, failed.as_text()) == (True, "Executor 'fails' failed: KeyError: 'secret'")
     with pytest.raises(WorkflowInvalid, match="wf_functional:nothing takes no message"):
         await code("nothing")

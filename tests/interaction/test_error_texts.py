@@ -1,0 +1,138 @@
+"""What the operator's own code says when it fails, and what a running agent says, reach the client through a real gateway."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator
+from typing import Any, get_args
+
+import pytest
+
+from tests.fakes.openai_server import openai_server
+from tests.fakes.running import gateway_http
+from tests.interaction.ways import Era, Way, connected
+
+pytestmark = pytest.mark.timeout(60)
+ERAS = [Way("http", era, "errors") for era in get_args(Era)]
+SECRET = "tok-1234567890"
+
+MODULE = f'''
+from gateway import Executor, InlineSkill, SkillFrontmatter, WorkflowBuilder, WorkflowContext, handler, step, tool, workflow
+
+SAID = "no rows for 2024 with key {SECRET}"
+
+
+@tool
+def rows(year: int = 2024) -> int:
+    """Count rows."""
+    raise ValueError(SAID)
+
+
+class Reader(Executor):
+    def __init__(self):
+        super().__init__("reader")
+
+    @handler
+    async def read(self, text: str, ctx: WorkflowContext[str, str]) -> None:
+        raise ValueError(SAID)
+
+
+def graph():
+    return WorkflowBuilder(start_executor=Reader()).build()
+
+
+@step
+async def fetch() -> str:
+    raise ValueError(SAID)
+
+
+@workflow
+async def functional(text: str) -> str:
+    return await fetch()
+
+
+def load() -> str:
+    raise ValueError(SAID)
+
+
+skill = InlineSkill(frontmatter=SkillFrontmatter(name="counting", description="Counts."), instructions="Count.")
+
+
+@skill.script
+def count() -> str:
+    raise ValueError(SAID)
+'''
+FILE = "name: file\ndescription: d\nexecutors:\n  load: {python: failing_code:load}\nstart: load\n"
+AGENT = "---\nname: {name}\ndescription: d\ntools: [function/rows]\n{more}---\nCount.\n"
+CALL: dict[str, Any] = {"tool_calls": [{"name": "function__rows", "arguments": {}}]}
+SENTENCES = ["I look at the table of all years first. ", "That takes a moment, because it is long."]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    folder = tmp_path_factory.mktemp("errors")
+    (folder / "failing_code.py").write_text(MODULE)
+    (folder / "agents").mkdir()
+    (folder / "agents" / "file.workflow.yaml").write_text(FILE)
+    for name in ("graph", "functional"):
+        (folder / "agents" / f"{name}.workflow.yaml").write_text(f"name: {name}\ndescription: d\npython: failing_code:{name}\n")
+    (folder / "agents" / "quiet.agent.md").write_text(AGENT.format(name="quiet", more=""))
+    (folder / "agents" / "open.agent.md").write_text(AGENT.format(name="open", more="loop: {include-detailed-errors: true}\n"))
+    config = {
+        "mcpServers": {"away": {"url": "http://127.0.0.1:9/mcp", "headers": {"X-Api-Key": SECRET}}},
+        "expose": {"agents": ["agents"], "functions": ["failing_code"]},
+        "skills": {"objects": ["failing_code"], "scripts": {"approval": "never"}},
+    }
+    turns: list[dict[str, Any]] = [
+        {"when": {"last_role": "tool"}, "text": "It said: {last_tool}", "repeat": True},
+        {"when": {"contains": "aloud"}, "text": "".join(SENTENCES), **CALL, "repeat": True},
+        {**CALL, "repeat": True},
+    ]
+    with openai_server(*turns) as model:
+        env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_MODEL": "scripted", "OPENAI_API_KEY": ""}
+        with gateway_http(folder, config, env=env) as url:
+            yield url
+
+
+@pytest.mark.parametrize("way", ERAS, ids=str)
+async def test_texts_of_failing_code_reach_the_caller_without_secrets(served: str, way: Way) -> None:
+    script = {"skill_name": "counting", "script_name": "count"}
+    calls: dict[str, tuple[dict[str, Any], str]] = {
+        "workflow__graph": ({"input": "x"}, "Executor 'reader' failed: "),
+        "workflow__functional": ({"input": "x"}, "Executor 'fetch' failed: "),
+        "workflow__file": ({}, "Executor 'load' failed: Function 'load' failed: "),
+        "function__rows": ({}, "Function 'rows' failed: "),
+        "run_skill_script": (script, "Skill 'counting' could not run 'count': "),
+    }
+    said: dict[str, str] = {}
+    async with connected(way, served) as (client, _):
+        for name, (arguments, _) in calls.items():
+            result = await client.call_tool(name, arguments)
+            assert result.is_error, name
+            said[name] = getattr(result.content[0], "text", "")
+    assert said == {name: f"{before}ValueError: no rows for 2024 with key [secret]" for name, (_, before) in calls.items()}
+
+
+@pytest.mark.parametrize("way", ERAS, ids=str)
+async def test_model_of_an_agent_reads_the_text_only_where_its_file_says_so(served: str, way: Way) -> None:
+    async with connected(way, served) as (client, _):
+        texts = [getattr((await client.call_tool(f"agent__{name}", {"task": "go"})).content[0], "text", "") for name in ("quiet", "open")]
+    assert texts == [
+        "It said: Error: Function 'rows' failed.",
+        "It said: Error: Function 'rows' failed: ValueError: no rows for 2024 with key [secret]",
+    ]
+
+
+@pytest.mark.parametrize("way", ERAS, ids=str)
+async def test_progress_of_an_agent_is_whole_sentences_and_no_line_twice(served: str, way: Way) -> None:
+    heard: list[str] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        if message:
+            heard.append(message)
+
+    async with connected(way, served) as (client, _):
+        await client.call_tool("agent__quiet", {"task": "aloud"}, progress_callback=note)
+    assert heard[:2] == ["thinking", SENTENCES[0].strip()]
+    assert heard[2:4] == [SENTENCES[1], "using function__rows"]
+    assert all(one != two for one, two in itertools.pairwise(heard))
