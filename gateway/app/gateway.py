@@ -442,7 +442,7 @@ class Gateway:
         await self.catalog.catch_up()
 
     async def _note_settled(self) -> None:
-        self._awaited = {upstream.id for upstream in self._servers.sources}
+        self._awaited = {upstream.id for upstream in self._servers.sources if not upstream.is_known}
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.inspection.note_own_rules)
             for upstream in self._servers.sources:

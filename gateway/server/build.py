@@ -30,6 +30,7 @@ from gateway.protocol import SKILLS_EXTENSION, TASKS_EXTENSION
 from gateway.sdk import load
 from gateway.server.bodies import Utf8Bodies
 from gateway.server.calls import CallHandler
+from gateway.server.changes import Changes
 from gateway.server.clients import Clients, LegacySession
 from gateway.server.lists import ListHandler
 from gateway.server.parked import ParkedCalls
@@ -97,6 +98,7 @@ class GatewayServer:
         """What callers over HTTP have in progress."""
         self.clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
         self.lists = ListHandler(catalog, page_size=page_size, own_id=own_id)
+        self._changes = Changes(catalog, self.clients)
         self._skills = SkillFace(catalog)
         self.plain = PlainAnswers(self)
         """Answers what needs neither a call nor the SDK."""
@@ -135,6 +137,7 @@ class GatewayServer:
         self.extensions[TASKS_EXTENSION] = {}
         self.calls = CallHandler(self.catalog, self.clients, parked, handler)
         self._make_sdk = lambda: self._sdk_with(handler, runner, tasks)
+        tasks.start_soon(self._changes.run)
         if self._current is not None:
             tasks.start_soon(self._end_revoked, runner, self._current)
         return self
@@ -145,6 +148,7 @@ class GatewayServer:
         parts = Parts(
             self.catalog,
             self.clients,
+            self._changes,
             self.usages,
             self.lists,
             self._skills,

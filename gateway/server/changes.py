@@ -1,38 +1,23 @@
-"""Tells clients what changed: legacy sessions by notification, modern ones on their `subscriptions/listen` streams.
+"""`Changes`: notifies 2025 sessions of changed lists and resources, and passes the same changes to the streams of 2026 clients.
 
-Bursts are coalesced: however often a list changes, a client hears of it at once and then at most once a second, and of the
-last change always. Each client is told in its own time: one that does not read delays nobody.
+It needs no SDK, so a session on the fast path is notified without it. The streams are `listening`'s, which comes with the SDK.
+Changes within `COALESCE_SECONDS` become one notification, and each list is notified at most once per `SPACING_SECONDS`; the last change
+is always notified. Each session is notified in a task of its own, so a client that does not read delays no other client.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, cast
+from typing import Generic, Protocol, TypeVar, cast
 
 import anyio
 import anyio.abc
-from mcp.server.subscriptions import (
-    InMemorySubscriptionBus,
-    ListenHandler,
-    PromptsListChanged,
-    ResourcesListChanged,
-    ResourceUpdated,
-    ServerEvent,
-    ToolsListChanged,
-)
-from mcp_types import SubscriptionsListenRequestParams, SubscriptionsListenResult
 
 from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
-from gateway.errors import GatewayError
-from gateway.protocol import INVALID_PARAMS, RpcError
-from gateway.server.clients import Clients, LegacySession, RequestContext
-from gateway.server.reads import MAX_WATCHED
-from gateway.server.task_news import TaskNews
-from gateway.server.wire_caller import WireCaller
+from gateway.server.clients import Clients, LegacySession
 from gateway.tools.base import ChangeKind
 
 logger = logging.getLogger(__name__)
@@ -43,9 +28,6 @@ COALESCE_SECONDS = 0.05
 SPACING_SECONDS = 1.0
 """Between two notifications of one list to one client."""
 
-MISSED_SECONDS = 10.0
-"""Who begins to listen is told of lists that changed so shortly before: it may have read them before that."""
-
 SEND_SECONDS = 5.0
 """A client that does not take a notification within this time is skipped."""
 
@@ -55,11 +37,6 @@ MAX_PENDING_UPDATES = 10_000
 _LISTENERS = ""
 """The scope of all clients of the modern era together: who of them loaded tools cannot be told apart on a stream."""
 
-_EVENTS: dict[ChangeKind, ServerEvent] = {
-    "tools": ToolsListChanged(),
-    "resources": ResourcesListChanged(),
-    "prompts": PromptsListChanged(),
-}
 _NOTIFICATIONS: dict[ChangeKind, str] = {
     "tools": "notifications/tools/list_changed",
     "resources": "notifications/resources/list_changed",
@@ -95,20 +72,16 @@ class _Paced(Generic[_Key]):
         return ready
 
 
-class _Bus(InMemorySubscriptionBus):
-    """The SDK's, but a stream that opens hears at once of what its client may have missed: it listed first, and listens only now."""
+class Streams(Protocol):
+    """The `subscriptions/listen` streams of 2026 clients."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        super().__init__()
-        self._catalog = catalog
+    async def list_changed(self, kind: ChangeKind) -> None:
+        """Send a notification that a list changed to each stream that asked for it."""
+        ...
 
-    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """As the SDK's."""
-        since = anyio.current_time() - MISSED_SECONDS
-        for kind, at in self._catalog.changed_at.items():
-            if at > since:
-                listener(_EVENTS[kind])
-        return super().subscribe(listener)
+    async def resource_updated(self, uri: str) -> None:
+        """The same for a watched resource."""
+        ...
 
 
 @dataclass(slots=True)
@@ -125,26 +98,23 @@ class Changes:
     def __init__(self, catalog: Catalog, clients: Clients) -> None:
         self._catalog = catalog
         self._clients = clients
-        self._bus = _Bus(catalog)
-        self._listen = ListenHandler(self._bus)
+        self._streams: Streams | None = None
         self._lists: _Paced[ChangeKind] = _Paced()
         self._updates: dict[str, None] = {}
         self._scopes: _Paced[str] = _Paced()
         self._telling: dict[LegacySession, _News] = {}
         """The sessions being told something right now, with what they are told after it."""
         self._wake = anyio.Event()
-        self._tasks: TaskNews | None = None
         if catalog.disclosure is not None:
             catalog.disclosure.subscribe(self._listing_changed)
-        catalog.subscribe(self.list_changed)
+        catalog.subscribe(self._list_changed)
         catalog.subscribe_updates(self._resource_changed)
 
-    def tell_tasks(self, tasks: TaskNews) -> None:
-        """Have streams told of tasks too."""
-        self._tasks = tasks
+    def notify_streams(self, streams: Streams) -> None:
+        """Pass changes to `streams` from now on."""
+        self._streams = streams
 
-    def list_changed(self, kind: ChangeKind) -> None:
-        """Clients are told soon."""
+    def _list_changed(self, kind: ChangeKind) -> None:
         self._lists.add(kind)
         self._wake.set()
 
@@ -170,12 +140,12 @@ class Changes:
                 updates, self._updates = self._updates, {}
                 own = {scope_of(session.profile.session_id, ""): session for session in self._clients.all()}
                 lists, scopes = self._lists.take(), self._scopes.take()
-                if _LISTENERS in scopes and "tools" not in lists:
-                    await self._bus.publish(_EVENTS["tools"])
-                for kind in sorted(lists):
-                    await self._bus.publish(_EVENTS[kind])
-                for uri in updates:
-                    await self._bus.publish(ResourceUpdated(uri=uri))
+                if self._streams is not None:
+                    named: set[ChangeKind] = {*lists, "tools"} if _LISTENERS in scopes else lists
+                    for kind in sorted(named):
+                        await self._streams.list_changed(kind)
+                    for uri in updates:
+                        await self._streams.resource_updated(uri)
                 for scope, session in own.items():
                     told: set[ChangeKind] = {*lists, "tools"} if scope in scopes else lists
                     self._tell(session, told, [u for u in updates if session.watched[u]], tasks)
@@ -206,42 +176,3 @@ class Changes:
             logger.debug("a client left while it was told of changes")
         finally:
             del self._telling[session]
-
-    async def listen(self, ctx: RequestContext, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
-        """`subscriptions/listen` (modern): watch the named resources as long as the stream is open."""
-        uris = list(dict.fromkeys(str(uri) for uri in params.notifications.resource_subscriptions or ()))
-        if len(uris) > MAX_WATCHED:
-            raise RpcError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")
-        facts = self._clients.context(ctx, WireCaller(ctx))
-        watched: list[str] = []
-
-        async def watch(uri: str) -> None:
-            try:
-                await self._catalog.watch(uri, facts)
-                watched.append(uri)
-            except GatewayError as error:
-                logger.debug("%r cannot be watched: %s", uri, error)
-
-        try:
-            with anyio.move_on_after(SEND_SECONDS):
-                async with anyio.create_task_group() as tasks:
-                    for uri in uris:
-                        tasks.start_soon(watch, uri)
-            if facts.principal.scopes is not None:  # the stream would tell of what others watch
-                told = params.notifications.model_copy(update={"resource_subscriptions": watched})
-                params = params.model_copy(update={"notifications": told})
-            if self._tasks is None:
-                return await self._listen(ctx, params)
-            async with self._tasks.on_stream(ctx, params) as inner:
-                return await self._listen(inner, params)
-        finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(SEND_SECONDS):
-                for uri in watched:
-                    try:
-                        await self._catalog.unwatch(uri)
-                    except GatewayError as error:
-                        logger.debug("%r cannot be unwatched: %s", uri, error)
-
-    def close(self) -> None:
-        """End every listen stream gracefully."""
-        self._listen.close()

@@ -75,7 +75,9 @@ class LegacySession:
     idle_seconds: float | None = None
     """How long after that `lean` keeps it; `None` where the SDK keeps it."""
     is_here: bool = True
-    """Whether its client is through with the handshake, or behaves so."""
+    """Whether its client is through with the handshake, or behaves so; it is notified of changes from then on."""
+    is_initialized: bool = False
+    """Whether the fast path received `notifications/initialized`."""
     calls: int = 0
     """Calls in progress."""
     plain: CallContext | None = None
@@ -107,10 +109,15 @@ class Clients:
 
     def all(self) -> list[LegacySession]:
         """Every open legacy session."""
-        return [*self._sessions.values(), *(session for session in self._lean.values() if session.is_here)]
+        return [session for session in (*self._sessions.values(), *self._lean.values()) if session.is_here]
 
     def session_of(self, ctx: RequestContext) -> LegacySession:
         """The legacy session a request came on; recorded on its first request."""
+        session = self._recorded(ctx)
+        session.is_here = True
+        return session
+
+    def _recorded(self, ctx: RequestContext) -> LegacySession:
         connection = _connection_of(ctx.session)
         known = self._sessions.get(connection)
         if known is None:
@@ -155,7 +162,7 @@ class Clients:
             del self._by_wire_id[wire_id]
 
     def open_lean(self, wire_id: str, hello: Hello, channel: Channel, principal: Principal, *, idle_seconds: float) -> LegacySession:
-        """A session that `lean` keeps; it hears of changes once `is_here`."""
+        """Open a session that the fast path keeps; `wire_id` is empty for the one session over stdio."""
         profile = ClientProfile(
             era="legacy",
             protocol_version=hello.version,
@@ -167,20 +174,18 @@ class Clients:
         session = LegacySession(
             profile, channel, wire_id=wire_id, opened_by=principal.id, seen=time.monotonic(), idle_seconds=idle_seconds, is_here=False
         )
-        self._lean[wire_id] = self._by_wire_id[wire_id] = session
+        self._lean[wire_id] = session
+        if wire_id:
+            self._by_wire_id[wire_id] = session
         return session
 
     def move_lean(self, wire_id: str, inherit: Callable[[Channel], None]) -> None:
-        """The SDK is about to keep a session of `lean`; `inherit` is told of its channel there."""
-        session = self._lean[wire_id]
-        session.idle_seconds = None
-        if session.is_here:
-            self._moving[wire_id] = inherit
-        else:  # there is nothing to remember of it
-            del self._lean[wire_id], self._by_wire_id[wire_id]
+        """The SDK path takes over a session of the fast path; `inherit` receives the session's channel there."""
+        self._lean[wire_id].idle_seconds = None
+        self._moving[wire_id] = inherit
 
     async def end_lean(self, wire_id: str) -> None:
-        """`lean` keeps a session no longer; it is over unless the SDK has it."""
+        """End a session of the fast path, unless the SDK path has taken it over."""
         self._moving.pop(wire_id, None)
         session = self._lean.pop(wire_id, None)
         if session is not None:
@@ -188,10 +193,10 @@ class Clients:
             await self._on_close(session)
 
     def inherit_lean(self, ctx: RequestContext) -> None:
-        """The SDK has a session of `lean` from here on, if it is one."""
+        """Take over the session of the fast path that this connection goes on with, if there is one."""
         connection = _connection_of(ctx.session)
-        if connection.session_id in self._moving:
-            self.session_of(ctx)
+        if (connection.session_id or "") in self._moving:
+            self._recorded(ctx)
 
     def _next_id(self) -> str:
         self._count += 1
@@ -214,7 +219,6 @@ class Clients:
             profile = modern_profile(ctx.protocol_version, cast("JsonMapping", raw.get("_meta") or {}))
             return self.modern_context(principal_of(ctx), profile, raw, caller)
         session = self.session_of(ctx)
-        session.is_here = True
         return self._context(principal_of(ctx), session.profile, session.log_level, raw, caller)
 
     def plain_legacy_context(

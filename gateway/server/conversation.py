@@ -1,14 +1,16 @@
 """`Conversation`: one client over lines of text, a message each, as standard input and output carry them.
 
-Plain 2026 questions and calls are answered here (`plain`, `direct`); all other lines go to the SDK's loop, which starts with the
-first of them, and so does a call that turns out not to be plain. The first request decides the era of a connection: where that was
-a plain one, the SDK's loop is opened with one of our own, whose answer nobody sees, so that it refuses a later handshake as it
-always does; where the SDK saw a request of 2025 first, it gets everything.
+The fast path answers plain requests and calls of both eras here (`plain`, `direct`, `session_messages`). All other lines go to the SDK's
+loop, which starts with the first of them, and so does a call that turns out not to be plain. The first request decides the era of a
+connection. If the fast path answered it, the SDK's loop is opened with a request of the same era whose answer is dropped: the client's
+own `initialize` for a 2025 session, which the SDK path then shares with the fast path, and else a `server/discover`, so that the SDK
+refuses a later handshake. If the SDK received a 2025 request first, it receives all others too.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
@@ -29,9 +31,13 @@ from gateway.protocol import (
 from gateway.sdk import load
 from gateway.server.bodies import problem_of
 from gateway.server.build import GatewayServer
+from gateway.server.clients import LegacySession
 from gateway.server.direct import Begun, DirectPath
 from gateway.server.envelopes import Envelopes, decoded
-from gateway.server.plain import DISCOVER, Question, plain_question
+from gateway.server.handshake import plain_hello
+from gateway.server.lean_session import notification
+from gateway.server.plain import DISCOVER, Question, plain_question, session_question
+from gateway.server.session_messages import INITIALIZED, session_result, take_notification
 from gateway.telemetry.instrumentation import is_traced
 
 if TYPE_CHECKING:
@@ -45,8 +51,35 @@ MAX_PLAIN = 256
 END_SECONDS = 5.0
 """What was asked before the client closed its end is still answered for this long."""
 
+LOAD_SECONDS = 2.0
+"""The SDK is imported in the background this long after a 2025 session's first listing, so that the first request that needs it does not
+wait for the import. Clients send their first requests together, and a model takes longer to choose a tool."""
+
 Write = Callable[[bytes], Awaitable[None]]
 """Sends whole lines."""
+
+
+class LineSession:
+    """A 2025 session over lines, of which the fast path answered `initialize`. Its channel stays the same when the SDK path joins."""
+
+    def __init__(self, hello: JsonObject, write: Write) -> None:
+        """`hello` is the client's `initialize`."""
+        self.hello = hello
+        self.legacy: LegacySession
+        self.is_loading = False
+        """The SDK is loaded soon."""
+        self._write = write
+
+    async def notify(self, method: str, params: JsonObject | None) -> None:
+        """Send a notification.
+
+        Raises:
+            anyio.BrokenResourceError: The client closed its end.
+        """
+        try:
+            await self._write(to_json(notification(method, params)) + b"\n")
+        except OSError as error:
+            raise anyio.BrokenResourceError from error
 
 
 class Conversation:
@@ -65,6 +98,7 @@ class Conversation:
         """Calls, likewise."""
         self._room = anyio.Semaphore(MAX_PLAIN)
         self._passing = anyio.Lock()
+        self._session: LineSession | None = None
         self._lines: MemoryObjectSendStream[str] | None = None
         self._opening = ""
         self._has_taken = self._is_open = False
@@ -94,6 +128,8 @@ class Conversation:
             await self._lines.aclose()
             with anyio.move_on_after(END_SECONDS):  # a client that does not read holds up what is said to it
                 await self._over.wait()
+        if self._session is not None:
+            await self._server.clients.end_lean(self._session.legacy.wire_id)
         handed = self._server.calls.handed
         while handed:
             await handed.popitem()[1].end()
@@ -106,22 +142,54 @@ class Conversation:
         key = str(message.get("id"))
         if key in self._asked or key in self._calls:
             return False
-        begun = self._direct.begin_line(message, LOCAL)
+        if self._session is None and not self._has_taken and self._lines is None and await self._opens_session(message):
+            return True
+        begun = self._direct.begin_line(message, LOCAL, self._session.legacy if self._session is not None else None)
         if begun is not None:
             self._calls[key] = begun
             self._tasks.start_soon(self._call, begun, message, line)  # which ends it, also where the wait for room is cancelled
             await self._begin()
             return True
+        if self._session is not None:
+            return await self._takes_in_session(self._session, message, line)
         question = plain_question(message)
         if question is None:
             return False
         meta = cast("JsonMapping", message["params"]["_meta"])
         if meta.get(PROTOCOL_VERSION_META_KEY) not in MODERN_PROTOCOL_VERSIONS or self._envelopes.profile_of(meta) is None:
             return False
-        await self._begin()
-        scope = self._asked[key] = anyio.CancelScope()
-        self._tasks.start_soon(self._answer, question, scope, message, line)
+        await self._ask(question, message, line)
         return True
+
+    async def _opens_session(self, message: JsonObject) -> bool:
+        """Answer a plain `initialize`, the first request of a connection."""
+        hello = plain_hello(message)
+        if hello is None:
+            return False
+        session = self._session = LineSession(message, self._write)
+        session.legacy = self._server.clients.open_lean("", hello, session, LOCAL, idle_seconds=math.inf)
+        result = self._server.introduction(hello.version, LOCAL)
+        await self._write(to_json({"jsonrpc": "2.0", "id": hello.number, "result": result}) + b"\n")
+        return True
+
+    async def _takes_in_session(self, session: LineSession, message: JsonObject, line: bytes) -> bool:
+        """As `_takes`, for all but calls."""
+        if message.get("id") is None:
+            return take_notification(session.legacy, message) and not self._is_open
+        question = session_question(message)
+        if question is not None:
+            session.legacy.is_here = True
+            await self._ask(question, message, line)
+            return True
+        result = session_result(session.legacy, message)
+        if result is not None:
+            await self._write(to_json({"jsonrpc": "2.0", "id": message["id"], "result": result}) + b"\n")
+        return result is not None
+
+    async def _ask(self, question: Question, message: JsonObject, line: bytes) -> None:
+        await self._begin()
+        scope = self._asked[str(question.number)] = anyio.CancelScope()
+        self._tasks.start_soon(self._answer, question, scope, message, line)
 
     async def _begin(self) -> None:
         self._has_taken = True
@@ -143,12 +211,19 @@ class Conversation:
         try:
             with scope:
                 try:
-                    body = await self._server.plain.answer(question, LOCAL)
+                    if self._session is None:
+                        body = await self._server.plain.answer(question, LOCAL)
+                    else:
+                        owner = str(self._session.legacy.profile.session_id)
+                        body = await self._server.plain.answer_in_session(question, LOCAL, owner)
                 except Exception as error:  # the call-handler boundary: the SDK's path finds it again, and words it
                     logger.debug("a plain question is asked again on the SDK's path: %s", error)
             if scope.cancelled_caught:
                 return
             await (self._pass_on(message, line) if body is None else self._write(body + b"\n"))
+            if self._session is not None and not self._session.is_loading:
+                self._session.is_loading = True
+                self._tasks.start_soon(_load_later)
         finally:
             del self._asked[str(question.number)]
             self._room.release()
@@ -167,7 +242,9 @@ class Conversation:
         finally:
             del self._calls[str(message["id"])]
             self._room.release()
-            if not is_handed:
+            if is_handed:
+                begun.forget()
+            else:
                 with anyio.move_on_after(END_SECONDS, shield=True):
                     await begun.end()
 
@@ -176,9 +253,9 @@ class Conversation:
     async def _pass_on(self, message: JsonObject | None, line: bytes) -> None:
         async with self._passing:
             lines = self._lines or await self._start()
-            if not self._is_open and self._has_taken:
+            if not self._is_open and (self._has_taken or self._session is not None):
                 self._is_open = True
-                await lines.send(self._opening_line())
+                await self._open(lines)
             elif not self._is_open:
                 self._is_open = message is None or _is_request(message)
                 self._mixes = not self._is_open or (message is not None and _opens_modern(message))
@@ -198,10 +275,18 @@ class Conversation:
         self._tasks.start_soon(serve)
         return self._lines
 
-    def _opening_line(self) -> str:
+    async def _open(self, lines: MemoryObjectSendStream[str]) -> None:
+        """Have the SDK know the era of this connection, and its session if it is one of 2025."""
         self._opening = secrets.token_hex(16)
+        session = self._session
+        if session is not None:
+            self._server.clients.move_lean(session.legacy.wire_id, lambda heir: None)
+            await lines.send(to_json({**session.hello, "id": self._opening}).decode())
+            if session.legacy.is_initialized:
+                await lines.send(INITIALIZED.decode())
+            return
         meta: JsonObject = {PROTOCOL_VERSION_META_KEY: LATEST_MODERN_VERSION, CLIENT_CAPABILITIES_META_KEY: {}}
-        return to_json({"jsonrpc": "2.0", "id": self._opening, "method": DISCOVER, "params": {"_meta": meta}}).decode()
+        await lines.send(to_json({"jsonrpc": "2.0", "id": self._opening, "method": DISCOVER, "params": {"_meta": meta}}).decode())
 
     async def _say(self, line: bytes) -> None:
         if self._opening and self._opening.encode() in line:
@@ -210,6 +295,11 @@ class Conversation:
         await self._write(line)
 
 
+
+
+async def _load_later() -> None:
+    await anyio.sleep(LOAD_SECONDS)
+    await load("gateway.server.sdk_lines")
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:

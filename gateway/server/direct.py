@@ -159,7 +159,7 @@ class DirectPath:
         return Asked(self._app, self._server.plain.answer(question, principal), principal, usage)
 
     def _begin_in_session(
-        self, message: JsonObject, session: LegacySession, principal: Principal, usage: Usage, size: int
+        self, message: JsonObject, session: LegacySession, principal: Principal, usage: Usage | None = None, size: int = 0
     ) -> Begun | None:
         """Begin a plain call of 2025."""
         params = _plain_params(message)
@@ -191,8 +191,10 @@ class DirectPath:
         head.introduced, head.named = introduced[0], name
         return self._begin_modern(message, params, *introduced, principal, usage, head.length)
 
-    def begin_line(self, message: JsonObject, principal: Principal) -> Begun | None:
-        """As `take`, for a message of 2026 that came without headers. Its call is handed on by `CallHandler.handed`."""
+    def begin_line(self, message: JsonObject, principal: Principal, session: LegacySession | None) -> Begun | None:
+        """As `take`, for a message without headers: of 2026, or of a 2025 session. Its call is handed over by `CallHandler.handed`."""
+        if session is not None:
+            return self._begin_in_session(message, session, principal)
         params = _plain_params(message)
         if params is None:
             return None

@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
+from gateway.server.plain_entries import are_icons
 
 _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 _PARAMS = frozenset({"protocolVersion", "capabilities", "clientInfo"})
@@ -64,7 +65,8 @@ def plain_hello(message: JsonMapping) -> Hello | None:
         return None
     said = cast("JsonMapping", info)
     name, version = said.get("name"), said.get("version")
-    if not isinstance(name, str) or not isinstance(version, str) or said.get("icons") is not None:
+    icons = said.get("icons")
+    if not isinstance(name, str) or not isinstance(version, str) or (icons is not None and not are_icons(icons)):
         return None
     if not all(isinstance(said.get(text), str | None) for text in _TEXTS):
         return None

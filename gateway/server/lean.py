@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Awaitable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import anyio
@@ -24,7 +24,7 @@ import anyio.lowlevel
 from pydantic_core import to_json
 
 from gateway.auth.principal import Principal
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonObject
 from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS
 from gateway.server.bodies import COUNTED_SCOPE_KEY
 from gateway.server.calls import RUNNING_SCOPE_KEY
@@ -35,10 +35,9 @@ from gateway.server.handshake import plain_hello
 from gateway.server.late_site import LateSite
 from gateway.server.lean_session import LeanSession, Stream
 from gateway.server.plain import session_question
+from gateway.server.session_messages import INITIALIZED, session_result, take_notification
 from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
 from gateway.telemetry.instrumentation import is_traced
-from gateway.tools.base import ChangeKind
-from gateway.tools.context import LogLevel
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -66,11 +65,6 @@ MOVE_LOOKS = 200
 
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
 _BOTH = frozenset({b"application/json", b"text/event-stream"})
-_MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
-_PASSED_OVER = frozenset({"notifications/cancelled", "notifications/roots/list_changed"})
-"""Notifications that nobody here listens to: what may be cancelled is `direct`'s, and it had them first."""
-_LEVELS = frozenset({"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"})
-_INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 
 
 class LeanSessions:
@@ -85,10 +79,7 @@ class LeanSessions:
         self._max_request_bytes = max_request_bytes
         self._sessions: dict[str, LeanSession] = {}
         self._tasks: TaskGroup | None = None
-        self._changed: set[ChangeKind] = set()
-        """What changed while there was nobody to tell it."""
         self._table = table
-        server.catalog.subscribe(self._list_changed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or pass on."""
@@ -179,14 +170,14 @@ class LeanSessions:
         if message is None or session.moving is not None:
             return False
         if message.get("id") is None:
-            return self._hear(session, message) and await _answer(session, send, None, 202)
+            return take_notification(session.legacy, message) and await _answer(session, send, None, 202)
         question = session_question(message)
         if question is not None:
             session.legacy.is_here = True
             owner = str(session.legacy.profile.session_id)
             listed = await self._server.plain.answer_in_session(question, scope[PRINCIPAL_SCOPE_KEY], owner)
             return listed is not None and session.moving is None and await _send(session, send, listed)
-        result = self._result(session, message)
+        result = session_result(session.legacy, message)
         if result is not None:
             return await _answer(session, send, {"jsonrpc": "2.0", "id": message["id"], "result": result})
         refusal = self._server.usages.of(scope[PRINCIPAL_SCOPE_KEY]).refuse_call() if "method" in message else None
@@ -194,31 +185,6 @@ class LeanSessions:
             return False
         await refusal.to_answer(is_rpc=True, number=message["id"])(scope, receive, send)
         return True
-
-    def _hear(self, session: LeanSession, message: JsonMapping) -> bool:
-        """Take a notification, if it is a plain one."""
-        method, params = message.get("method"), message.get("params", {})
-        if "id" in message or not message.keys() <= _MEMBERS or message.get("jsonrpc") != "2.0" or not isinstance(params, dict):
-            return False
-        if method == "notifications/initialized" and not params:
-            session.is_initialized = session.legacy.is_here = True
-            return True
-        return method in _PASSED_OVER
-
-    def _result(self, session: LeanSession, message: JsonMapping) -> JsonObject | None:
-        """The result of a plain request; `None` where it is none."""
-        number, method, params = message["id"], message.get("method"), message.get("params", {})
-        if isinstance(number, bool) or not isinstance(number, int | str) or not message.keys() <= _MEMBERS:
-            return None
-        if message.get("jsonrpc") != "2.0" or not isinstance(params, dict):
-            return None
-        if method == "ping" and not params:
-            return {}
-        if method == "logging/setLevel" and params.keys() == {"level"} and params["level"] in _LEVELS:
-            session.legacy.log_level = cast("LogLevel", params["level"])
-            session.legacy.is_here = True
-            return {}
-        return None
 
     def _is_plain_post(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
         length = headers.get(b"content-length", b"")
@@ -300,22 +266,6 @@ class LeanSessions:
         if session.stream is not None:
             session.stream.scope.cancel()
 
-    # -- news ----------------------------------------------------------------------------------------------------
-
-    def _list_changed(self, kind: ChangeKind) -> None:
-        """Whoever tells clients of changes comes with the SDK, which is loaded now if there is a client to be told."""
-        if self._server.has_sdk or self._tasks is None or not any(session.legacy.is_here for session in self._sessions.values()):
-            return
-        if not self._changed:
-            self._tasks.start_soon(self._tell)
-        self._changed.add(kind)
-
-    async def _tell(self) -> None:
-        sdk = await self._server.load_sdk()
-        for kind in self._changed:
-            sdk.changed(kind)
-        self._changed.clear()
-
     def _is_over(self, session: LeanSession) -> bool:
         return session.stream is None and time.monotonic() - session.legacy.seen >= IDLE_SECONDS
 
@@ -341,9 +291,9 @@ async def _repeat(manager: SessionManager, session: LeanSession, scope: Scope) -
     opening = {**kept, "method": "POST", "headers": headers}
     if not await manager.take_over(session.wire_id, session.told, opening, session.body):
         return False
-    if session.is_initialized:
+    if session.legacy.is_initialized:
         later = {**opening, "headers": [*headers, (b"mcp-session-id", session.wire_id.encode())]}
-        await manager.tell(session.wire_id, later, _INITIALIZED)
+        await manager.tell(session.wire_id, later, INITIALIZED)
     return True
 
 

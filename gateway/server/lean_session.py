@@ -100,7 +100,7 @@ class Stream:
 class LeanSession(Channel):
     """One session. What it is told while no GET is open is kept for one that says what it saw last."""
 
-    __slots__ = ("_end", "_heir", "body", "is_initialized", "legacy", "moving", "stream", "told", "wire_id")
+    __slots__ = ("_end", "_heir", "body", "legacy", "moving", "stream", "told", "wire_id")
 
     legacy: LegacySession
 
@@ -110,7 +110,6 @@ class LeanSession(Channel):
         self.wire_id = wire_id
         self.body = body
         """Its `initialize`."""
-        self.is_initialized = False
         self.stream: Stream | None = None
         self.moving: anyio.Event | None = None
         """The SDK is to keep it; set once it does."""

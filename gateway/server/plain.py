@@ -16,12 +16,12 @@ from pydantic_core import to_json
 
 from gateway.auth.principal import Principal
 from gateway.catalog.disclosure import scope_of
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import via_of
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, SERVER_INFO_META_KEY, RpcError
 from gateway.server.envelopes import ENVELOPE, is_plain_meta
 from gateway.server.lists import LISTINGS, WIRE_KEY, Asking, Listed
-from gateway.server.plain_entries import is_plain_of_2025, plain_entry
+from gateway.server.plain_entries import plain_entry
 from gateway.upstream.exchange import has_odd_number
 
 if TYPE_CHECKING:
@@ -86,9 +86,17 @@ def _question(message: JsonMapping, methods: Set[str], *, is_modern: bool) -> Qu
     cursor, meta = fields.get("cursor"), fields.get("_meta", None if is_modern else {})
     if not isinstance(cursor, str | None) or (cursor is None and "cursor" in fields) or not isinstance(meta, dict):
         return None
-    if not is_plain_meta(cast("JsonMapping", meta)) or not (is_modern or meta.keys().isdisjoint(ENVELOPE)):
+    wishes = cast("JsonMapping", meta)
+    if not is_modern and _is_token(wishes.get("progressToken")):  # listings report no progress
+        wishes = {key: value for key, value in wishes.items() if key != "progressToken"}
+    if not is_plain_meta(wishes) or not (is_modern or wishes.keys().isdisjoint(ENVELOPE)):
         return None
-    return Question(number, method, via_of(cast("JsonMapping", meta)), cursor)
+    return Question(number, method, via_of(wishes), cursor)
+
+
+def _is_token(value: JsonValue) -> bool:
+    """Whether `value` is a progress token. Some clients send one with every request."""
+    return isinstance(value, str | int) and not isinstance(value, bool)
 
 
 class PlainAnswers:
@@ -148,9 +156,7 @@ def _sieved(page: JsonObject, kind: Listed, *, is_modern: bool) -> JsonObject | 
     """The page with what the protocol has of its entries; `None` where one is for the SDK's models to judge."""
     key = WIRE_KEY[kind]
     listed = cast("Sequence[JsonObject]", page[key])
-    if not is_modern and not all(is_plain_of_2025(entry) for entry in listed):
-        return None
-    entries = [plain_entry(kind, entry) for entry in listed]
+    entries = [plain_entry(kind, entry, is_modern=is_modern) for entry in listed]
     return None if None in entries else {**page, key: entries}
 
 

@@ -1,4 +1,4 @@
-"""What 2026-07-28 has of a tool, resource, template or prompt in a listing: its keys and what they hold.
+"""The keys that the protocol has for a tool, resource, template or prompt in a listing, and the types of their values.
 
 Whatever else an entry has is left out, as the SDK's models do; an entry that they might refuse or change is not plain.
 """
@@ -83,31 +83,42 @@ def _object(required: Mapping[str, Check], optional: Mapping[str, Check]) -> Cal
 
 
 _ICON = _object({"src": _text}, {"mimeType": _text, "sizes": _list_of(_text), "theme": _one_of("light", "dark")})
+_ICONS = _list_of(_ICON)
 _ANNOTATIONS = _object({}, {"audience": _list_of(_one_of("assistant", "user")), "lastModified": _text, "priority": _share})
 _HINTS = dict.fromkeys(("destructiveHint", "idempotentHint", "openWorldHint", "readOnlyHint"), _flag)
-_SHARED: Mapping[str, Check] = {"title": _text, "description": _text, "icons": _list_of(_ICON), "_meta": _open_object}
+_SHARED: Mapping[str, Check] = {"title": _text, "description": _text, "icons": _ICONS, "_meta": _open_object}
 _CONTENT: Mapping[str, Check] = {**_SHARED, "annotations": _ANNOTATIONS, "mimeType": _text}
 _ARGUMENT = _object({"name": _text}, {"title": _text, "description": _text, "required": _flag})
 
+_TOOL: tuple[Mapping[str, Check], Mapping[str, Check]] = (
+    {"name": _text, "inputSchema": _input_schema},
+    {**_SHARED, "outputSchema": _schema, "annotations": _object({}, {"title": _text, **_HINTS})},
+)
+_EXECUTION = _object({}, {"taskSupport": _one_of("forbidden", "optional", "required")})
+
 _ENTRIES: Mapping[str, Callable[[JsonValue], JsonObject | None]] = {
-    "tools": _object(
-        {"name": _text, "inputSchema": _input_schema},
-        {**_SHARED, "outputSchema": _schema, "annotations": _object({}, {"title": _text, **_HINTS})},
-    ),
+    "tools": _object(*_TOOL),
     "resources": _object({"name": _text, "uri": _text}, {**_CONTENT, "size": _whole}),
     "templates": _object({"name": _text, "uriTemplate": _text}, _CONTENT),
     "prompts": _object({"name": _text}, {**_SHARED, "arguments": _list_of(_ARGUMENT)}),
 }
 
 
-def plain_entry(kind: str, entry: JsonValue) -> JsonObject | None:
-    """The entry of a listing as it is sent; `None` where it is not plain."""
-    return _ENTRIES[kind](entry)
+_TOOL_OF_2025 = _object(_TOOL[0], {**_TOOL[1], "execution": _EXECUTION})
 
 
-def is_plain_of_2025(entry: JsonMapping) -> bool:
-    """Whether the versions with sessions have of an entry what `plain_entry` keeps: they know one key more, and look into schemas."""
-    return "execution" not in entry and _is_plain_schema(entry.get("inputSchema")) and _is_plain_schema(entry.get("outputSchema"))
+def are_icons(value: JsonValue) -> bool:
+    """Whether `value` is a list of plain icons."""
+    return _ICONS(value) is not None
+
+
+def plain_entry(kind: str, entry: JsonObject, *, is_modern: bool) -> JsonObject | None:
+    """Return the entry of a listing as it is sent; `None` if it is not plain. 2025 has one key more, and its models read schemas."""
+    if is_modern:
+        return _ENTRIES[kind](entry)
+    if not _is_plain_schema(entry.get("inputSchema")) or not _is_plain_schema(entry.get("outputSchema")):
+        return None
+    return _TOOL_OF_2025(entry) if kind == "tools" else _ENTRIES[kind](entry)
 
 
 def _is_plain_schema(value: JsonValue) -> bool:

@@ -46,6 +46,7 @@ from gateway.server.calls import RUNNING_SCOPE_KEY, CallHandler
 from gateway.server.changes import Changes
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, principal_of, scope_of_request
 from gateway.server.errors import to_rpc_error
+from gateway.server.listening import Listening
 from gateway.server.lists import LISTINGS, Asking, ListHandler
 from gateway.server.parked import ParkedCalls
 from gateway.server.reads import ReadHandler
@@ -58,7 +59,6 @@ from gateway.server.wire_caller import WireCaller
 from gateway.tasks.runner import TaskRunner
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.telemetry.operations import SERVER_DURATION, measured
-from gateway.tools.base import ChangeKind
 from gateway.upstream.hop import configuration_of
 
 _UNCOUNTED = frozenset({"initialize", "ping", "subscriptions/listen"})
@@ -130,6 +130,7 @@ class Parts:
 
     catalog: Catalog
     clients: Clients
+    changes: Changes
     usages: Usages
     lists: ListHandler
     skills: SkillFace
@@ -156,9 +157,12 @@ class SdkServer:
         ask_timeout_seconds: float,
         extensions: dict[str, dict[str, Any]],
     ) -> None:
-        """`state_key` seals request state. `extensions` are declared as they are at the time. Begins to follow the catalog."""
+        """`state_key` seals request state. `extensions` are declared as they are at the time."""
         self._parts = parts
-        self._changes = Changes(parts.catalog, parts.clients)
+        methods = TaskMethods(parts.tasks, parts.catalog, parts.clients)
+        news = TaskNews(parts.tasks, methods, parts.clients, parts.group, parts.runner)
+        self._listening = Listening(parts.catalog, parts.clients, news)
+        parts.changes.notify_streams(self._listening)
         self._reads = ReadHandler(parts.catalog, parts.clients)
         self._reads.park_in(parts.parked)
         self.mcp = _Server(name, version=version, get_tool_input_schema=parts.catalog.input_schema)
@@ -173,22 +177,15 @@ class SdkServer:
                 default_audience=configuration_of(own_id),
             )
         )
-        methods = TaskMethods(parts.tasks, parts.catalog, parts.clients)
         methods.bind(self.mcp)
-        self._changes.tell_tasks(TaskNews(parts.tasks, methods, parts.clients, parts.group, parts.runner))
-        parts.group.start_soon(self._changes.run)
 
     def close(self) -> None:
         """End every listen stream gracefully."""
-        self._changes.close()
+        self._listening.close()
 
     def describe(self, instructions: str) -> None:
         """What clients that come from now on are told."""
         self.mcp.instructions = instructions
-
-    def changed(self, kind: ChangeKind) -> None:
-        """A list changed before this followed the catalog."""
-        self._changes.list_changed(kind)
 
     async def released(self, session: LegacySession) -> None:
         """The connection of a session ended."""
@@ -226,7 +223,7 @@ class SdkServer:
         add("prompts/get", GetPromptRequestParams, reads.get_prompt)
         add("completion/complete", CompleteRequestParams, reads.complete)
         add("logging/setLevel", SetLevelRequestParams, reads.set_level)
-        add("subscriptions/listen", SubscriptionsListenRequestParams, self._changes.listen)
+        add("subscriptions/listen", SubscriptionsListenRequestParams, self._listening.listen)
         self.mcp.add_notification_handler("notifications/initialized", NotificationParams, self._arrived)
         bind_skills(self.mcp, parts.skills, lambda ctx: parts.clients.context(ctx, WireCaller(ctx)))
 

@@ -15,7 +15,7 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 
 from gateway.catalog import Catalog
-from gateway.server import changes
+from gateway.server import changes, listening
 from gateway.server.build import GatewayServer
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import ChangeKind
@@ -109,7 +109,7 @@ async def test_who_listens_right_after_a_change_is_told_of_it_on_each_stream_and
             with anyio.fail_after(20):
                 async with client.listen(tools_list_changed=True, prompts_list_changed=True) as events:
                     assert await anext(aiter(events)) == ToolsListChanged()
-        monkeypatch.setattr(changes, "MISSED_SECONDS", 0.0)
+        monkeypatch.setattr(listening, "MISSED_SECONDS", 0.0)
         with anyio.fail_after(20):
             async with client.listen(tools_list_changed=True, prompts_list_changed=True) as events:
                 catalog.change("prompts")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from mcp.server.stdio import stdio_server
 
 from gateway.server.conversation import Conversation
 from gateway.server.underway import HAND_ON_SECONDS
+from tests.server.test_changes import ToldCatalog
 from tests.server.test_direct import ENVELOPE, META, OUTCOMES, TEXT, House
 from tests.server.test_plain import METHODS, ODD, ask
 
@@ -129,6 +131,45 @@ async def test_a_plain_question_is_answered_alike_and_without_the_sdk(tmp_path: 
     assert not house.server.has_sdk
 
 
+def old(number: Any, name: str = "echo", **meta: Any) -> dict[str, Any]:
+    """A 2025 call."""
+    asked = {"name": name, "arguments": {"text": "a"}, **({"_meta": meta} if meta else {})}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": asked}
+
+
+def hello(**params: Any) -> dict[str, Any]:
+    return {**HANDSHAKE, "params": {**LEGACY, **params}}
+
+
+def ping(number: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": "ping"}
+
+
+def level(number: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": "logging/setLevel", "params": {"level": "debug"}}
+
+
+LISTS: list[dict[str, Any]] = [
+    {"jsonrpc": "2.0", "id": f"l{number}", "method": method}
+    for number, method in enumerate(("prompts/list", "resources/list", "resources/templates/list"))
+]
+ODD_REQUESTS: list[dict[str, Any]] = [
+    {**OLD, "id": "a", "params": {"_meta": {"progressToken": 1}}},
+    {**OLD, "id": "b", "params": {"_meta": {"progressToken": [1]}}},
+    {**OLD, "id": "c", "params": {"cursor": "nonsense"}},
+    {**OLD, "id": "d", "params": {"_meta": 1}},
+    {**OLD, "id": "e", "params": {"_meta": ENVELOPE}},
+    {**OLD, "id": "f", "params": []},  # not answered: it is not JSON-RPC
+    {**ping("g"), "params": {"_meta": {"x": 1}}},
+    {**level("h"), "params": {"level": "loud"}},
+    {**ping("i"), "method": "no/such"},
+    {**ping("j"), "method": "resources/read", "params": {"uri": "x://y"}},
+    {**ping("k"), "extra": 1},
+    {**old("l", "none")},
+    {**old("m"), "params": {"name": "echo", "arguments": {"text": 1}}},
+    {**old("n"), "params": {"name": "echo"}},
+]
+
 CALL = call(9)
 HALF = {"_meta": {f"{META}protocolVersion": "2026-07-28"}}
 
@@ -146,6 +187,23 @@ SCRIPTS: dict[str, tuple[list[Any], int]] = {
     "calls that are refused": ([call("a", arguments={"text": "evil"}), call("b", arguments={"text": 1}), call("c", arguments=[])], 3),
     "calls with wishes": ([call(1, progressToken="p"), call(2, **{f"{META}logLevel": "debug"}), call(3, traceparent="x")], 3),
     "one number for two": ([call(1), {**READY, "method": "notifications/cancelled", "params": {"requestId": 77}}, call("1", "own")], 2),
+    "a 2025 session": ([HANDSHAKE, READY, OLD, old(1), ping(2), level(3), old(4, "asking"), old(5, "own"), *LISTS], 10),
+    "a 2025 session without the notification": ([HANDSHAKE, old(1), OLD], 3),
+    "requests before the handshake": ([ping(1), HANDSHAKE, READY, OLD, old(2)], 4),
+    "a call before the handshake": ([old(1), HANDSHAKE, OLD], 3),
+    "a notification before the handshake": ([READY, HANDSHAKE, OLD], 2),
+    "two handshakes": ([HANDSHAKE, READY, OLD, {**HANDSHAKE, "id": "again"}, {**OLD, "id": 3}], 4),
+    "a handshake of an unknown version": ([hello(protocolVersion="2099-01-01"), READY, OLD], 2),
+    "a handshake of 2024": ([hello(protocolVersion="2024-11-05"), READY, OLD, old(1)], 3),
+    "a handshake of 2026": ([hello(protocolVersion="2026-07-28"), READY, OLD], 2),
+    "a malformed handshake": ([hello(capabilities=1), HANDSHAKE, READY, OLD], 3),
+    "capabilities": ([hello(capabilities={"roots": {"listChanged": True}, "sampling": {}, "elicitation": {}}), READY, OLD, old(1)], 3),
+    "noise in a session": ([HANDSHAKE, READY, b"no json", b"", b"[]", OLD, {"jsonrpc": "2.0", "id": 7, "result": {}}, old(1)], 3),
+    "a batch in a session": ([hello(protocolVersion="2025-03-26"), READY, [{**OLD, "id": 1}, {**OLD, "id": 2}], OLD], 2),
+    "odd requests in a session": ([HANDSHAKE, READY, *ODD_REQUESTS], len(ODD_REQUESTS)),
+    "calls with wishes in a session": ([HANDSHAKE, READY, old(1, progressToken="p"), old(2, traceparent="x"), old(3, **ENVELOPE)], 4),
+    "cancelled too late": ([HANDSHAKE, READY, OLD, {**READY, "method": "notifications/cancelled", "params": {"requestId": 77}}, old(1)], 3),
+    "roots changed": ([HANDSHAKE, READY, {**READY, "method": "notifications/roots/list_changed"}, OLD], 2),
     "a batch": ([b"[]", [ask("tools/list")], ask("tools/list", 2)], 1),
 }
 
@@ -175,6 +233,7 @@ async def test_each_outcome_of_a_call_reads_alike(tmp_path: Path, number: int) -
         house.echo.told = OUTCOMES[number]
 
     await same(tmp_path, [call(1), ask("tools/list", 2)], 2, set_up)
+    await same(tmp_path, [HANDSHAKE, READY, old(1)], 2, set_up)
 
 
 @pytest.mark.parametrize("outcome", HALVES)
@@ -246,3 +305,62 @@ async def test_a_question_taken_back_is_not_answered(tmp_path: Path) -> None:
             await talk.take(json.dumps(ask("server/discover", 6)).encode())
             await talk.end()
     assert [message["id"] for message in paper.said] == [6]
+
+
+async def test_plain_2025_session_needs_no_sdk(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    await house.catalog.refresh()
+    wishes: dict[str, Any] = {"roots": {"listChanged": True}, "sampling": {}, "elicitation": {"form": {}}}
+    tokened = {**OLD, "id": 9, "params": {"_meta": {"progressToken": 4}}}
+    script = [hello(capabilities=wishes), READY, OLD, *LISTS, tokened, ping(2), level(3), old(4)]
+    with anyio.fail_after(20):
+        said = await without(house, lines_of(script), 9)
+    assert {message["id"] for message in said if "result" in message} == {"hello", "old", "l0", "l1", "l2", 9, 2, 3, 4}
+    assert not house.server.has_sdk
+
+
+async def test_session_keeps_its_log_level_and_list_changes_when_the_sdk_path_joins(tmp_path: Path) -> None:
+    house, paper = House(tmp_path), Paper()
+    changed = partial(ToldCatalog.change, cast("ToldCatalog", house.catalog))
+    await house.catalog.refresh()
+    with anyio.fail_after(20):
+        async with house.server, anyio.create_task_group() as tasks:
+            talk = Conversation(house.server, paper.write, tasks)
+            for line in lines_of([HANDSHAKE, READY, level(1)]):
+                await talk.take(line)
+            [session] = house.server.clients.all()
+            changed("tools")
+            await paper.until(3)
+            assert not house.server.has_sdk
+            for line in lines_of([ping(2), {**ping(3), "method": "resources/read", "params": {"uri": "x://y"}}]):
+                await talk.take(line)
+            await paper.until(5)
+            assert house.server.has_sdk
+            assert house.server.clients.all() == [session]
+            assert session.log_level == "debug"
+            changed("prompts")
+            await paper.until(6)
+            await talk.end()
+            assert not house.server.clients.all()
+            tasks.cancel_scope.cancel()
+    methods = [message["method"] for message in paper.said if "method" in message]
+    assert methods == ["notifications/tools/list_changed", "notifications/prompts/list_changed"]
+
+
+async def test_cancelled_2025_call_is_ended_and_not_answered(tmp_path: Path) -> None:
+    house, paper = House(tmp_path), Paper()
+    house.echo.seconds = 60
+    await house.catalog.refresh()
+    with anyio.fail_after(20):
+        async with house.server, anyio.create_task_group() as tasks:
+            talk = Conversation(house.server, paper.write, tasks)
+            for line in lines_of([HANDSHAKE, READY, old(1)]):
+                await talk.take(line)
+            while not house.echo.calls:
+                await anyio.lowlevel.checkpoint()
+            await talk.take(lines_of([{**READY, "method": "notifications/cancelled", "params": {"requestId": 1}}])[0])
+            await house.echo.cancelled.wait()
+            await talk.take(lines_of([ping(2)])[0])
+            await talk.end()
+            tasks.cancel_scope.cancel()
+    assert [message["id"] for message in paper.said] == ["hello", 2]

@@ -141,11 +141,23 @@ async def listening(session: Session, **headers: str) -> AsyncGenerator[Listenin
 
 
 ODD: Any = [{"sampling": 1}, {"roots": {"listChanged": "yes"}}, {"experimental": {"a": 1}}, [], None, {"tasks": []}]
-INFOS: Any = [{"title": "C"}, {"title": 1}, {"icons": []}, {"odd": 1}, {"name": 1}]
+ICON = {"src": "https://a.example/i.png", "mimeType": "image/png", "sizes": ["48x48"], "theme": "dark"}
+ODD_ICONS: Any = [[1], {}, [{"src": 1}], [{**ICON, "theme": "odd"}], [{**ICON, "sizes": "any"}]]
+ICONS: Any = [[], [ICON], [{"src": "x"}, {"src": "y", "odd": 1}], None, *ODD_ICONS]
+INFOS: Any = [{"title": "C"}, {"title": 1}, *({"icons": icons} for icons in ICONS), {"odd": 1}, {"name": 1}]
+HOSTS: Any = [
+    {"roots": {}, "elicitation": {}},
+    {"experimental": {"codex/auth-change": {}}, "elicitation": {"form": {}, "url": {}}},
+    {"elicitation": {"form": {}}, "roots": {"listChanged": False}, "extensions": {"io.modelcontextprotocol/ui": {}}},
+    {"roots": {"listChanged": True}},
+    {"roots": {"listChanged": True}, "sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}, "tasks": {"list": {}}},
+]
+"""What Claude Code, Codex, Cursor, Gemini CLI and VS Code declare."""
 HELLOS: list[Any] = [
     hello(),
     *(hello(protocolVersion=version) for version in ("2024-11-05", "2025-03-26", "2025-06-18", "2026-07-28", "1999-01-01", "", 1, None)),
     hello(capabilities={}),
+    *(hello(capabilities=declared) for declared in HOSTS),
     hello(capabilities={"odd": 1, "sampling": {"odd": 1, "tools": {}}, "elicitation": {"form": {"applyDefaults": True}, "url": {}}}),
     hello(capabilities={"sampling": None, "roots": {"listChanged": None}, "experimental": {"a": {"b": None}}}),
     hello(capabilities={"tasks": {"list": {}, "cancel": {}, "requests": {"sampling": {"createMessage": {}}}}, "extensions": {"a": {}}}),
@@ -181,7 +193,7 @@ async def test_a_handshake_reads_the_same_with_and_without_the_sdk_and_leaves_th
                 profile = door.echo.calls.pop()[2]
                 seen.append((profile.protocol_version, profile.name, profile.version, profile.capabilities))
             assert seen[0] == seen[1], message
-        assert shortened >= 14
+        assert shortened >= 22
 
 
 SENT: list[tuple[str, Any]] = [
@@ -255,7 +267,7 @@ async def test_a_listening_client_hears_of_changes_in_the_very_same_words(tmp_pa
 
 
 async def tooled(session: Session) -> None:
-    [listed] = messages(await session.send("tools/list", {"_meta": {"progressToken": 1}}))
+    [listed] = messages(await session.send("tools/list", {"_meta": {"io.modelcontextprotocol/odd": 1}}))
     assert {tool["name"] for tool in listed["result"]["tools"]} == {"echo", "other", "own"}
 
 
@@ -343,7 +355,7 @@ async def test_a_session_that_moves_loses_nothing(tmp_path: Path, way: Callable[
             door.echo.seconds = 0
             async with anyio.create_task_group() as twice:
                 twice.start_soon(way, session)
-                twice.start_soon(lambda: session.send("resources/list", {"_meta": {"progressToken": 2}}, number="other"))
+                twice.start_soon(lambda: session.send("resources/list", {"_meta": {"io.modelcontextprotocol/odd": 2}}, number="other"))
             assert not await session.is_lean()
             door.catalog.change("resources")
             heard = of_stream(await get.until("resources/list_changed"))

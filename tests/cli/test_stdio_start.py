@@ -1,0 +1,78 @@
+"""A 2025 client over stdio gets `initialize` and its first lists before the SDK is imported, whatever capabilities it declares."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.processes import environment, write_gateway
+from tests.fakes.running import ROOT
+
+LATE = ("mcp", "mcp_types", "starlette", "uvicorn", "httpx2")
+"""Packages that a first list does without."""
+
+WISHES: dict[str, Any] = {"roots": {"listChanged": True}, "sampling": {}, "elicitation": {"form": {}, "url": {}}}
+LISTS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
+
+
+def message(number: int | None, method: str, **params: Any) -> bytes:
+    body = {"jsonrpc": "2.0", "method": method, **({"id": number} if number is not None else {}), **({"params": params} if params else {})}
+    return json.dumps(body).encode() + b"\n"
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that this repository ships, with its server over stdio."""
+    folder = tmp_path_factory.mktemp("start")
+    notes = {"command": sys.executable, "args": [str(ROOT / "config/servers/notes.py")], "env": {"NOTES_FILE": str(folder / "notes.json")}}
+    exposed = {"agents": [str(ROOT / "agents")], "skills": [str(ROOT / "skills")]}
+    return write_gateway(folder, mcpServers={"notes": notes}, expose=exposed)
+
+
+def started(config: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-X", "importtime", "-m", "gateway", "run", "--stdio", "--config", str(config)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=config.parent, env=environment(config.parent), stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+@pytest.fixture(scope="module", params=["first start", "known servers"])
+def start(request: pytest.FixtureRequest, config: Path) -> Generator[tuple[list[Any], set[str]]]:
+    """What a client was answered until its first lists were complete, and the modules that were imported by then."""
+    imported: set[str] = set()
+    with started(config) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+
+        def follow(lines: Any) -> None:
+            imported.update(match[1].decode() for line in lines if (match := re.match(rb"import time: .*\| +(\S+)$", line)))
+
+        threading.Thread(target=follow, args=(process.stderr,), daemon=True).start()
+        hello = {"protocolVersion": "2025-06-18", "capabilities": WISHES, "clientInfo": {"name": "t", "version": "1"}}
+        process.stdin.write(message(0, "initialize", **hello))
+        process.stdin.flush()
+        answers = [json.loads(process.stdout.readline())]
+        process.stdin.write(message(None, "notifications/initialized"))
+        process.stdin.write(b"".join(message(n + 1, method, _meta={"progressToken": n}) for n, method in enumerate(LISTS)))
+        process.stdin.flush()
+        while len([said for said in answers if "id" in said]) < 1 + len(LISTS):
+            answers.append(json.loads(process.stdout.readline()))
+        seen = set(imported)
+        process.stdin.close()
+        process.wait(30)
+        yield answers, seen
+
+
+def test_first_lists_are_answered_before_the_sdk_is_imported(start: tuple[list[Any], set[str]]) -> None:
+    answers, imported = start
+    results = {said["id"]: said["result"] for said in answers if "id" in said}
+    assert results[0]["protocolVersion"] == "2025-06-18"
+    assert {tool["name"] for tool in results[1]["tools"]} >= {"notes__add_note", "agent__researcher", "workflow__brief", "search_skills"}
+    assert "gateway.server.conversation" in imported
+    assert not {name for name in imported if name.partition(".")[0] in LATE}
