@@ -19,6 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import __version__
+from gateway.app.about import about, prover_of
 from gateway.app.acceptance import Acceptance
 from gateway.app.heap import Heap
 from gateway.app.held import Hosts
@@ -545,6 +546,7 @@ class Gateway:
         from gateway.app.serving import Endpoint, serve_http
         from gateway.policy.quotas import caller_quotas
         from gateway.server.http import AsWorker, Away, build_http_app, check_bind
+        from gateway.server.late_site import Probes
 
         server, place = self.loaded.config.server, self._place
         if place is None:
@@ -559,7 +561,8 @@ class Gateway:
         def routes() -> list[BaseRoute]:
             from gateway.console.routes import build_routes
 
-            return [*build_routes(server.name, endpoint.url, self.sources, self.problems), *self._agui(server.http)]
+            pages = build_routes(server.name, endpoint.url, self.sources, self.problems, lambda: about(self, place))
+            return [*pages, *self._agui(server.http)]
 
         app = build_http_app(
             self._server,
@@ -567,7 +570,7 @@ class Gateway:
             self.keys,
             host=host,
             port=endpoint.port,
-            ready=self._settled.is_set,
+            probes=Probes(self._settled.is_set, await anyio.to_thread.run_sync(prover_of, self.loaded, endpoint.port)),
             routes=routes,
             worker=AsWorker(place.requires_key, away) if place is not None else None,
         )

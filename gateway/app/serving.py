@@ -6,6 +6,7 @@ Knows signals, sockets and uvicorn; what is served it is handed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -163,25 +164,43 @@ def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:
     return Quiet(config)
 
 
+class AddressTaken(ConfigError):
+    """Another program listens on the address."""
+
+
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket.
 
     Raises:
-        ConfigError: With what to do about it.
+        AddressTaken: Another program listens there.
+        ConfigError: The address may not be used.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio turns off delays (TCP_NODELAY) only for sockets that say TCP.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = reserve(host, port)
     try:
-        listener.bind((host, port))
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        reason = error.strerror or str(error)
-        raise ConfigError(
-            f"Cannot listen on {host}:{port}: {reason}. Another gateway may be running; choose another port with `--http {host}:PORT`.",
-            path="server.http.port",
-        ) from None
+        raise _not_bound(error, host, port) from None
     listener.set_inheritable(False)
     return listener
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """A socket bound to an address that accepts no connections yet. Raises as `bind`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named because asyncio turns off delays (TCP_NODELAY) only for sockets that say TCP.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise _not_bound(error, host, port) from None
+    return bound
+
+
+def _not_bound(error: OSError, host: str, port: int) -> ConfigError:
+    text = f"Cannot listen on {f'[{host}]' if ':' in host else host}:{port}: {error.strerror or error}."
+    if error.errno == errno.EADDRINUSE:
+        return AddressTaken(text, path="server.http.port")
+    return ConfigError(f"{text} Choose another address with `--http HOST:PORT`.", path="server.http.port")

@@ -56,9 +56,9 @@ def call(ctx: click.Context, /, **_: object) -> None:
 async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObject:
     from gateway.cli.arguments import build_arguments, undeclared
     from gateway.cli.asking import TerminalCaller
-    from gateway.cli.hub import Asker, open_hub, pick_tool
+    from gateway.cli.hub import Asker, RunningHub, open_hub, pick_tool
     from gateway.cli.output import is_interactive, say
-    from gateway.errors import UpstreamTimeout
+    from gateway.errors import NotFound, UpstreamRefused, UpstreamTimeout
     from gateway.tools.base import Complete
     from gateway.tools.context import CallClock, CallContext
     from gateway.tools.drive import drive
@@ -66,7 +66,14 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
     caller = TerminalCaller(interactive=is_interactive())
     asker = Asker(caller, caller.capabilities)
     async with open_hub(loaded, target, asker) as hub:
-        found = pick_tool(await hub.tools(), words.tool)
+        missing: NotFound | None = None
+        try:
+            found = pick_tool(await hub.tools(), words.tool)
+        except NotFound as error:
+            if not isinstance(hub, RunningHub) or hub.denial is None:
+                raise
+            # The gateway lists only the tools that the scopes of the API key include, and refuses the others by name.
+            found, missing = hub.unlisted(words.tool), error
         schema = found.tool.definition.input_schema
         arguments = build_arguments(schema, words.pairs, words.args_json)
         for remark in undeclared(schema, arguments):
@@ -74,7 +81,10 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
         clock = CallClock(CALL_TIMEOUT_SECONDS)
         ctx = CallContext(client=asker.profile(), caller=caller, clocks=(clock,), wants_progress=True, log_level="warning")
         with clock.scope:
-            outcome = await drive(found.tool, arguments, ctx)
+            try:
+                outcome = await drive(found.tool, arguments, ctx)
+            except UpstreamRefused as refusal:
+                raise missing or refusal from None
             return outcome.result if isinstance(outcome, Complete) else {"task": outcome.task}
     raise UpstreamTimeout(f"Tool {words.tool!r} did not finish within {CALL_TIMEOUT_SECONDS:g} s.", server=found.source or "")
 

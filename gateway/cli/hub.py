@@ -10,27 +10,27 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
-from urllib.parse import urlsplit
 
 from gateway import __version__
-from gateway.cli.failures import NeedsAuth
+from gateway.cli.failures import CommandFailed
 from gateway.errors import NotFound, ToolFailed, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.tools.base import InputRequired, Kind, Tool
+from gateway.tools.base import InputRequired, Kind, Tool, ToolDefinition
 from gateway.tools.context import CallContext, Caller, ClientProfile, NoCaller
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
+    from gateway.cli.endpoint import Status
     from gateway.config.load import LoadedConfig
     from gateway.upstream.inputs import Answered, Relayed
     from gateway.upstream.session import Session
     from gateway.upstream.tasks import TaskFollower
 
-PROBE_TIMEOUT_SECONDS = 2.0
-"""How long a command looks for a running gateway before it starts its own."""
-
 NEGOTIATE_TIMEOUT_SECONDS = 30.0
 """Time for the running gateway to agree on a protocol and list its tools."""
+
+LOCAL_SOURCES = ("agent", "workflow", "function")
+"""Sources of the gateway itself whose tools have a prefix."""
 
 SOURCES_TIMEOUT_SECONDS = 60.0
 """How long a command waits for the sources it started itself."""
@@ -83,9 +83,24 @@ class Hub(Protocol):
 
     origin: str
     """For people: the endpoint, or the configuration file."""
+    denial: str | None
+    """The reason why the running gateway does not show its status, if the API key has scopes that do not include it."""
+
+    @property
+    def shows_sources(self) -> bool:
+        """Whether `sources` can be read."""
+        ...
 
     async def sources(self) -> list[JsonObject]:
-        """Every source as the fields of `SourceStatus`."""
+        """Every source as the fields of `SourceStatus`.
+
+        Raises:
+            CommandFailed: The running gateway does not show them.
+        """
+        ...
+
+    async def not_loaded(self) -> list[JsonObject]:
+        """The files of agents, workflows, functions and skills that are not served: `source`, `where` and `message` of each."""
         ...
 
     async def problems(self) -> list[str]:
@@ -103,28 +118,59 @@ class Hub(Protocol):
 
 @asynccontextmanager
 async def open_hub(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) -> AsyncGenerator[Hub, None]:
-    """The running gateway where there is one (or `target.url` names it), else one started from `loaded`.
+    """The gateway at `target.url`, else the running gateway of this configuration, else one started from `loaded`.
+
+    One line on stderr says which running gateway answers, or that the one on the configured port is another's.
 
     Raises:
-        NeedsAuth: It wants an API key.
-        UpstreamUnavailable: `target.url` was given and nobody answers there.
+        NeedsAuth: The running gateway wants an API key.
+        UpstreamUnavailable: `target.url` was given and nothing answers there.
     """
-    if not target.standalone:
-        url = target.url or endpoint_of(loaded)
-        status = await _probe(url, target.api_key)
-        if target.url is not None or (status is not None and status.get("name") == loaded.config.server.name):
-            async with _open_running(url, target.api_key, loaded, status, asker) as running:
-                yield running
+    async with open_running(loaded, target, asker) as running:
+        if running is not None:
+            yield running
             return
     async with open_own(loaded) as own:
         yield own
 
 
-def endpoint_of(loaded: LoadedConfig) -> str:
-    """The URL at which a gateway with this configuration is reached from this machine."""
-    http = loaded.config.server.http
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(http.host, http.host)  # compared, not bound
-    return f"http://{f'[{host}]' if ':' in host else host}:{http.port}{http.path}"
+@asynccontextmanager
+async def open_running(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) -> AsyncGenerator[RunningHub | None, None]:
+    """As `open_hub`, but `None` if no gateway runs."""
+    from gateway.cli.endpoint import read_status
+
+    url = None if target.standalone else target.url or await _own_endpoint(loaded)
+    if url is None:
+        yield None
+        return
+    status = await read_status(url, target.api_key)
+    _say_which(url, status, None if target.url is not None else loaded)
+    async with _connect(url, target.api_key, loaded, status, asker) as running:
+        yield running
+
+
+async def _own_endpoint(loaded: LoadedConfig) -> str | None:
+    """The URL of the running gateway of this configuration, or `None` if it does not run."""
+    from gateway.cli.endpoint import endpoint_of, find_listener
+    from gateway.cli.output import say
+
+    url = endpoint_of(loaded)
+    listener = await find_listener(url, loaded)
+    if listener is None or listener.is_own:
+        return url if listener is not None else None
+    if listener.is_gateway:
+        own = loaded.path or "this command"
+        say(f"note: {listener.description()} listens on {url}, so the sources of {own} are started for this command alone.")
+        say(f"      `--url {url}` asks that gateway.")
+    return None
+
+
+def _say_which(url: str, status: Status, own: LoadedConfig | None) -> None:
+    """Say which running gateway answers; `own` is the configuration that it has proved to serve."""
+    from gateway.cli.output import say
+
+    configuration = own.path if own is not None else (status.page or {}).get("configuration")
+    say(f"gateway: {url}" + (f" (configuration: {configuration})" if configuration else ""))
 
 
 class OwnHub:
@@ -133,12 +179,24 @@ class OwnHub:
     def __init__(self, gateway: Gateway, origin: str) -> None:
         self._gateway = gateway
         self.origin = origin
+        self.denial: str | None = None
+
+    @property
+    def shows_sources(self) -> bool:
+        """Always."""
+        return True
 
     async def sources(self) -> list[JsonObject]:
         """As the gateway says."""
         from dataclasses import asdict
 
         return [asdict(status) for status in self._gateway.sources()]
+
+    async def not_loaded(self) -> list[JsonObject]:
+        """As the gateway says."""
+        from gateway.app.about import not_loaded
+
+        return not_loaded(self._gateway)
 
     async def problems(self) -> list[str]:
         """As the gateway says."""
@@ -180,16 +238,31 @@ async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
 class RunningHub:
     """The running gateway, reached as an MCP client. Also the session's hooks: it may ask back."""
 
-    def __init__(self, url: str, loaded: LoadedConfig, status: JsonMapping | None, asker: Asker) -> None:
+    def __init__(self, url: str, loaded: LoadedConfig, status: Status, asker: Asker) -> None:
         self.origin = url
+        self.denial = status.denial
         self.session: Session
         self._loaded = loaded
-        self._status = status or {}
+        self._status: JsonMapping = status.page or {}
         self._asker = asker
 
+    @property
+    def shows_sources(self) -> bool:
+        """Whether the gateway has a status page and shows it to this API key."""
+        return "sources" in self._status
+
     async def sources(self) -> list[JsonObject]:
-        """As its status page says; empty where it has none."""
-        return list(self._status.get("sources") or [])
+        """As its status page says."""
+        if self.denial is not None:
+            raise CommandFailed(f"The gateway does not show its sources to this API key: {self.denial}", code="denied")
+        if not self.shows_sources:
+            text = f"{self.origin} has no status page, so its sources are unknown; `moongate list tools --url` lists its tools."
+            raise CommandFailed(text, code="unreachable")
+        return list(self._status["sources"])
+
+    async def not_loaded(self) -> list[JsonObject]:
+        """As its status page says."""
+        return list(self._status.get("notLoaded") or [])
 
     async def problems(self) -> list[str]:
         """As its status page says."""
@@ -206,6 +279,16 @@ class RunningHub:
             if listed is not None:
                 tools.append(HubTool(RemoteTool(listed, self), wire, *self._origin_of(listed.definition.name)))
         return tools
+
+    def unlisted(self, name: str) -> HubTool:
+        """A tool that the gateway does not list to this API key; the gateway says why when it is called."""
+        from gateway.upstream.listing import Listed
+        from gateway.upstream.tool import RemoteTool
+
+        schema: JsonObject = {"type": "object", "additionalProperties": True}
+        wire: JsonObject = {"name": name, "inputSchema": schema}
+        definition = ToolDefinition(name=name, input_schema=schema)
+        return HubTool(RemoteTool(Listed(definition), self), wire, *self._origin_of(name))
 
     async def listing(self, kind: Kind) -> list[JsonObject]:
         """As it lists them to a client."""
@@ -226,9 +309,13 @@ class RunningHub:
     def _origin_of(self, name: str) -> tuple[str | None, str]:
         """The source a name most likely belongs to and its name there, by the configured prefixes: for people only."""
         config = self._loaded.config
+        shown = cast("list[JsonMapping]", self._status.get("sources") or [])
+        candidates = [str(source["name"]) for source in shown] or [*config.mcp_servers, *LOCAL_SOURCES]
+        written = self._status.get("prefixes")
+        prefixes = cast("JsonMapping", written) if isinstance(written, dict) else {n: config.policy(n).prefix for n in candidates}
         source, stem = None, ""
-        for candidate in (*config.mcp_servers, "agent", "workflow", "function"):
-            prefix = config.policy(candidate).prefix
+        for candidate in candidates:
+            prefix = prefixes.get(candidate)
             start = f"{candidate if prefix is None else prefix}__"
             if start != "__" and name.startswith(start) and len(start) > len(stem):
                 source, stem = candidate, start
@@ -288,18 +375,19 @@ class RunningHub:
 
 
 @asynccontextmanager
-async def _open_running(
-    url: str, api_key: str | None, loaded: LoadedConfig, status: JsonMapping | None, asker: Asker
+async def _connect(
+    url: str, api_key: str | None, loaded: LoadedConfig, status: Status, asker: Asker
 ) -> AsyncGenerator[RunningHub, None]:
     import anyio
 
+    from gateway.cli.endpoint import key_headers
     from gateway.config.models import HttpServer
     from gateway.upstream.session import open_session
     from gateway.upstream.stdio import ChildLog
     from gateway.upstream.transport import open_transport
 
     hub = RunningHub(url, loaded, status, asker)
-    entry = HttpServer(url=url, headers=_headers(api_key))
+    entry = HttpServer(url=url, headers=key_headers(api_key))
     client: JsonObject = {"name": "moongate-cli", "version": __version__}
     async with (
         open_transport("moongate", entry, ChildLog()) as link,
@@ -314,35 +402,6 @@ async def _open_running(
         except UpstreamUnavailable as error:
             raise UpstreamUnavailable(f"No gateway at {url} ({error}); `moongate run` starts one.", server="moongate") from None
         yield hub
-
-
-async def _probe(url: str, api_key: str | None) -> JsonMapping | None:
-    """The status of the gateway at `url`, or `None` where none answers as one.
-
-    Raises:
-        NeedsAuth: It answers, but not without another key.
-    """
-    import httpx2
-
-    from gateway.egress.client import build_client
-
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UpstreamUnavailable(f"{url!r} is not an http(s) address.", server="moongate")
-    try:
-        async with build_client("moongate", url, timeout_seconds=PROBE_TIMEOUT_SECONDS) as client:
-            answer = await client.get(f"{parts.scheme}://{parts.netloc}/status.json", headers=_headers(api_key))
-        status = answer.json() if answer.status_code == 200 else None
-    except (httpx2.HTTPError, ValueError):
-        return None
-    if answer.status_code == 401:
-        given = "another API key" if api_key else "an API key"
-        raise NeedsAuth(f"The gateway at {url} wants {given}: `--api-key KEY` or $MOONGATE_API_KEY; `moongate keys add NAME` makes one.")
-    return cast("JsonMapping", status) if isinstance(status, dict) else None
-
-
-def _headers(api_key: str | None) -> dict[str, str]:
-    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
 def pick_tool(tools: Sequence[HubTool], name: str) -> HubTool:

@@ -46,7 +46,7 @@ async def _find(name: str, loaded: LoadedConfig, target: Target) -> JsonObject:
     from gateway.cli.output import camel_keys
 
     async with open_hub(loaded, target) as hub:
-        sources = [camel_keys(source) for source in await hub.sources()]
+        sources = [camel_keys(source) for source in await hub.sources()] if hub.shows_sources else []
         tools = await hub.tools()
         for source in sources:
             if source["name"] == name:

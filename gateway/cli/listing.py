@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 ListKind = Literal["sources", "servers", "tools", "agents", "skills", "workflows", "prompts", "resources"]
 KINDS = cast("tuple[ListKind, ...]", get_args(ListKind))
 
-_OF_FILES: dict[ListKind, str] = {"agents": "agent", "workflows": "workflow"}
-"""Kinds that come from files only: no server is started or asked for them."""
+_OF_FILES: dict[ListKind, str] = {"agents": "agent", "workflows": "workflow", "skills": "skill"}
+"""Kinds that come from files, and their source; `list` names the files that did not load."""
+
+_SKILL_URI = re.compile(r"skill://.+/SKILL\.md\Z")
+"""The resource of one skill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +68,7 @@ def list_command(
     if tokens:
         _list_tokens(kind, loaded, Target(url, api_key, standalone), as_json=as_json)
         return
-    if kind == "skills":
-        from gateway.cli.skills import read_skills
-
-        items = read_skills(loaded)
-    else:
-        items = run_async(lambda: _items(kind, loaded, Target(url, api_key, standalone)))
+    items = run_async(lambda: _items(kind, loaded, Target(url, api_key, standalone)))
     if as_json:
         print_json({kind: items})
     elif kind in ("sources", "servers"):
@@ -82,17 +81,18 @@ def _list_tokens(kind: ListKind, loaded: LoadedConfig, target: Target, *, as_jso
     from gateway.cli.hub import open_hub
     from gateway.cli.output import print_json, print_table
 
-    async def read() -> list[HubTool]:
+    async def read() -> tuple[list[HubTool], set[str]]:
         async with open_hub(loaded, target) as hub:
-            return await hub.tools()
+            shown = [str(source["name"]) for source in await hub.sources() if source["kind"] == "server"] if hub.shows_sources else []
+            return await hub.tools(), {*loaded.config.mcp_servers, *shown}
 
-    tools = run_async(read)
+    tools, servers = run_async(read)
     costs = [(tool.name, tool.source or "", estimate_tokens(tool.wire)) for tool in tools]
     rows: list[JsonObject]
     if kind == "tools":
         rows = [{"name": name, "source": source, "tokens": tokens} for name, source, tokens in costs]
     else:
-        sources = {source for _, source, _ in costs if kind == "sources" or source in loaded.config.mcp_servers}
+        sources = {source for _, source, _ in costs if kind == "sources" or source in servers}
         rows = [
             {"name": name, "tools": sum(s == name for _, s, _ in costs), "tokens": sum(t for _, s, t in costs if s == name)}
             for name in sources
@@ -116,15 +116,17 @@ def estimate_tokens(wire: JsonMapping) -> int:
 
 
 async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> list[JsonObject]:
-    from gateway.cli.hub import open_hub, open_own
+    from gateway.cli.hub import open_hub, open_own, open_running
     from gateway.cli.output import camel_keys, say
 
     if kind in _OF_FILES:
+        async with open_running(loaded, target) as running:
+            if running is not None:
+                return await _of_files(kind, running)
+        if kind == "skills":
+            return await _own_skills(loaded)
         async with open_own(without_servers(loaded)) as own:
-            for source, problem in own.gateway.local_problems():
-                if source == _OF_FILES[kind]:
-                    say(f"problem: {problem}")
-            return [{**tool.wire, "source": tool.source} for tool in await own.tools() if tool.source == _OF_FILES[kind]]
+            return await _of_files(kind, own)
     async with open_hub(loaded, target) as hub:
         if kind in ("sources", "servers"):
             for problem in await hub.problems():
@@ -137,6 +139,32 @@ async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> list[J
                     say(f"problem: server {source['name']!r}: {source['loop']}")
             return [{**tool.wire, "source": tool.source} for tool in await hub.tools()]
         return await _resources(hub) if kind == "resources" else await hub.listing("prompts")
+
+
+async def _of_files(kind: ListKind, hub: Hub) -> list[JsonObject]:
+    """Agents, workflows or skills that the gateway serves; files that it could not load are named on stderr."""
+    source = _OF_FILES[kind]
+    _say_not_loaded([problem for problem in await hub.not_loaded() if problem["source"] == source])
+    if kind == "skills":
+        found = [wire for wire in await hub.listing("resources") if _SKILL_URI.match(str(wire["uri"]))]
+        return [{"name": wire["name"], "description": wire.get("description") or "", "uri": wire["uri"]} for wire in found]
+    return [{**tool.wire, "source": source} for tool in await hub.tools() if tool.source == source]
+
+
+async def _own_skills(loaded: LoadedConfig) -> list[JsonObject]:
+    from gateway.app.about import rejected_skills
+    from gateway.cli.skills import read_index, skill_row
+
+    index = await read_index(loaded)
+    _say_not_loaded(rejected_skills([*index.reports, *index.trouble]))
+    return [skill_row(skill) for skill in index.skills]
+
+
+def _say_not_loaded(problems: Sequence[JsonMapping]) -> None:
+    from gateway.cli.output import say
+
+    for problem in problems:
+        say(f"not served: {problem['where']}: {problem['message']}")
 
 
 async def _resources(hub: Hub) -> list[JsonObject]:

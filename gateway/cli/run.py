@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.common import config_option, load
+from gateway.errors import ConfigError
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path
         http = loaded.config.server.http
         host, port = _parse_address(address, http.host, http.port) if address is not None else (http.host, http.port)
         mask = configure_log(loaded)
+        if not stdio:
+            _check_free(loaded, host, port)
         place = _divide(loaded, host, port, count) if count > 1 else None
         if place is not None and not place.is_first:
             from gateway.app.reload import with_fixed
@@ -78,6 +81,26 @@ def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path
         run_async(lambda: _serve(follow, announcer, None if stdio else (host, port)), serves=not stdio)
     finally:
         gc.enable()
+
+
+def _check_free(loaded: LoadedConfig, host: str, port: int) -> None:
+    """Say before anything is started that the address is taken, and by which program. Raises `ConfigError`."""
+    from gateway.app.serving import AddressTaken, reserve
+    from gateway.cli.common import run_async
+
+    try:
+        reserve(host, port).close()
+    except AddressTaken as taken:
+        from gateway.cli.endpoint import endpoint_of, find_listener
+
+        found = run_async(lambda: find_listener(endpoint_of(loaded, host, port), loaded))
+        holder = found.description() if found is not None else "another program"
+        if found is not None and found.is_own:
+            reason = f"{holder} already serves this configuration there. Use it, stop it"
+        else:
+            reason = f"{holder} listens there. Stop it"
+        text = f"Cannot listen on {host}:{port}: {reason}, or choose another port with `--http {host}:PORT`."
+        raise ConfigError(text, path=taken.path) from None
 
 
 def _divide(loaded: LoadedConfig, host: str, port: int, count: int) -> Place:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +15,7 @@ from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
+    from gateway.skills.index import SkillIndex
     from gateway.skills.models import Skill, SkillReport
 
 
@@ -75,7 +76,9 @@ def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: b
     """List the skills of folders, of Python objects and of the configured servers, also those that only the tools serve."""
     from gateway.cli.output import first_line, print_json, print_table, say
 
-    rows = read_skills(load(config_path, fetches=False), tokens=tokens, folders_only=folders)
+    loaded = load(config_path, fetches=False)
+    index = run_async(lambda: read_index(loaded, folders_only=folders))
+    rows = [skill_row(skill, tokens=tokens) for skill in index.skills]
     if tokens:
         rows.sort(key=lambda row: (-int(row["tokens"]["loaded"]), str(row["name"])))
     totals = {key: sum(int(row["tokens"][key]) for row in rows) for key in ("advertised", "loaded")} if tokens else {}
@@ -130,29 +133,21 @@ def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | Non
     say(f"Put this under `skills.scripts.allow` if you trust {os.path.join(*skill.key)}; any change to the skill ends it.")
 
 
-def read_skills(loaded: LoadedConfig, *, tokens: bool = False, folders_only: bool = False) -> list[JsonObject]:
-    """The skills as `list` prints them, sorted by id. `name` is what the tools take."""
+async def read_index(loaded: LoadedConfig, *, folders_only: bool = False) -> SkillIndex:
+    """The index of skills that a gateway has with this configuration; servers are started only if they may have skills."""
+    from gateway.cli.hub import open_own
+    from gateway.skills.index import SkillIndex, build_index
+
     config = loaded.config
     if folders_only or not (config.mcp_servers or config.skills.objects or config.policy("skill").skills != SkillFilter()):
-        from gateway.skills.index import build_index
-
-        signed = {os.path.realpath(root): rule for root, rule in config.skills.signatures.items()}
-        skills = build_index(tuple(config.expose.skills), strict=config.skills.strict, signed=signed).skills if config.expose.skills else ()
-    else:
-        skills = run_async(lambda: _served(loaded))
-    return [_row(skill, tokens=tokens) for skill in skills]
-
-
-async def _served(loaded: LoadedConfig) -> Sequence[Skill]:
-    """What the gateway has in its index with this configuration."""
-    from gateway.cli.hub import open_own
-
+        signed = {str(Path(root).resolve()): rule for root, rule in config.skills.signatures.items()}  # noqa: ASYNC240  # nothing else runs
+        return build_index(tuple(config.expose.skills), strict=config.skills.strict, signed=signed)
     async with open_own(loaded) as own:
-        index = own.gateway.skill_index
-        return index.skills if index is not None else ()
+        return own.gateway.skill_index or SkillIndex()
 
 
-def _row(skill: Skill, *, tokens: bool) -> JsonObject:
+def skill_row(skill: Skill, *, tokens: bool = False) -> JsonObject:
+    """A skill as `list` prints it. `name` is what the tools take."""
     from gateway.skills.render import one_line
 
     row: JsonObject = {

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from gateway.json_types import JsonObject
 from gateway.tools.base import SourceStatus
 
 _STYLE = """
@@ -35,16 +36,24 @@ _HEADERS = {
 
 
 def build_routes(
-    name: str, endpoint: str, sources: Callable[[], Sequence[SourceStatus]], problems: Callable[[], Sequence[str]]
+    name: str,
+    endpoint: str,
+    sources: Callable[[], Sequence[SourceStatus]],
+    problems: Callable[[], Sequence[str]],
+    about: Callable[[], JsonObject],
 ) -> list[BaseRoute]:
-    """Routes for the HTTP application; `sources` and `problems` of the gateway itself are asked at each request."""
+    """Return the routes of the overview and of `/status.json`.
+
+    Each request calls `sources`, `problems` (of the gateway itself) and `about` (further fields of `/status.json`).
+    """
 
     async def overview(request: Request) -> Response:
         return HTMLResponse(render_overview(name, endpoint, sources(), problems()), headers=_HEADERS)
 
     async def status(request: Request) -> Response:
         rows = [{slot: getattr(s, slot) for slot in SourceStatus.__slots__} for s in sources()]
-        return JSONResponse({"name": name, "endpoint": endpoint, "sources": rows, "problems": list(problems())}, headers=_HEADERS)
+        told = {"name": name, "endpoint": endpoint, **about(), "sources": rows, "problems": list(problems())}
+        return JSONResponse(told, headers=_HEADERS)
 
     return [Route("/", overview), Route("/status.json", status)]
 

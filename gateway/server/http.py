@@ -29,6 +29,7 @@ from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.direct import Begun, DirectPath, Takes
 from gateway.server.head import SURPLUS_SCOPE_KEY, Admission, Head
 from gateway.server.late_site import HEALTH_PATH, READY_PATH, LateSite
+from gateway.server.late_site import Probes as Probes
 from gateway.server.lean import LeanSessions
 from gateway.server.origins import Places, is_loopback, places_of
 from gateway.server.refused import Refused
@@ -300,7 +301,7 @@ def build_http_app(
     *,
     host: str,
     port: int,
-    ready: Callable[[], bool],
+    probes: Probes,
     routes: Callable[[], Sequence[BaseRoute]] = tuple,
     worker: AsWorker | None = None,
 ) -> KeyGate:
@@ -314,7 +315,7 @@ def build_http_app(
     requires_key, away = (check_bind(host, keys), None) if worker is None else (worker.requires_key, worker.away)
     places = places_of(host, port, settings.allowed_hosts, settings.allowed_origins)
     table = SessionTable()
-    site = LateSite(server, settings, places, table, ready=ready, routes=routes)
+    site = LateSite(server, settings, places, table, probes=probes, routes=routes)
     app: ASGIApp = site
     if away is not None:
         from gateway.server.homeward import Homeward

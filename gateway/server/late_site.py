@@ -6,11 +6,13 @@ Until then there is only a task that waits for the end; whether the process live
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from gateway.auth.identity import CHALLENGE_PATTERN
 from gateway.config.models import HttpSettings
 from gateway.sdk import load
 from gateway.server.answers import json_answer
@@ -27,10 +29,20 @@ if TYPE_CHECKING:
 
 
 HEALTH_PATH = "/health"
-"""Says that this very process lives."""
+"""Says that this very process lives, and with `?challenge=` proves to a command of the same user which configuration it serves."""
 
 READY_PATH = "/ready"
 """Says whether every source has settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What `/ready` and `/health` answer with."""
+
+    ready: Callable[[], bool]
+    """Whether every source has settled."""
+    prove: Callable[[str], str]
+    """Answers a challenge to show which configuration is served (`Identity.prove`)."""
 
 
 class LateSite:
@@ -43,14 +55,14 @@ class LateSite:
         places: Places,
         table: SessionTable,
         *,
-        ready: Callable[[], bool],
+        probes: Probes,
         routes: Callable[[], Sequence[BaseRoute]],
     ) -> None:
         """`routes` makes those of other rooms."""
         self._server = server
         self._settings = settings
         self._places = places
-        self._ready = ready
+        self._probes = probes
         self._routes = routes
         self._table = table
         self._site: Site | None = None
@@ -74,8 +86,10 @@ class LateSite:
         if scope["method"] not in ("GET", "HEAD"):
             return json_answer({"error": "Send GET"}, 405, {"Allow": "GET, HEAD"})
         if path == HEALTH_PATH:
-            return json_answer({"status": "ok"})
-        is_ready = self._ready()
+            challenge = scope["query_string"].decode("latin-1").removeprefix("challenge=")
+            proof = {"proof": self._probes.prove(challenge)} if CHALLENGE_PATTERN.match(challenge) else {}
+            return json_answer({"status": "ok", **proof})
+        is_ready = self._probes.ready()
         return json_answer({"status": "ready" if is_ready else "starting"}, 200 if is_ready else 503)
 
     async def _live(self, receive: Receive, send: Send) -> None:

@@ -150,4 +150,5 @@ ATTACKS: dict[int, Row] = {
         "one key, or a peer without a key, that takes all calls, streams, sessions, connections or memory",
         "refused at its own share and before a body is read; other keys, `/health`, `/ready` and administrators are served meanwhile",
     ),
+    43: Row("another program on the port of a gateway that does not run", "the command line sends it neither an API key nor a call"),
 }

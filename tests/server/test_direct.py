@@ -26,7 +26,7 @@ from gateway.errors import AskUnavailable, NotFound, PolicyDenied, ToolFailed, U
 from gateway.server.build import GatewayServer
 from gateway.server.direct import DirectPath
 from gateway.server.head import Head
-from gateway.server.http import KeyGate, build_http_app
+from gateway.server.http import KeyGate, Probes, build_http_app
 from gateway.server.origins import places_of
 from gateway.server.underway import HAND_ON_SECONDS
 from gateway.telemetry.events import EventStream
@@ -144,7 +144,7 @@ class House:
         self.keys = keys = KeyStore(folder / "keys.json")
         settings = HttpSettings(direct_path="off", max_request_bytes=50_000)
         where: dict[str, Any] = {"host": "127.0.0.1", "port": 80}
-        self.longer = build_http_app(self.server, settings, keys, **where, ready=lambda: True)
+        self.longer = build_http_app(self.server, settings, keys, **where, probes=Probes(lambda: True, lambda challenge: ""))
         self.behind = Counting(self.longer)
         direct = DirectPath(self.behind, self.server, path=settings.path, max_request_bytes=settings.max_request_bytes)
         places = places_of(**where, more_hosts=[], more_origins=[])

@@ -22,6 +22,7 @@ from gateway.config.policies import SourcePolicy
 from gateway.policy.quotas import caller_quotas
 from gateway.server.build import GatewayServer
 from gateway.server.http import build_http_app
+from gateway.server.late_site import Probes
 from gateway.server.lean_session import Stream
 from gateway.server.underway import HAND_ON_SECONDS
 from gateway.telemetry.events import EventStream
@@ -58,7 +59,8 @@ class Door:
         self.server = GatewayServer(self.catalog, **facts, instructions=lambda who: f"for {who.id}", state_key=bytes(32))
         self.keys = KeyStore(folder / "keys.json")
         self.settings = HttpSettings(direct_path=direct_path, max_request_bytes=50_000)
-        self.app = build_http_app(self.server, self.settings, self.keys, host="127.0.0.1", port=80, ready=lambda: True)
+        where: dict[str, Any] = {"host": "127.0.0.1", "port": 80}
+        self.app = build_http_app(self.server, self.settings, self.keys, **where, probes=Probes(lambda: True, lambda challenge: ""))
         self.http: httpx2.AsyncClient
         self.url = ""
 

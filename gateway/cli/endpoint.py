@@ -1,0 +1,154 @@
+"""What listens at the address of a gateway: nothing, the gateway of this configuration, another gateway, or another program.
+
+No API key and no call is sent before the gateway has proved that it serves the caller's configuration (`auth.identity`), unless the user
+named the address. Used by `hub` and `run`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+from urllib.parse import SplitResult, urlsplit
+
+from gateway.cli.failures import NeedsAuth
+from gateway.errors import UpstreamUnavailable
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+
+if TYPE_CHECKING:
+    from gateway.config.load import LoadedConfig
+
+PROBE_TIMEOUT_SECONDS = 2.0
+"""Seconds for each request that looks for a running gateway."""
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A program that accepts connections at an address."""
+
+    url: str
+    is_gateway: bool
+    is_own: bool
+    """Whether it proved to serve the caller's configuration with the caller's state folder."""
+    about: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
+    """Its status page without an API key; empty if it shows none."""
+
+    def description(self) -> str:
+        """Name the program as far as it is known: `the gateway 'moongate' of process 71 (configuration: /srv/gateway.json)`."""
+        if not self.is_gateway:
+            return "a program that is not a Moongate gateway"
+        if not self.about:
+            return "a Moongate gateway (with API keys, so its configuration is not shown)"
+        name, pid, configuration = (self.about.get(key) for key in ("name", "pid", "configuration"))
+        return f"the gateway {name!r} of process {pid} (configuration: {configuration})"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The status page of a running gateway, or the reason why it is not shown."""
+
+    page: JsonMapping | None = None
+    denial: str | None = None
+    """The gateway's message if the scopes of the API key do not include the status."""
+
+
+def endpoint_of(loaded: LoadedConfig, host: str | None = None, port: int | None = None) -> str:
+    """Return the URL at which a gateway with this configuration, or at `host` and `port`, is reached from this machine."""
+    http = loaded.config.server.http
+    bound = host or http.host
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)  # compared, not bound
+    return f"http://{f'[{reached}]' if ':' in reached else reached}:{port or http.port}{http.path}"
+
+
+async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
+    """Return what listens at `url`, or `None` if nothing does.
+
+    Raises:
+        StorageError: The state folder cannot be used.
+    """
+    import httpx2
+
+    from gateway.auth.identity import Identity
+    from gateway.storage.state import StateFolder, state_dir
+
+    parts = urlsplit(url)
+    identity = Identity(StateFolder(state_dir(loaded.config.storage.dir)), loaded.path or loaded.base_dir)
+    challenge = secrets.token_hex(16)
+    try:
+        health = await _read(parts, f"/health?challenge={challenge}")
+    except httpx2.ConnectError:
+        return None
+    proof = health.page.get("proof") if health is not None and health.page is not None else None
+    if not isinstance(proof, str):
+        return Listener(url, is_gateway=False, is_own=False)
+    is_own = hmac.compare_digest(proof.encode(), identity.prove(challenge, parts.port or DEFAULT_PORTS[parts.scheme]).encode())
+    status = await _read(parts, "/status.json")
+    about = status.page if status is not None and status.code == 200 else None
+    return Listener(url, is_gateway=True, is_own=is_own, about=about or {})
+
+
+async def read_status(url: str, api_key: str | None) -> Status:
+    """Return the status page of the gateway at `url`; empty if what answers there is not a Moongate gateway.
+
+    Raises:
+        NeedsAuth: The gateway wants an API key, or another one.
+        UpstreamUnavailable: `url` is not an address.
+    """
+    import httpx2
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UpstreamUnavailable(f"{url!r} is not an http(s) address.", server="moongate")
+    try:
+        answer = await _read(parts, "/status.json", api_key)
+    except httpx2.ConnectError:
+        return Status()
+    if answer is None:
+        return Status()
+    if answer.code == 401:
+        given = "another API key" if api_key else "an API key"
+        raise NeedsAuth(f"The gateway at {url} wants {given}: `--api-key KEY` or $MOONGATE_API_KEY; `moongate keys add NAME` makes one.")
+    page = answer.page or {}
+    if answer.code == 403:
+        return Status(denial=str(page.get("message") or "its scopes do not include the status"))
+    return Status(page=page) if answer.code == 200 and "sources" in page else Status()
+
+
+def key_headers(api_key: str | None) -> dict[str, str]:
+    """Return the HTTP headers that carry an API key."""
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    code: int
+    page: JsonMapping | None
+    """Its JSON object, if it holds one."""
+
+
+async def _read(parts: SplitResult, path: str, api_key: str | None = None) -> _Answer | None:
+    """Return the answer to a GET request, or `None` if the listener does not answer with HTTP.
+
+    Raises:
+        httpx2.ConnectError: Nothing listens there.
+    """
+    import httpx2
+
+    from gateway.egress.client import build_client
+
+    origin = f"{parts.scheme}://{parts.netloc}"
+    try:
+        async with build_client("moongate", origin, timeout_seconds=PROBE_TIMEOUT_SECONDS) as client:
+            answer = await client.get(f"{origin}{path}", headers=key_headers(api_key))
+    except httpx2.ConnectError:
+        raise
+    except httpx2.HTTPError:
+        return None
+    try:
+        page: JsonValue = answer.json()
+    except ValueError:
+        page = None
+    return _Answer(answer.status_code, cast("JsonObject", page) if isinstance(page, dict) else None)

@@ -1,0 +1,173 @@
+"""Which gateway a command asks: the running one of its own configuration, with the rights of its key, and no other."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Generator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.cli.processes import moongate, moongate_process, write_gateway
+from tests.fakes.running import ROOT, child, free_port, upstream_stdio, wait_until_ready
+
+AGENT = "---\nname: {name}\ndescription: Helps.\n---\nHelp.\n"
+
+
+def counted(mark: Path) -> dict[str, Any]:
+    """A server that adds a line to `mark` whenever it is started."""
+    server = upstream_stdio()
+    script = f'echo started >> "{mark}"; exec "$@"'
+    return {"command": "sh", "args": ["-c", script, "sh", server["command"], *server["args"]], "cwd": str(ROOT)}
+
+
+@dataclass(frozen=True)
+class Running:
+    """A running gateway and the folder with its configuration."""
+
+    folder: Path
+    port: int
+    pid: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/mcp"
+
+    @property
+    def said(self) -> str:
+        """The line that names it."""
+        return f"gateway: {self.url} (configuration: {self.folder / 'gateway.json'})"
+
+    def starts(self) -> int:
+        """How often anybody started its server."""
+        return (self.folder / "starts").read_text().count("started")
+
+
+def configure(folder: Path, port: int, agent: str, server: str) -> Path:
+    (folder / "agents").mkdir()
+    (folder / "agents" / f"{agent}.agent.md").write_text(AGENT.format(name=agent))
+    (folder / "skills" / agent).mkdir(parents=True)
+    (folder / "skills" / agent / "SKILL.md").write_text(f"---\nname: {agent}\ndescription: Helps with {agent}.\n---\nHelp.\n")
+    expose = {"agents": ["agents"], "skills": ["skills"]}
+    servers = {server: counted(folder / "starts")}
+    return write_gateway(folder, mcpServers=servers, expose=expose, server={"http": {"port": port}}, storage={"dir": "state"})
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
+    folder, port = tmp_path_factory.mktemp("first"), free_port()
+    config = configure(folder, port, "clerk", "up")
+    (folder / "agents" / "broken.agent.md").write_text("---\nname: broken\nmodle: x\n---\n")
+    log = folder / "log"
+    with child("-m", "gateway", "run", "--config", str(config), log=log) as process:
+        wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
+        yield Running(folder, port, int(httpx2.get(f"http://127.0.0.1:{port}/status.json").json()["pid"]))
+
+
+@pytest.fixture(scope="module")
+def second(gateway: Running, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another project with the same gateway name and port."""
+    folder = tmp_path_factory.mktemp("second")
+    configure(folder, gateway.port, "guide", "mine")
+    return folder
+
+
+def test_command_names_the_gateway_that_answers(gateway: Running) -> None:
+    done = moongate_process("call", "up__add", "a=1", "b=2", cwd=gateway.folder)
+    assert (done.code, done.out, done.err) == (0, "3\n", f"{gateway.said}\n")
+    assert gateway.starts() == 1
+
+
+def test_gateway_of_another_project_is_not_asked(gateway: Running, second: Path) -> None:
+    done = moongate_process("call", "mine__add", "a=1", "b=2", cwd=second)
+    assert (done.code, done.out) == (0, "3\n")
+    assert f"'moongate' of process {gateway.pid} (configuration: {gateway.folder / 'gateway.json'}) listens on {gateway.url}" in done.err
+    assert f"--url {gateway.url}" in done.err
+
+
+@pytest.mark.parametrize(("kind", "name"), [("agents", "agent__clerk"), ("skills", "clerk")])
+def test_list_with_url_shows_what_that_gateway_serves(gateway: Running, second: Path, kind: str, name: str) -> None:
+    listed = moongate("list", kind, "--url", gateway.url, "--json", cwd=second)
+    assert [item["name"] for item in listed.data[kind]] == [name]
+    assert moongate("list", kind, "--json", cwd=second).data[kind][0]["name"].endswith("guide")
+    if kind == "agents":
+        assert "not served: " in listed.err and "broken.agent.md" in listed.err and "'modle'" in listed.err
+
+
+def test_second_run_names_the_process_on_the_port(gateway: Running, second: Path) -> None:
+    own = moongate("run", "--json", cwd=gateway.folder)
+    assert (own.code, own.error["code"]) == (2, "config-invalid")
+    assert f"of process {gateway.pid}" in own.error["message"] and "already serves this configuration" in own.error["message"]
+    other = moongate("run", "--workers", "2", "--json", cwd=second)
+    assert f"process {gateway.pid} (configuration: {gateway.folder / 'gateway.json'}) listens there" in other.error["message"]
+
+
+def test_second_run_says_that_the_port_has_no_gateway(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = moongate("run", "--http", f":{silent.getsockname()[1]}", "--json", cwd=tmp_path)
+    assert "a program that is not a Moongate gateway listens there. Stop it, or choose another port" in done.error["message"]
+
+
+class _Impostor(BaseHTTPRequestHandler):
+    """Answers every request as a gateway without API keys would, and keeps what it was sent."""
+
+    seen: list[str] = []  # noqa: RUF012
+
+    def do_GET(self) -> None:
+        self.seen.append(f"{self.path} {self.headers}")
+        body = json.dumps({"status": "ok", "proof": "0" * 64, "name": "moongate", "sources": [], "configuration": "?", "pid": 1}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.attack(43)
+def test_program_on_the_port_gets_neither_key_nor_call(tmp_path: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), _Impostor) as impostor:
+        threading.Thread(target=impostor.serve_forever, daemon=True).start()
+        configure(tmp_path, impostor.server_port, "clerk", "up")
+        done = moongate("call", "up__echo", "text=private", "--api-key", "gk_secret", cwd=tmp_path)
+        impostor.shutdown()
+    assert done.code == 0
+    assert _Impostor.seen and not any("gk_secret" in seen or seen.startswith("/mcp") for seen in _Impostor.seen)
+
+
+@pytest.fixture(scope="module")
+def key(gateway: Running) -> str:
+    """An API key for one tool; from here on the gateway wants one."""
+    return str(moongate("keys", "add", "reader", "--scope", "up/add", "--json", cwd=gateway.folder).data["key"])
+
+
+def test_scoped_key_is_used_with_its_rights(gateway: Running, key: str) -> None:
+    allowed = moongate_process("call", "up__add", "a=1", "b=2", "--api-key", key, cwd=gateway.folder)
+    assert (allowed.code, allowed.out, allowed.err) == (0, "3\n", f"{gateway.said}\n")
+    denied = moongate("call", "up__echo", "text=x", "--api-key", key, "--json", cwd=gateway.folder)
+    assert (denied.code, denied.error["code"]) == (6, "denied")
+    assert "no scope for tool 'echo' of 'up'" in denied.error["message"]
+    unknown = moongate("call", "up__ad", "--api-key", key, "--json", cwd=gateway.folder)
+    assert (unknown.code, unknown.error["code"]) == (1, "not-found")
+    assert "Did you mean 'up__add'?" in unknown.error["message"]
+    status = moongate("list", "--api-key", key, "--json", cwd=gateway.folder)
+    assert (status.code, status.error["code"]) == (6, "denied")
+    assert moongate("inspect", "up__add", "--api-key", key, "--json", cwd=gateway.folder).data["source"] == "up"
+    assert gateway.starts() == 1
+
+
+def test_gateway_with_keys_is_known_without_one(gateway: Running, second: Path, key: str) -> None:
+    assert moongate("list", cwd=gateway.folder).code == 3
+    assert "already serves this configuration" in moongate("run", cwd=gateway.folder).err
+    foreign = moongate("call", "mine__add", "a=1", "b=2", "--api-key", key, cwd=second)
+    assert (foreign.code, foreign.out) == (0, "3\n")
+    assert "with API keys, so its configuration is not shown" in foreign.err
