@@ -49,6 +49,8 @@ class Resumed:
     """Beside each call the answer that let it; `None` for one that needed none."""
     refused: list[Content]
     """A `function_result` for each call that was not approved."""
+    decided: list[Content]
+    """All these calls, refused ones included, in the order of the answers."""
 
 
 def needs_approval(tool: Tool | None) -> bool:
@@ -95,13 +97,14 @@ _APPROVALS = ("function_approval_request", "function_approval_response")
 def resume(messages: Sequence[Message], session: SessionData | None) -> Resumed:
     """What the answers among these messages decide. Answers to calls that have their result already say nothing new."""
     done = {c.call_id for m in messages for c in m.contents if c.type == "function_result"}
-    resumed = Resumed([], [], [])
+    resumed = Resumed([], [], [], [])
     ids: set[str] = set()
     for answer in (c for m in messages for c in m.contents if c.type == "function_approval_response" and not _is_hosted(c)):
         call = answer.function_call
         if call is None or call.call_id in done or (answer.id or "") in ids:
             continue
         ids.add(answer.id or "")
+        resumed.decided.append(call)
         known = _take_pending(session, answer.id or "", call)
         verdict = "unknown request" if not known else "approved" if answer.approved else "rejected"
         note(verdict, answer.id, call.call_id, call.name, session)
@@ -113,6 +116,7 @@ def resume(messages: Sequence[Message], session: SessionData | None) -> Resumed:
             resumed.refused.append(Content.from_function_result(call.call_id or "", text, "rejected"))
     for call in _take_held(session, ids):
         if call.call_id not in done:
+            resumed.decided.append(call)
             resumed.calls.append(call)
             resumed.approvals.append(None)
     return resumed
@@ -140,17 +144,16 @@ def settle(messages: list[Message]) -> None:
 
     The results of the calls are added by whoever ran them. Hosted tools' approvals stay: their provider wants them.
     """
-    for message in list(messages):
+    for index, message in reversed([*enumerate(messages)]):
         if not any(content.type in _APPROVALS for content in message.contents):
             continue
-        calls = {c.call_id for c in message.contents if c.type == "function_call"}
         kept: list[Content] = []
         for content in message.contents:
             if content.type not in _APPROVALS or _is_hosted(content):
                 kept.append(content)
-            elif content.type == "function_approval_request" and content.function_call and content.function_call.call_id not in calls:
-                calls.add(content.function_call.call_id)
-                kept.append(content.function_call)
+            elif content.type == "function_approval_request" and (call := content.function_call) is not None:
+                if not _has_call(messages, index, call.call_id) and not any(item is call or item.call_id == call.call_id for item in kept):
+                    kept.append(call)
         if kept:
             message.contents = kept
         else:
@@ -165,6 +168,21 @@ def close_open_calls(messages: list[Message]) -> None:
         if missing:
             results = [Content.from_function_result(call.call_id or "", NEVER_ANSWERED, "never answered") for call in missing]
             messages.insert(index + 1, Message("tool", results))
+
+
+def _has_call(messages: Sequence[Message], index: int, call_id: str | None) -> bool:
+    """Whether the call that the message at `index` asks about is in the conversation itself.
+
+    A result of the same id ends the search in both directions, because some models use the same ids again.
+    """
+    for part in (messages[: index + 1][::-1], messages[index + 1 :]):
+        for message in part:
+            types = {content.type for content in message.contents if content.call_id == call_id}
+            if "function_call" in types:
+                return True
+            if "function_result" in types:
+                break
+    return False
 
 
 def _is_hosted(content: Content) -> bool:

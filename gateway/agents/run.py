@@ -210,7 +210,7 @@ class _Run(Generic[PartT]):
             self._ended = outcome.terminated
         if not results:
             return []
-        _put_results(plan.messages, results, [*resumed.calls])
+        _put_results(plan.messages, results, resumed.decided, is_kept_elsewhere=bool(self._options.get("conversation_id")))
         if plan.history is not None:
             self._given.append(Message("tool", list(results)))
         return [self._parts.own(results, "tool", f"{self._parts.response_id}-approved")]
@@ -372,15 +372,24 @@ def _without_calls(messages: Sequence[Message]) -> list[Message]:
     return [message for message in kept if message.contents]
 
 
-def _put_results(messages: list[Message], results: Sequence[Content], calls: Sequence[Content]) -> None:
-    """Add results right after the message with their calls; calls that no message has (they were held) go along."""
-    wanted = {result.call_id for result in results}
-    homes = [i for i, m in enumerate(messages) if any(c.type == "function_call" and c.call_id in wanted for c in m.contents)]
-    home = homes[-1] if homes else None
-    if home is None:
-        messages.append(Message("assistant", list(calls)))
-        home = len(messages) - 1
-    else:
-        present = {c.call_id for c in messages[home].contents if c.type == "function_call"}
-        messages[home].contents += [call for call in calls if call.call_id not in present]
-    messages.insert(home + 1, Message("tool", list(results)))
+def _put_results(messages: list[Message], results: list[Content], calls: Sequence[Content], *, is_kept_elsewhere: bool) -> None:
+    """Sort the results as their calls are, and add them right after the messages with these.
+
+    Calls that no message has (they were held, or only answered) are added. A provider that keeps the conversation has them already.
+    """
+    homes = {c.call_id: index for index, m in enumerate(messages) for c in m.contents if c.type == "function_call"}
+    missing = [] if is_kept_elsewhere else [call for call in calls if call.call_id not in homes]
+    if missing:
+        known = [homes[call.call_id] for call in calls if call.call_id in homes]
+        if not known:
+            messages.append(Message("assistant", []))
+        home = max(known, default=len(messages) - 1)
+        messages[home].contents += missing
+        homes |= {call.call_id: home for call in missing}
+    places = [c.call_id for m in messages for c in m.contents if c.type == "function_call"] + [call.call_id for call in calls]
+    results.sort(key=lambda result: places.index(result.call_id) if result.call_id in places else len(places))
+    by_home: dict[int, list[Content]] = {}
+    for result in results:
+        by_home.setdefault(homes.get(result.call_id, -1), []).append(result)
+    for home in sorted(by_home, reverse=True):
+        messages.insert(home + 1, Message("tool", by_home[home]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, is_dataclass, replace
 from enum import Enum
 from typing import Any, cast
@@ -101,6 +102,42 @@ def updates_of(event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
         return [_of_message(message, author) for message in cast("list[Message]", data)]
     contents = _contents_of(data)
     return [_update(contents, author, data)] if contents else []
+
+
+def in_call_order(messages: Sequence[Message]) -> list[Message]:
+    """The messages with each tool's results right after the message with their calls, as providers want them.
+
+    Agents that run side by side answer in between each other. Results without a call stay where they are.
+    """
+    ordered: list[Message] = []
+    for message in messages:
+        results = [content for content in message.contents if content.type == "function_result"]
+        if message.role != "tool" or len(results) < len(message.contents):
+            ordered.append(message)
+            continue
+        by_home: dict[int, list[Content]] = {}
+        for result in results:
+            by_home.setdefault(_home_of(result, message.author_name, ordered), []).append(result)
+        for home in sorted(by_home, reverse=True):
+            own = message if len(by_home) == 1 else copy(message)
+            own.contents = by_home[home]
+            ordered.insert(home, own)
+    return ordered
+
+
+def _home_of(result: Content, author: str | None, messages: Sequence[Message]) -> int:
+    """The place of a result: behind its call and the results that follow it already; the end if there is no such call.
+
+    Of several calls with its id, as agents side by side may make, the one of the same author counts.
+    """
+    calls = [i for i, m in enumerate(messages) if any(c.type == "function_call" and c.call_id == result.call_id for c in m.contents)]
+    if not calls:
+        return len(messages)
+    own = [index for index in calls if messages[index].author_name == author]
+    place = (own or calls)[-1] + 1
+    while place < len(messages) and messages[place].role == "tool":
+        place += 1
+    return place
 
 
 def whole_response(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:

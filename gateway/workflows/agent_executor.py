@@ -7,6 +7,7 @@ the agent asks of a person (an approval, say) on as a request of the workflow.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
@@ -83,6 +84,8 @@ class AgentExecutor(Executor):
         self._mode: ContextMode = mode
         self._filter = context_filter
         self._cache: list[Message] = []
+        self._earlier: list[Message] = []
+        """The conversation up to where the agent asked a person; what the agent's own session has already."""
         self._pending: dict[str, Content] = {}
         self._answers: list[Content] = []
 
@@ -146,6 +149,7 @@ class AgentExecutor(Executor):
         """The conversation so far."""
         return {
             "cache": list(self._cache),
+            "earlier": list(self._earlier),
             "agent_session": self._session.to_dict(),
             "pending_agent_requests": dict(self._pending),
             "pending_responses_to_agent": list(self._answers),
@@ -154,6 +158,7 @@ class AgentExecutor(Executor):
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
         """Take it back."""
         self._cache = list(state["cache"])
+        self._earlier = list(state.get("earlier", []))  # absent from checkpoints of earlier versions
         self._session = AgentSession.from_dict(state["agent_session"])
         self._pending = dict(state["pending_agent_requests"])
         self._answers = list(state["pending_responses_to_agent"])
@@ -161,17 +166,32 @@ class AgentExecutor(Executor):
     def reset(self) -> None:
         """Forget messages that wait for an answer."""
         self._cache.clear()
+        self._earlier.clear()
 
     def forget(self) -> None:
         """Begin a new conversation."""
-        self._cache, self._answers, self._pending = [], [], {}
+        self._cache, self._earlier, self._answers, self._pending = [], [], [], {}
         self._session = self._agent.create_session()
 
     async def hand_on(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
         """Yield the answer, unless its parts were already, and send it on; subclasses do other things with it."""
         if not is_shown:
-            await ctx.yield_output(answer.agent_response)
+            await ctx.yield_output(self._with_calls(answer.agent_response))
         await ctx.send_message(answer)
+
+    def _with_calls(self, response: AgentResponse) -> AgentResponse:
+        """The answer with the calls that its results are of, if the agent made them before it asked a person."""
+        results = {content.call_id for message in response.messages for content in message.contents if content.type == "function_result"}
+        calls: list[Message] = []
+        for message in self._earlier:
+            own = copy(message)
+            own.contents = [c for c in message.contents if c.type == "function_call" and c.call_id in results]
+            calls += [own] if own.contents else []
+        if not calls:
+            return response
+        shown = copy(response)
+        shown.messages = [*calls, *response.messages]
+        return shown
 
     async def _answer(self, ctx: AgentContextOf) -> None:
         kwargs = self._run_kwargs(ctx)
@@ -182,14 +202,15 @@ class AgentExecutor(Executor):
             run = cast("Callable[..., Awaitable[AgentResponse]]", self._agent.run)
             response = await run(list(self._cache), stream=False, session=self._session, **kwargs)
             asked = list(requests_of(response))
+        self._earlier += _without_approvals([*self._cache, *response.messages] if asked else self._cache)
         if asked:
             for request in asked:
                 self._pending[_request_id(request)] = request
                 await ctx.request_info(request, Content, request_id=_request_id(request))
             return
-        conversation = [*self._cache, *response.messages]
-        self._cache = []
+        conversation = [*self._earlier, *response.messages]
         await self.hand_on(AgentExecutorResponse(self.id, response, conversation), ctx, is_shown=is_streamed)
+        self._cache, self._earlier = [], []
 
     async def _streamed(self, ctx: AgentContextOf, kwargs: Mapping[str, Any]) -> tuple[AgentResponse, list[Content]]:
         run = cast("Callable[..., ResponseStream[AgentResponseUpdate, AgentResponse]]", self._agent.run)
@@ -264,6 +285,23 @@ def is_request(content: Content) -> bool:
 def requests_of(response: AgentResponse) -> Sequence[Content]:
     """What an agent asks of a person."""
     return [content for message in response.messages for content in message.contents if is_request(content)]
+
+
+def _without_approvals(messages: Sequence[Message]) -> list[Message]:
+    """The messages as models know them: calls and results, without what was asked and answered about them."""
+    kept: list[Message] = []
+    for message in messages:
+        contents = [content for content in message.contents if content.type not in _APPROVALS]
+        if len(contents) == len(message.contents):
+            kept.append(message)
+        elif contents:
+            own = copy(message)
+            own.contents = contents
+            kept.append(own)
+    return kept
+
+
+_APPROVALS = ("function_approval_request", "function_approval_response")
 
 
 def _request_id(content: Content) -> str:

@@ -11,8 +11,7 @@ import hashlib
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any, Literal, overload
 
@@ -26,6 +25,7 @@ from gateway.workflows.annotations import coerced, hints_of, is_instance_of, mem
 from gateway.workflows.checkpoints import CheckpointStorage, WorkflowCheckpoint
 from gateway.workflows.encoding import TypeBook, settle
 from gateway.workflows.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunResult, WorkflowRunState
+from gateway.workflows.exclusive import OneRun, Turn
 from gateway.workflows.functional_agent import FunctionalWorkflowAgent
 from gateway.workflows.functional_steps import Function, RunContext, StepWrapper, WorkflowInterrupted, context_parameter, within
 from gateway.workflows.request import RunRequest
@@ -72,7 +72,7 @@ class FunctionalWorkflow:
             )
         self._last: RunContext | None = None
         self._message: Any = None
-        self._is_running = False
+        self._one_run = OneRun()
         self.status = WorkflowRunState.IDLE
         code = getattr(func, "__code__", None)
         names = sorted(getattr(code, "co_names", ()))
@@ -157,16 +157,21 @@ class FunctionalWorkflow:
         include_status_events: bool = False,
         ctx: CallContext | None = None,
     ) -> Awaitable[WorkflowRunResult] | ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
-        """Run the function, as `Workflow.run` does; what it returns, unless nothing, is the output."""
+        """Run the function, as `Workflow.run` does; what it returns, unless nothing, is the output.
+
+        Raises:
+            RuntimeError: A run is going on; raised at once, before anything is awaited.
+        """
         request = RunRequest(message, responses, checkpoint_id, checkpoint_storage, None, ctx)
         request.check()
+        turn = self._one_run.begin(self.name)
         events: list[WorkflowEvent[Any]] = []
 
         async def follow(emit: OnEvent) -> None:
-            await self.perform(request, emit, events=events, is_streaming=True)
+            await self.perform(request, emit, events=events, is_streaming=True, turn=turn)
 
         async def collect() -> WorkflowRunResult:
-            await self.perform(request, None, events=events)
+            await self.perform(request, None, events=events, turn=turn)
             return WorkflowRunResult.of(events, include_status_events=include_status_events)
 
         if not stream:
@@ -174,7 +179,13 @@ class FunctionalWorkflow:
         return ResponseStream(live(follow), lambda _: WorkflowRunResult.of(events, include_status_events=include_status_events))
 
     async def perform(
-        self, request: RunRequest, emit: OnEvent | None, *, events: list[WorkflowEvent[Any]], is_streaming: bool = False
+        self,
+        request: RunRequest,
+        emit: OnEvent | None,
+        *,
+        events: list[WorkflowEvent[Any]],
+        is_streaming: bool = False,
+        turn: Turn | None = None,
     ) -> None:
         """Run; every event is put into `events` and told to `emit`."""
 
@@ -194,7 +205,7 @@ class FunctionalWorkflow:
         if call.durable is not None and call.durable.version > 1:
             # Each pass runs the function from its start, so steps outside `@step` start again at number 1.
             call = dataclasses.replace(call, durable=call.durable.scoped("function"))
-        with self._exclusively():
+        with turn or self._one_run.begin(self.name):
             ctx = RunContext(self.name, note, call, is_streaming=is_streaming)
             await self._prepare(ctx, request, storage)
             self._last = ctx
@@ -306,16 +317,6 @@ class FunctionalWorkflow:
         await keep()
         if value is not None:
             await note(WorkflowEvent("output", value, self.name))
-
-    @contextmanager
-    def _exclusively(self) -> Generator[None]:
-        if self._is_running:
-            raise RuntimeError(f"Workflow is already running. Concurrent executions are not allowed: {self.name!r} does one run at a time.")
-        self._is_running = True
-        try:
-            yield
-        finally:
-            self._is_running = False
 
 
 @overload

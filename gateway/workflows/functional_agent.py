@@ -19,7 +19,7 @@ from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
-from gateway.workflows.agent_events import REQUEST_INFO_FUNCTION_NAME, answers_in, updates_of
+from gateway.workflows.agent_events import REQUEST_INFO_FUNCTION_NAME, answers_in, in_call_order, updates_of
 from gateway.workflows.agent_executor import is_request
 from gateway.workflows.annotations import is_instance_of
 from gateway.workflows.checkpoints import CheckpointStorage
@@ -97,7 +97,7 @@ class FunctionalWorkflowAgent(BaseAgent):
         """Run the workflow with what is given, or go on: with `responses` by request id, with a checkpoint, or, where it waits for
         answers, with those in the messages (`function_result` contents and approval responses)."""
         request = RunRequest(messages, responses, checkpoint_id, checkpoint_storage, ctx=ctx)
-        updates = ResponseStream(self._updates(request), AgentResponse.from_updates)
+        updates = ResponseStream(self._updates(request), _finish)
         return updates if stream else updates.get_final_response()
 
     async def _updates(self, request: RunRequest) -> AsyncGenerator[AgentResponseUpdate, None]:
@@ -125,6 +125,12 @@ class FunctionalWorkflowAgent(BaseAgent):
             if isinstance(answer, Content) and event is not None and not is_instance_of(answer, event.response_type):
                 answers[key] = answer.approved
         return answers
+
+
+def _finish(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
+    response = AgentResponse.from_updates(updates)
+    response.messages = in_call_order(response.messages)
+    return response
 
 
 def _to_approval(event: WorkflowEvent[Any]) -> Content:

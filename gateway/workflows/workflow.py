@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Awaitable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -24,6 +23,7 @@ from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.edges import EdgeGroup, InternalEdgeGroup
 from gateway.workflows.encoding import TypeBook
 from gateway.workflows.events import WorkflowEvent, WorkflowRunResult, WorkflowRunState
+from gateway.workflows.exclusive import OneRun, Turn
 from gateway.workflows.executor import Executor
 from gateway.workflows.messages import RUN_KWARGS_KEY, WorkflowMessage
 from gateway.workflows.request import RunRequest
@@ -67,7 +67,8 @@ class Workflow:
         checkpoint_storage: CheckpointStorage | None = None,
     ) -> None:
         """Use `WorkflowBuilder`, which checks the graph."""
-        self.id = str(uuid.uuid4())
+        self.id = name or str(uuid.uuid4())
+        """The name, so that it is the same at each build."""
         self.name = name
         self.description = description
         self.max_iterations = max_iterations
@@ -79,7 +80,7 @@ class Workflow:
         self._designation = designation or OutputDesignation()
         self._storage = checkpoint_storage
         self._status = WorkflowRunState.IDLE
-        self._is_running = False
+        self._one_run = OneRun()
         self._outgoing: dict[str, list[tuple[int, EdgeGroup]]] = {}
         for index, group in enumerate(self.edge_groups):
             for source in group.source_executor_ids:
@@ -243,7 +244,7 @@ class Workflow:
 
         Raises:
             ValueError: The combination makes no sense, a response has an unknown id or another type than was asked for.
-            RuntimeError: A run is going on, or nothing waits for a response. Raised, like what follows, when it begins.
+            RuntimeError: A run is going on; raised at once. Or nothing waits for a response; raised, like what follows, when it begins.
             WorkflowCheckpointException: The checkpoint is not there, or is another graph's.
             WorkflowConvergenceException: The run did not come to rest.
             Exception: Whatever an executor raised.
@@ -252,22 +253,29 @@ class Workflow:
         given = {key: dict(value) for key, value in kwargs.items() if value is not None}
         request = RunRequest(message, responses, checkpoint_id, checkpoint_storage, given or None, ctx)
         request.check()
+        turn = self._one_run.begin(self.name)
         if not stream:
-            return self._collect(request, include_status_events=include_status_events)
+            return self._collect(request, turn, include_status_events=include_status_events)
         events: list[WorkflowEvent[Any]] = []
 
         async def follow(emit: OnEvent) -> None:
-            await self.perform(request, emit, events=events, is_streaming=True)
+            await self.perform(request, emit, events=events, is_streaming=True, turn=turn)
 
         return ResponseStream(live(follow), lambda _: WorkflowRunResult.of(events, include_status_events=include_status_events))
 
-    async def _collect(self, request: RunRequest, *, include_status_events: bool) -> WorkflowRunResult:
+    async def _collect(self, request: RunRequest, turn: Turn, *, include_status_events: bool) -> WorkflowRunResult:
         events: list[WorkflowEvent[Any]] = []
-        await self.perform(request, None, events=events)
+        await self.perform(request, None, events=events, turn=turn)
         return WorkflowRunResult.of(events, include_status_events=include_status_events)
 
     async def perform(
-        self, request: RunRequest, emit: OnEvent | None, *, events: list[WorkflowEvent[Any]], is_streaming: bool = False
+        self,
+        request: RunRequest,
+        emit: OnEvent | None,
+        *,
+        events: list[WorkflowEvent[Any]],
+        is_streaming: bool = False,
+        turn: Turn | None = None,
     ) -> None:
         """Run; every event is put into `events` and told to `emit`. Raises as `run` does."""
 
@@ -277,7 +285,7 @@ class Workflow:
                 await emit(event)
 
         storage = request.checkpoint_storage or self._storage
-        with self._exclusively():
+        with turn or self._one_run.begin(self.name):
             answered = await self._prepare(request, storage)
             self._note_kwargs(request)
             runner = Runner(self, note, request.ctx or CallContext(), is_streaming=is_streaming, storage=storage)
@@ -342,16 +350,6 @@ class Workflow:
         elif request.message is not None:
             shared.set(RUN_KWARGS_KEY, {})
             shared.commit()
-
-    @contextmanager
-    def _exclusively(self) -> Generator[None]:
-        if self._is_running:
-            raise RuntimeError(f"Workflow is already running. Concurrent executions are not allowed: build another one of {self.name!r}.")
-        self._is_running = True
-        try:
-            yield
-        finally:
-            self._is_running = False
 
     def _signature(self) -> dict[str, Any]:
         executors = {name: f"{type(item).__module__}.{type(item).__qualname__}" for name, item in self.executors.items()}

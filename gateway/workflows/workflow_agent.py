@@ -20,7 +20,14 @@ from gateway.tools.context import CallContext
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
-from gateway.workflows.agent_events import REQUEST_INFO_FUNCTION_NAME, RequestInfoFunctionArgs, answers_in, updates_of, whole_response
+from gateway.workflows.agent_events import (
+    REQUEST_INFO_FUNCTION_NAME,
+    RequestInfoFunctionArgs,
+    answers_in,
+    in_call_order,
+    updates_of,
+    whole_response,
+)
 from gateway.workflows.annotations import is_compatible
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.events import WorkflowEvent, WorkflowRunState
@@ -77,6 +84,7 @@ class WorkflowAgent(BaseAgent):
         answers = list(dict.fromkeys(update.response_id for update in updates))
         answers.sort(key=lambda one: one is None)  # those that belong to no answer come last
         response = AgentResponse.from_updates([update for answer in answers for update in updates if update.response_id == answer])
+        response.messages = in_call_order(response.messages)
         response.response_id = response_id
         return response
 
@@ -140,6 +148,7 @@ class WorkflowAgent(BaseAgent):
         ids = [update.message_id for update in updates]
         in_parts = is_streaming or None in ids or len(set(ids)) < len(ids)
         response = AgentResponse.from_updates(updates) if in_parts else whole_response(updates)
+        response.messages = in_call_order(response.messages)
         response.agent_id = self.id
         return response
 

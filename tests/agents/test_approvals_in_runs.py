@@ -284,3 +284,41 @@ async def test_middleware_finds_the_answer_that_let_a_call_run() -> None:
     asked = await run(agent, False, session=session)
     await run(agent, False, answers_to(asked), session=session)
     assert [answer.approved for answer in seen] == [True]
+
+
+@both_ways
+@pytest.mark.requirement("AP3", "TL12")
+async def test_answered_calls_get_results_in_the_order_of_the_calls(stream: bool) -> None:
+    files = Files()
+    agent, client = agent_of([[call("remove", {"path": "/x"}, "c1"), call("remove", {"path": "/y"}, "c2")], "Done."], files.tools)
+    session = agent.create_session()
+    asked = await run(agent, stream, session=session)
+    first, second = asked.user_input_requests
+    answers = Message("user", [second.to_function_approval_response(False), first.to_function_approval_response(True)])
+    response = await run(agent, stream, answers, session=session)
+    assert [content.call_id for content in response.messages[0].contents] == ["c1", "c2"]
+    assert [c.call_id for m in client.requests[1][0] for c in m.contents if c.type == "function_result"] == ["c1", "c2"]
+    assert files.done == ["remove /x"]
+
+
+@both_ways
+@pytest.mark.requirement("AP3")
+async def test_rejection_without_its_request_leaves_call_and_result(stream: bool) -> None:
+    files = Files()
+    agent, client = agent_of([call("remove", {"path": "/x"}), "As you wish."], files.tools)
+    (request,) = (await run(agent, stream)).user_input_requests
+    await run(agent, stream, [Message("user", ["go"]), Message("user", [request.to_function_approval_response(False)])])
+    shown = [(m.role, [(c.type, c.call_id) for c in m.contents]) for m in client.requests[1][0]]
+    assert shown == [("user", [("text", None)]), ("assistant", [("function_call", "c1")]), ("tool", [("function_result", "c1")])]
+
+
+@both_ways
+@pytest.mark.requirement("AP3")
+async def test_provider_that_keeps_conversation_gets_results_only(stream: bool) -> None:
+    files = Files()
+    agent, client = agent_of([[call("remove", {"path": "/x"}, "c1"), call("remove", {"path": "/y"}, "c2")], "Done."], files.tools)
+    session = agent.get_session("kept-elsewhere")
+    first, second = (await run(agent, stream, session=session)).user_input_requests
+    answers = Message("user", [first.to_function_approval_response(True), second.to_function_approval_response(False)])
+    await run(agent, stream, answers, session=session)
+    assert [(m.role, [c.call_id for c in m.contents]) for m in client.requests[1][0]] == [("tool", ["c1", "c2"])]
