@@ -1,10 +1,14 @@
 # Everything a person or CI runs. `make run` and `make test` set up what they need; Python 3.11+ is all they expect.
 PYTHON ?= python3
+SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 # One test process more than there are processors: tests wait for the gateways and servers they start.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
+
+# One line for every ten packages that pip looks up or fetches, and one when it installs them.
+SHOW_PROGRESS := '/^ *(Collecting|Downloading|Using cached)/ && ++n % 10 == 0 {print "    " $$1, $$2} /^Installing/ {print "  installing"} {fflush()}'
 
 .PHONY: setup run test long-way check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks fuzz-parts faults faults-report mutants soak postgres clean
 
@@ -12,9 +16,14 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Moongate needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	@echo "Setting up Moongate in $(VENV), once. This takes about a minute."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "  updating pip"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@echo "  fetching packages"
+	@set -o pipefail; PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check --editable . --group dev \
+	  | awk $(SHOW_PROGRESS)
+	@echo "  compiling"
 	@$(BIN)/python -m compileall -q gateway
 	@touch $(STAMP)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 import urllib.request
@@ -100,7 +101,8 @@ async def gateway(file: File, front: str, era: str) -> AsyncGenerator[Running]:
         heard.append(message)
 
     if front == "stdio":
-        script = f"echo $$ > {mark}; exec {sys.executable} -m gateway run --stdio --config {file.path} 2>{log}"
+        python, config, err = (shlex.quote(str(path)) for path in (sys.executable, file.path, log))
+        script = f"echo $$ > {shlex.quote(str(mark))}; exec {python} -m gateway run --stdio --config {config} 2>{err}"
         parameters = StdioServerParameters(command="sh", args=["-c", script], env=environment(file.folder))
         async with Client(stdio_client(parameters), mode=era, cache=None, message_handler=hear) as client:
             yield Running(client, heard, lambda: int(mark.read_text()), log, None)

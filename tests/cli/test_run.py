@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -85,7 +86,7 @@ def test_http_says_what_is_served_and_where_and_leaves_stdout_alone(tmp_path: Pa
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_with_0_and_takes_the_children_along(number: signal.Signals, tmp_path: Path) -> None:
     mark = tmp_path / "child.pid"
-    script = f"echo $$ > {mark}; exec {sys.executable} -m tests.fakes.upstream --stdio"
+    script = f"echo $$ > {mark}; exec {shlex.quote(sys.executable)} -m tests.fakes.upstream --stdio"
     server = {"command": "sh", "args": ["-c", script], "cwd": upstream_stdio()["cwd"]}
     write_gateway(tmp_path, mcpServers={"up": server}, storage={"dir": "state"})
     with running("--http", ":0", cwd=tmp_path) as process:
