@@ -7,8 +7,9 @@ STAMP := $(VENV)/.ready
 # One test process more than there are processors: tests wait for the gateways and servers they start.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-# One line for every ten packages that pip looks up or fetches, and one when it installs them.
-SHOW_PROGRESS := '/^ *(Collecting|Downloading|Using cached)/ && ++n % 10 == 0 {print "    " $$1, $$2} /^Installing/ {print "  installing"} {fflush()}'
+# Run a command that says nothing for up to a minute; every five seconds print how far it has come.
+WITH_PROGRESS := (while sleep 5 >&- 2>&-; do echo "  $$(ls -d $(VENV)/lib/*/site-packages/*.dist-info 2>/dev/null | wc -l) packages installed"; done) & \
+  trap "kill $$! 2>/dev/null" EXIT;
 
 .PHONY: setup run test long-way check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks fuzz-parts faults faults-report mutants soak postgres clean
 
@@ -18,13 +19,10 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Moongate needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	@echo "Setting up Moongate in $(VENV), once. This takes about a minute."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "  updating pip"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@echo "  fetching packages"
-	@set -o pipefail; PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check --editable . --group dev \
-	  | awk $(SHOW_PROGRESS)
-	@echo "  compiling"
-	@$(BIN)/python -m compileall -q gateway
+	@echo "  fetching and installing about 120 packages"
+	@$(WITH_PROGRESS) $(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" && \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev && \
+	  $(BIN)/python -m compileall -q gateway
 	@touch $(STAMP)
 
 run: $(STAMP)
