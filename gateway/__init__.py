@@ -167,7 +167,7 @@ if TYPE_CHECKING:
         SkillsSource,
         SkillsSourceContext,
     )
-    from gateway.staging import ExperimentalFeature, ReleaseCandidateFeature
+    from gateway.staging import ExperimentalFeature, ExperimentalWarning, FeatureStageWarning, ReleaseCandidateFeature
     from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, disable_instrumentation, enable_instrumentation
     from gateway.telemetry.providers import configure_otel_providers
     from gateway.tools.context import CallContext
@@ -309,7 +309,8 @@ __all__ = [
     "ContextWindowCompactionStrategy", "ContinuationToken", "ConversationSplit", "ConversationSplitter", "DeduplicatingSkillsSource",
     "Default", "DelegatingSkillsSource", "Edge", "EdgeCondition", "EdgeDuplicationError", "Embedding", "EmbeddingGenerationOptions",
     "EvalItem", "EvalItemResult", "EvalNotPassedError", "EvalResults", "EvalScoreResult", "Evaluator", "Executor", "ExpectedToolCall",
-    "ExperimentalFeature", "FanInEdgeGroup", "FanOutEdgeGroup", "FileAccessProvider", "FileCheckpointStorage", "FileHistoryProvider",
+    "ExperimentalFeature", "ExperimentalWarning", "FanInEdgeGroup", "FanOutEdgeGroup", "FeatureStageWarning", "FileAccessProvider",
+    "FileCheckpointStorage", "FileHistoryProvider",
     "FileSearchMatch", "FileSearchResult", "FileSkill", "FileSkillScript", "FileSkillsSource", "FileSystemAgentFileStore",
     "FilteringSkillsSource", "FinalT", "FinishReason", "FinishReasonLiteral", "FoundryChatClient", "FunctionExecutor",
     "FunctionInvocationConfiguration", "FunctionInvocationContext", "FunctionInvocationLayer", "FunctionMiddleware",

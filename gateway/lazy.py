@@ -5,13 +5,19 @@ What keeps `import gateway` and its import paths for integrations (`gateway.open
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
 
 
 def lazy_names(module: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """A `__getattr__` for `module`: each name of `homes` from the module below `gateway` that it lives in."""
+    """Make a `__getattr__` for `module`, which loads each name of `homes` from the module below `gateway` that it lives in.
+
+    `dir(module)` lists the names of its `__all__` from now on, loaded or not.
+    """
+    namespace = vars(sys.modules[module])
+    namespace["__dir__"] = lambda: sorted(namespace["__all__"])
 
     def load(name: str) -> object:
         home = homes.get(name)

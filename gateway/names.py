@@ -295,6 +295,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "staging": (
         "ExperimentalFeature",
+        "ExperimentalWarning",
+        "FeatureStageWarning",
         "ReleaseCandidateFeature",
     ),
     "tools.context": ("CallContext",),

@@ -20,14 +20,29 @@ FeatureStageName = Literal["experimental", "release_candidate"]
 
 
 class ExperimentalFeature(StrEnum):
-    """Features that may change in any release (requirements FS2: a list of our own)."""
+    """Features that may change in any release.
 
+    The ids without a description are agent-framework's. What they name is settled here, so using it does not warn.
+    """
+
+    DECLARATIVE_AGENTS = "DECLARATIVE_AGENTS"
     EVALS = "EVALS"
     """`moongate eval` and its cases."""
+    FIDES = "FIDES"
+    FILE_HISTORY = "FILE_HISTORY"
+    FOUNDRY_PREVIEW_TOOLS = "FOUNDRY_PREVIEW_TOOLS"
+    FOUNDRY_TOOLS = "FOUNDRY_TOOLS"
+    FUNCTIONAL_WORKFLOWS = "FUNCTIONAL_WORKFLOWS"
+    HARNESS = "HARNESS"
     LIFECYCLE_HOOKS = "LIFECYCLE_HOOKS"
     """`LifecycleMiddleware` and its hooks."""
+    MCP_LONG_RUNNING_TASKS = "MCP_LONG_RUNNING_TASKS"
+    MCP_SKILLS = "MCP_SKILLS"
+    PROGRESSIVE_TOOLS = "PROGRESSIVE_TOOLS"
     SECURITY = "SECURITY"
-    """`gateway.security`: labels on tool results."""
+    """`gateway.security`: labels on tool results. Agent-framework's id for this is `FIDES`."""
+    SKILLS = "SKILLS"
+    TO_PROMPT_AGENT = "TO_PROMPT_AGENT"
 
 
 class ReleaseCandidateFeature(StrEnum):

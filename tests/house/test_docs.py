@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any, get_args
@@ -194,6 +196,14 @@ def test_python_in_the_documentation_runs() -> None:
             ran.append(name_of(path))
     agents, library = ["docs/agent-loop.md", *["docs/agents.md"] * 3], ["docs/library.md", *["docs/middleware.md"] * 2, "docs/models.md"]
     assert ran == [*agents, "docs/cli.md", *library, "docs/skills.md", "docs/workflows.md"]
+
+
+def test_python_in_the_documentation_imports_what_it_uses() -> None:
+    code = [(path, text) for path in DOCUMENTS for text in blocks(path, "python")]
+    for path, text in code:
+        command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F401,F821", "--output-format", "concise", "-"]
+        checked = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, f"{path}: {checked.stdout}{checked.stderr}"
 
 
 def test_the_agents_in_the_documentation_load(tmp_path: Path) -> None:

@@ -93,3 +93,20 @@ def test_protocols_and_release_candidates_stay_silent() -> None:
 def test_the_lists_of_features_are_public_and_each_id_is_its_name() -> None:
     assert all(feature.value == feature.name for feature in gateway.ExperimentalFeature)
     assert list(gateway.ReleaseCandidateFeature) == []
+
+
+@pytest.mark.requirement("FS1", "FS2")
+def test_ids_of_the_documents_exist_and_their_warnings_can_be_filtered() -> None:
+    documented = "EVALS FILE_HISTORY FIDES FOUNDRY_TOOLS FOUNDRY_PREVIEW_TOOLS FUNCTIONAL_WORKFLOWS HARNESS SKILLS TO_PROMPT_AGENT"
+    assert {gateway.ExperimentalFeature(name) for name in documented.split()} <= set(gateway.ExperimentalFeature)
+    assert issubclass(gateway.ExperimentalWarning, gateway.FeatureStageWarning) and issubclass(gateway.FeatureStageWarning, FutureWarning)
+
+    @experimental(feature_id=gateway.ExperimentalFeature.SKILLS)
+    def staged() -> str:
+        return "used"
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", category=gateway.ExperimentalWarning)
+        assert staged() == "used"
+    assert (getattr(staged, "__feature_id__", None), getattr(staged, "__feature_stage__", None)) == ("SKILLS", "experimental")

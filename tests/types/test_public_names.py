@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,20 @@ def test_every_public_name_loads_from_where_the_table_says() -> None:
     for name in gateway.__all__:
         assert getattr(gateway, name) is not None
     assert sorted(gateway.__all__) == dir(gateway)
+
+
+FACADES = sorted(path.stem for path in Path(gateway.__file__).parent.glob("*.py") if "\n__all__ = " in path.read_text(encoding="utf-8"))
+"""The modules beside the package's own that offer names to programs."""
+
+
+@pytest.mark.requirement("AG10", "AG11")
+@pytest.mark.parametrize("name", [name for name in FACADES if name != "__init__"])
+def test_dir_of_facade_lists_its_names_before_they_are_loaded(name: str) -> None:
+    assert "openai" in FACADES and "orchestrations" in FACADES
+    missing = "set(it.__all__) - set(dir(it))"
+    probe = f"import gateway.{name} as it; print({missing}, [n for n in it.__all__ if getattr(it, n) is None])"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.strip() == "set() []"
 
 
 def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
