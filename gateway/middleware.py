@@ -29,6 +29,8 @@ __all__ = [
     "MiddlewareTermination",
     "MiddlewareType",
     "SortedMiddleware",
+    "around_models",
+    "check_layer",
     "compose",
     "listed",
     "sort_middleware",
@@ -69,8 +71,20 @@ async def compose(middleware: Sequence[Middleware[ContextT]], context: ContextT,
     if middleware:
         call = _next_of(context, inner)
         for layer in reversed(middleware):
-            call = _next_of(context, partial(_as_function(layer), context, call))
+            call = _next_of(context, partial(_started, _as_function(layer), context, call))
     await call()
+
+
+def _started(layer: Middleware[ContextT], context: ContextT, call: CallNext) -> Awaitable[None]:
+    """Start one middleware.
+
+    Raises:
+        MiddlewareException: The middleware is not async.
+    """
+    begun: object = layer(context, call)
+    if not inspect.isawaitable(begun):
+        raise MiddlewareException(f"Middleware {_name_of(layer)!r} must be async: define it with `async def`.")
+    return cast("Awaitable[None]", begun)
 
 
 async def through(
@@ -181,13 +195,14 @@ _CONTEXTS = {
 
 
 def sort_middleware(middleware: object) -> SortedMiddleware:
-    """Take a mixed list of middleware (or a single one, or `None`) apart by what each is around (requirements MW5).
+    """Split a mixed list of middleware (or a single one, or `None`) by what each is around.
 
-    A function says it by a decorator or by the annotation of its first parameter. An object that is neither a
-    middleware nor callable counts as one around runs.
+    A function declares its kind by a decorator or by the annotation of its first parameter. An object with a `process`
+    method that declares nothing counts as middleware around runs.
 
     Raises:
-        MiddlewareException: A function says nothing, contradicts itself, or does not take `(context, call_next)`.
+        MiddlewareException: An item is not middleware or is a class. A function declares no kind or two different ones, or
+            does not take `(context, call_next)`.
     """
     if not middleware:
         return NOTHING
@@ -213,24 +228,61 @@ def listed(middleware: object) -> list[Any]:
     return [] if middleware is None else [middleware]
 
 
+def check_layer(layer: type, instance: object, args: Sequence[object]) -> None:
+    """Check that a layer's constructor has a class behind it that takes its positional arguments.
+
+    Raises:
+        TypeError: There is none: the layer was called like a function around an agent or a client.
+    """
+    behind = cast("Any", super(layer, instance)).__init__
+    if args and getattr(behind, "__objclass__", None) is object:
+        raise TypeError(
+            f"{layer.__name__} does not wrap an object. Name it among the bases of a class, before the class that it is around: "
+            f"class Mine({layer.__name__}, …). An Agent and a chat client take middleware= themselves."
+        )
+
+
 def mark(function: FunctionT, kind: MiddlewareType) -> FunctionT:
     """Say what a middleware function is around; what the decorators do."""
     setattr(function, TYPE_ATTRIBUTE, kind)
     return function
 
 
+def around_models(middleware: SortedMiddleware) -> SortedMiddleware:
+    """Return the middleware of a chat client as it is.
+
+    Raises:
+        MiddlewareException: Some of it is around runs, and a chat client has no runs.
+    """
+    if middleware.agent:
+        names = ", ".join(repr(_name_of(layer)) for layer in middleware.agent)
+        raise MiddlewareException(f"A chat client takes chat and function middleware only; give {names} to the agent.")
+    return middleware
+
+
+def _name_of(item: object) -> str:
+    item = getattr(item, "__self__", item)  # a class's `process` is named after the class
+    return str(getattr(item, "__name__", type(item).__name__))
+
+
 def _type_of(item: object) -> MiddlewareType:
+    name = _name_of(item)
+    if isinstance(item, type):
+        raise MiddlewareException(f"Middleware {name!r} is a class; pass an object of it: {name}().")
     marked = cast("MiddlewareType | None", getattr(item, TYPE_ATTRIBUTE, None))
     if marked is not None and not inspect.isroutine(item):
         return marked
     function = item if inspect.isroutine(item) else getattr(item, "process", item)
     if not callable(function):
-        return MiddlewareType.AGENT
-    name = str(getattr(item, "__name__", type(item).__name__))
+        raise MiddlewareException(
+            f"{item!r} is not middleware: pass an async function of (context, call_next), or an object with such a method `process`."
+        )
     annotated = _annotated(function, name)
     if marked is not None and annotated is not None and marked != annotated:
         raise MiddlewareException(f"Middleware {name!r} is marked as {marked.value} middleware, but takes a {annotated.value} context.")
     found = marked or annotated
+    if found is None and function is not item:
+        return MiddlewareType.AGENT
     if found is None:
         raise MiddlewareException(
             f"Cannot determine middleware type of {name!r}: mark it with @agent_middleware, @chat_middleware or "
@@ -249,5 +301,3 @@ def _annotated(function: Callable[..., object], name: str) -> MiddlewareType | N
     annotation: object = parameters[0].annotation
     written = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     return _CONTEXTS.get(written.strip("\"' ").rpartition(".")[2])
-
-

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from gateway.errors import UserInputRequired
 from gateway.json_types import JsonObject
-from gateway.middleware import listed
+from gateway.middleware import listed, sort_middleware
 from gateway.sessions.context import ContextProvider
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.tools.function import ApprovalMode, FunctionTool
@@ -37,12 +37,17 @@ class BaseAgent:
         middleware: Any = None,
         additional_properties: JsonObject | None = None,
     ) -> None:
-        """`context_providers` and `middleware` are kept for the subclass, whose `run` calls them or not."""
+        """`context_providers` and `middleware` are kept for the subclass, whose `run` calls them or not.
+
+        Raises:
+            MiddlewareException: See `sort_middleware`.
+        """
         self.id = id or str(uuid.uuid4())
         self.name = name
         self.description = description
         self.context_providers: list[ContextProvider] = list(context_providers or ())
         self.middleware: list[Any] = listed(middleware)
+        sort_middleware(self.middleware)  # an item that is not middleware is refused here, not in the first run
         self.additional_properties: JsonObject = additional_properties or {}
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:

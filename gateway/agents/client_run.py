@@ -6,31 +6,69 @@ never run twice.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from gateway.agents.parts import ChatParts, Replaced, with_replaced
 from gateway.agents.run import RunPlan, answer_stream
-from gateway.chat.base import ClientRequest, OptionsT
-from gateway.chat.limits import loop_options
-from gateway.middleware import sort_middleware
+from gateway.chat.base import BaseChatClient, ClientRequest, OptionsT
+from gateway.chat.limits import loop_options, normalize_function_invocation_configuration, warn_of_config
+from gateway.json_types import JsonMapping
+from gateway.middleware import around_models, check_layer, listed, sort_middleware
 from gateway.sessions.compacting import RunCompaction
 from gateway.tools.context import CallContext
 from gateway.tools.given import normalize_tools, tell_apart
-from gateway.types.messages import own_copies
+from gateway.types.messages import AgentRunInputs, own_copies, to_messages
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream
 
 if TYPE_CHECKING:
     from gateway.chat.middleware import ChatStream
+    from gateway.types.options import ChatOptions
 
 
 class FunctionInvocationLayer(Generic[OptionsT]):
     """Runs the tools that a chat client's answers ask for.
 
-    Every `BaseChatClient` has it. A class that names it among its bases, as agent-framework's clients do, gets nothing more.
+    Every `BaseChatClient` has it. A class that names it among its bases, as agent-framework's clients do, gets nothing more; over a
+    client of another kind the layer runs the loop itself.
     """
+
+    is_layer = True
+
+    def __init__(
+        self,
+        *args: Any,
+        middleware: Sequence[object] | None = None,
+        function_invocation_configuration: JsonMapping | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Other arguments go to the class behind it, and so does chat middleware.
+
+        Raises:
+            MiddlewareException: An item is not middleware, or is around runs.
+            ValueError: A limit of the loop does not exist or is out of range.
+            TypeError: There is no class behind it for the arguments.
+        """
+        check_layer(FunctionInvocationLayer, self, args)
+        if isinstance(self, BaseChatClient):
+            how = {"middleware": middleware, "function_invocation_configuration": function_invocation_configuration}
+            kwargs |= {key: value for key, value in how.items() if value is not None}
+        else:
+            given = around_models(sort_middleware(middleware))
+            self.function_middleware: list[Any] = list(given.function)
+            self.function_invocation_configuration: Any = normalize_function_invocation_configuration(function_invocation_configuration)
+            kwargs |= {"middleware": given.chat} if given.chat else {}
+        cast("Any", super()).__init__(*args, **kwargs)
+
+    if not TYPE_CHECKING:  # for a type checker the method is that of the class behind the layer
+
+        def get_response(self, messages: Any, **how: Any) -> Any:
+            """Return the answer of the class behind this one, after running the tools that it asks for."""
+            inner = super().get_response
+            return inner(messages, **how) if isinstance(self, BaseChatClient) else _looped(self, inner, messages, **how)
 
     @staticmethod
     def answers(request: ClientRequest) -> ChatStream:
@@ -47,10 +85,52 @@ class FunctionInvocationLayer(Generic[OptionsT]):
         return ResponseStream(_answers(request, replaced), fold)
 
 
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """The client of another kind behind a layer, which answers one model call at a time."""
+
+    get_response: Callable[..., Any]
+    model: str
+    function_invocation_configuration: JsonMapping
+
+
+def _looped(
+    client: FunctionInvocationLayer[Any],
+    inner: Callable[..., Any],
+    messages: AgentRunInputs,
+    *,
+    stream: bool = False,
+    options: JsonMapping | None = None,
+    middleware: object = None,
+    client_kwargs: JsonMapping | None = None,
+    function_invocation_kwargs: JsonMapping | None = None,
+    compaction_strategy: Any = None,
+    tokenizer: Any = None,
+) -> Awaitable[ChatResponse] | ChatStream:
+    """Run the loop over `inner`, the `get_response` of a client of another kind."""
+    warn_of_config(function_invocation_kwargs)
+    given = cast("ChatOptions", dict(options or {}))
+    request = ClientRequest(
+        client=cast("Any", _Behind(inner, str(getattr(client, "model", "")), client.function_invocation_configuration)),
+        messages=to_messages(messages),
+        limits=given.pop("loop", None),
+        options=given,
+        stream=stream,
+        middleware=[*client.function_middleware, *listed(middleware)],
+        compaction_strategy=compaction_strategy,
+        tokenizer=tokenizer,
+        client_kwargs=client_kwargs or {},
+        function_invocation_kwargs=function_invocation_kwargs or {},
+        session=None,
+    )
+    answer = FunctionInvocationLayer.answers(request)
+    return answer if stream else answer.get_final_response()
+
+
 async def _answers(request: ClientRequest, replaced: list[Replaced]) -> AsyncGenerator[ChatResponseUpdate, None]:
     options = cast("dict[str, Any]", dict(request.options))
     tools, hosted = await tell_apart(normalize_tools(options.pop("tools", None)))
-    around = sort_middleware(list(request.middleware))
+    around = around_models(sort_middleware(list(request.middleware)))
     strategy = request.compaction_strategy
     plan = RunPlan(
         client=request.client,

@@ -13,7 +13,7 @@ from gateway.agents.agent import Agent
 from gateway.agents.base import stream_of
 from gateway.agents.context import AgentContext, AgentStream
 from gateway.agents.tracing import begun, finish
-from gateway.middleware import listed, sort_middleware, through
+from gateway.middleware import check_layer, listed, sort_middleware, through
 from gateway.sessions.session import AgentSession
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Operation, follow
 from gateway.types.messages import to_messages
@@ -51,7 +51,13 @@ class AgentMiddlewareLayer:
     """Agent middleware around the runs of an agent of one's own kind."""
 
     def __init__(self, *args: Any, middleware: Any = None, **kwargs: Any) -> None:
-        """The rest goes to the class behind it, and the list with it: chat and function middleware is that class's to use."""
+        """The rest goes to the class behind it, and the list with it: chat and function middleware is that class's to use.
+
+        Raises:
+            MiddlewareException: An item is not middleware.
+            TypeError: There is no class behind it for the arguments.
+        """
+        check_layer(AgentMiddlewareLayer, self, (*args, middleware))
         cast("Any", super()).__init__(*args, middleware=middleware, **kwargs)
         self.agent_middleware: list[Any] = list(sort_middleware(listed(middleware)).agent)
 

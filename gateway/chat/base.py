@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 from gateway.chat.limits import loop_options, normalize_function_invocation_configuration, warn_of_config
 from gateway.chat.middleware import ChatContext, ChatStream, around_model, ask_client, read, whole_of
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.middleware import Middleware, listed, sort_middleware
+from gateway.middleware import Middleware, around_models, listed, sort_middleware
 from gateway.tools.given import validate_chat_options
 from gateway.tools.invocation import SessionData
 from gateway.types.messages import Message, to_messages
@@ -94,8 +94,9 @@ class BaseChatClient(ABC, Generic[OptionsT]):
 
         Raises:
             ValueError: A limit of the loop does not exist or is out of range.
+            MiddlewareException: An item is not middleware, or is around runs.
         """
-        given = sort_middleware(list(middleware or ()))
+        given = around_models(sort_middleware(middleware))
         self.model = model
         """The model's name."""
         self.chat_middleware: list[Any] = list(given.chat)
@@ -217,7 +218,7 @@ class BaseChatClient(ABC, Generic[OptionsT]):
                 context.kwargs = own
             if function_invocation_kwargs:
                 context.function_invocation_kwargs = dict(function_invocation_kwargs)
-            response = self._call(context, sort_middleware(layers).chat)
+            response = self._call(context, around_models(sort_middleware(layers)).chat)
         return response if stream else response.get_final_response()
 
     def answer(
@@ -237,7 +238,7 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         context = ChatContext(self, list(messages), cast("ChatOptions", dict(options)), stream, session=session)
         if client_kwargs:
             context.kwargs = dict(client_kwargs)
-        if type(self).get_response is BaseChatClient.get_response:
+        if _uses_own_get_response(type(self)):
             return self._call(context, middleware)
         context.options["loop"] = _ONE_CALL
         return ResponseStream(around_model(context, middleware, lambda: ask_client(context)), partial(whole_of, context))
@@ -301,3 +302,8 @@ class BaseChatClient(ABC, Generic[OptionsT]):
             require_per_service_call_history_persistence=require_per_service_call_history_persistence,
             additional_properties=additional_properties,
         )
+
+
+def _uses_own_get_response(kind: type[BaseChatClient[Any]]) -> bool:
+    """Return whether `get_response` of a client class is `BaseChatClient`'s; the layers' only pass on."""
+    return next(c for c in kind.__mro__ if "get_response" in vars(c) and "is_layer" not in vars(c)) is BaseChatClient

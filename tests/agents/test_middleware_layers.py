@@ -12,6 +12,7 @@ from gateway import (
     AgentContext,
     AgentMiddleware,
     AgentResponse,
+    BaseChatClient,
     ChatContext,
     ChatMiddleware,
     ChatResponse,
@@ -227,25 +228,67 @@ def test_a_mixed_list_is_sorted_by_class_decorator_and_annotation() -> None:
 
     async def annotated(context: ChatContext, call_next: CallNext) -> None: ...
 
+    class Unknown:
+        async def process(self, context: Any, call_next: CallNext) -> None: ...
+
     log: list[str] = []
-    by_class, unknown = Log(log), object()
+    by_class, unknown = Log(log), Unknown()
     made = sort_middleware([decorated, by_class, annotated, unknown])
     assert (made.function, made.chat, made.agent) == ([decorated], [annotated], [by_class, unknown])
 
 
+async def nothing(context: Any, call_next: CallNext) -> None: ...
+
+
+@agent_middleware
+async def contradiction(context: ChatContext, call_next: CallNext) -> None: ...
+
+
+async def one_parameter(context: ChatContext) -> None: ...
+
+
+NOT_MIDDLEWARE = {
+    "nothing": (nothing, "Cannot determine middleware type of 'nothing'"),
+    "contradiction": (contradiction, "marked as agent middleware, but takes a chat context"),
+    "one parameter": (one_parameter, "must have at least 2 parameters"),
+    "a class": (Log, r"'Log' is a class; pass an object of it: Log\(\)"),
+    "a number": (5, "5 is not middleware"),
+    "a missing one": (None, "None is not middleware"),
+}
+
+
+@pytest.mark.requirement("MW5", "MW18")
+@pytest.mark.parametrize("kind", NOT_MIDDLEWARE)
+def test_what_is_not_middleware_is_refused_when_it_is_given(kind: str) -> None:
+    layer, reason = NOT_MIDDLEWARE[kind]
+    client = ScriptedChatClient(["x"])
+    for given in (
+        lambda: agent_of(["x"], middleware=[layer]),
+        lambda: agent_of(["x"])[0].run("go", middleware=[layer]),
+        lambda: agent_of(["x"])[0].run("go", middleware=[layer], stream=True),
+        lambda: BaseChatClient[Any](middleware=[layer]),
+        lambda: client.get_response("go", middleware=[layer]),
+    ):
+        with pytest.raises(MiddlewareException, match=reason):
+            given()
+
+
+@pytest.mark.requirement("MW5", "CL4")
+def test_a_chat_client_refuses_middleware_around_runs() -> None:
+    client = ScriptedChatClient(["x"])
+    for given in (lambda: BaseChatClient[Any](middleware=[Log([])]), lambda: client.get_response("go", middleware=Log([]))):
+        with pytest.raises(MiddlewareException, match="give 'Log' to the agent"):
+            given()
+
+
+@both_ways
 @pytest.mark.requirement("MW5")
-@pytest.mark.parametrize("kind", ["nothing", "contradiction", "one-parameter"])
-def test_a_function_that_does_not_say_what_it_is_around_is_refused(kind: str) -> None:
-    async def nothing(context: Any, call_next: CallNext) -> None: ...
+async def test_middleware_that_is_not_async_fails_by_name(stream: bool) -> None:
+    def plain(context: AgentContext, call_next: CallNext) -> None: ...
 
-    @agent_middleware
-    async def contradiction(context: ChatContext, call_next: CallNext) -> None: ...
-
-    async def one(context: ChatContext) -> None: ...
-
-    layer = {"nothing": nothing, "contradiction": contradiction, "one-parameter": one}[kind]
-    with pytest.raises(MiddlewareException):
-        agent_of(["x"], middleware=[layer])[0].run("go", stream=True)
+    layer: Any = plain
+    with pytest.raises(MiddlewareException, match="'plain' must be async"):
+        await run(agent_of(["x"], middleware=[layer])[0], stream)
 
 
 @pytest.mark.requirement("MW18")

@@ -9,16 +9,19 @@ import pytest
 
 from gateway import (
     Agent,
+    AgentMiddlewareLayer,
     BaseChatClient,
     ChatContext,
     ChatMiddlewareLayer,
     ChatResponse,
     ChatResponseUpdate,
     Content,
+    FunctionInvocationContext,
     FunctionInvocationLayer,
     Message,
     ResponseStream,
     chat_middleware,
+    function_middleware,
 )
 from tests.agents.building import both_ways, call, run
 
@@ -105,3 +108,69 @@ async def test_a_session_given_to_a_client_reaches_its_middleware_and_not_its_ho
     answer: Any = client.get_response("hello", stream=stream, client_kwargs={"session": session, "user": "ann"})
     assert (await (answer.get_final_response() if stream else answer)).text == "hi"
     assert given == [(session, {"user": "ann"})]
+
+
+class Foreign:
+    """A client of another kind: it has `get_response` and is not a `BaseChatClient`."""
+
+    def __init__(self, replies: Sequence[str | Content], **settings: Any) -> None:
+        assert settings == {"region": "eu"}
+        self.replies = list(replies)
+        self.asked: list[tuple[list[str], Mapping[str, Any]]] = []
+
+    def get_response(self, messages: Sequence[Message], *, stream: bool = False, options: Any = None, **kwargs: Any) -> Any:
+        async def parts() -> AsyncIterator[ChatResponseUpdate]:
+            self.asked.append(([message.text for message in messages], dict(options or {})))
+            yield ChatResponseUpdate(contents=[self.replies.pop(0)], role="assistant")  # pyright: ignore[reportArgumentType]  # texts too
+
+        answer = ResponseStream[ChatResponseUpdate, ChatResponse](parts(), ChatResponse.from_updates)
+        return answer if stream else answer.get_final_response()
+
+
+class Layered(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], Foreign):
+    """Put together as agent-framework's clients are, over that client."""
+
+
+@both_ways
+@pytest.mark.requirement("MW1", "MW6", "MW18", "CL4", "TL3")
+async def test_layers_take_middleware_and_limits_and_work_over_clients_of_another_kind(stream: bool) -> None:
+    log: list[str] = []
+
+    @chat_middleware
+    async def around_model(context: ChatContext, call_next: Any) -> None:
+        log.append("model")
+        await call_next()
+
+    @function_middleware
+    async def around_tool(context: FunctionInvocationContext, call_next: Any) -> None:
+        log.append("tool")
+        await call_next()
+
+    def work() -> str:
+        return "done"
+
+    replies = [call("work"), call("work", id="c2"), "enough"]
+    middleware = [around_tool, around_model]
+    client = Layered(replies, middleware=middleware, function_invocation_configuration={"max_iterations": 2}, region="eu")
+    asked: Any = client.get_response([Message("user", ["go"])], stream=stream, options={"tools": [work]})
+    response: ChatResponse = await (asked.get_final_response() if stream else asked)
+    assert response.messages[-1].text == "enough"
+    assert log == ["model", "tool", "model", "tool", "model"]
+    assert client.asked[-1][1]["tool_choice"] == "none"
+
+
+@pytest.mark.requirement("MW5", "MW18")
+def test_layers_alone_keep_what_they_are_given_and_refuse_to_wrap_an_object() -> None:
+    assert ChatMiddlewareLayer[Any](middleware=[passes]).chat_middleware == [passes]
+    limits = FunctionInvocationLayer[Any](function_invocation_configuration={"max_iterations": 3}).function_invocation_configuration
+    assert limits["max_iterations"] == 3
+    client = Foreign([], region="eu")
+    agent = Agent(KeepingClient([]))
+    for wrap in (
+        lambda: ChatMiddlewareLayer[Any](client, middleware=[passes]),
+        lambda: FunctionInvocationLayer[Any](client),
+        lambda: AgentMiddlewareLayer(agent, middleware=[passes]),
+        lambda: AgentMiddlewareLayer(middleware=[passes]),
+    ):
+        with pytest.raises(TypeError, match=r"does not wrap an object\. Name it among the bases"):
+            wrap()
