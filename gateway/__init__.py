@@ -6,10 +6,11 @@ model or protocol package along. The command line and the server are not part of
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gateway.names import HOMES
+from gateway.names import FORMER, HOMES
 
 if TYPE_CHECKING:
     from gateway.agents.agent import Agent, RawAgent
@@ -361,7 +362,12 @@ _HOMES = {name: home for home, names in HOMES.items() for name in names}
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = f"; use {FORMER[name]}, its name now" if name in FORMER else ""
+        text = f"module {__name__!r} has no attribute {name!r}{hint}"
+        caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # `from gateway import …` drops an AttributeError's text
+        if hint and caller.f_globals.get("__name__") == "importlib._bootstrap":
+            raise ImportError(text, name=__name__)
+        raise AttributeError(text)
     value = getattr(import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value

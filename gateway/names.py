@@ -475,3 +475,22 @@ HOMES: dict[str, tuple[str, ...]] = {
     "workflows.workflow": ("Workflow",),
     "workflows.workflow_agent": ("WorkflowAgent",),
 }
+
+FORMER: dict[str, str] = {
+    "AIFunction": "FunctionTool",
+    "AgentProtocol": "SupportsAgentRun",
+    "AgentRunResponse": "AgentResponse",
+    "AgentRunResponseUpdate": "AgentResponseUpdate",
+    "AgentThread": "AgentSession",
+    "ChatAgent": "Agent",
+    "ChatClientProtocol": "SupportsChatGetResponse",
+    "ChatMessage": "Message",
+    "FunctionCallContent": "Content.from_function_call",
+    "FunctionResultContent": "Content.from_function_result",
+    "RawChatAgent": "Agent",
+    "TextContent": "Content.from_text",
+    "ToolProtocol": "FunctionTool",
+    "ai_function": "tool",
+    "use_function_invocation": "FunctionInvocationLayer",
+}
+"""Names of agent-framework's earlier versions and documents, with what they are called now; using one is an error that says so."""

@@ -73,8 +73,14 @@ class Agent(BaseAgent, Generic[OptionsT]):
         provider keeps is refused then, unless `store` says that it does.
 
         Raises:
+            TypeError: `client` is not a chat client.
             ValueError: A limit of the loop does not exist or is out of range.
+            MiddlewareException: An item of `middleware` is not middleware.
         """
+        if not callable(getattr(client, "get_response", None)):
+            raise TypeError(
+                f"An agent needs a chat client, not {client!r}: pass an object with get_response, such as OpenAIChatClient(model=…)."
+            )
         super().__init__(
             id=id,
             name=name,
@@ -175,6 +181,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         tokenizer: TokenizerProtocol | None = None,
         ctx: CallContext | None = None,
         observer: RunObserver | None = None,
+        thread: object = None,
     ) -> Awaitable[AgentResponse] | AgentStream:
         """Answer `messages`: a coroutine of the whole response, or at once a stream of its parts.
 
@@ -183,6 +190,8 @@ class Agent(BaseAgent, Generic[OptionsT]):
         model. `ctx` is the call on whose behalf the agent runs; its tools are called in that call's name. A run that is started
         inside another one without a `ctx` has that one's caller and gate. Raises as `run_stream` does.
         """
+        if thread is not None:
+            raise TypeError("run() takes no thread: a conversation is an AgentSession; pass session=agent.create_session().")
         warn_of_config(function_invocation_kwargs)
         agent = cast("Agent", self)
         context = AgentContext(

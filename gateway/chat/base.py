@@ -107,6 +107,19 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         self.additional_properties: JsonObject = dict(additional_properties or {})
         self.otel_provider_name = otel_provider_name or self.OTEL_PROVIDER_NAME
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a hook of agent-framework's earlier versions, which nothing would call.
+
+        Raises:
+            TypeError: The class has `_inner_get_streaming_response`.
+        """
+        super().__init_subclass__(**kwargs)
+        if "_inner_get_streaming_response" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__}._inner_get_streaming_response would never be called: streams come from _inner_get_response too, "
+                "which gets stream=True and returns the parts then."
+            )
+
     def _updates(self, messages: Sequence[Message], *, stream: bool, options: ChatOptions) -> AsyncGenerator[ChatResponseUpdate, None]:
         """Send one request and yield what comes back; one part where `stream` is false.
 

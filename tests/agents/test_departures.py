@@ -1,0 +1,62 @@
+"""What of agent-framework's documents is different here on purpose, and how code written to them learns it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gateway
+from gateway import Agent, BaseChatClient, ChatResponse, Message, ScriptedChatClient
+from gateway.names import FORMER
+from tests.house.documents import read
+
+
+@pytest.mark.requirement("C4", "TY13")
+def test_former_name_says_what_it_is_now() -> None:
+    with pytest.raises(ImportError, match="'ChatAgent'; use Agent, its name now"):
+        exec("from gateway import ChatAgent")  # as a program's own line
+    with pytest.raises(AttributeError, match="'AgentThread'; use AgentSession"):
+        getattr(gateway, "AgentThread")  # noqa: B009  # a type checker knows that the name is not there
+    assert getattr(gateway, "ChatAgent", None) is None
+    for now in FORMER.values():
+        name, _, member = now.partition(".")
+        assert hasattr(getattr(gateway, name), member or "__name__")
+    with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
+        exec("from gateway import Nothing")
+
+
+@pytest.mark.requirement("C2", "C4")
+def test_former_methods_and_arguments_of_an_agent_say_what_replaced_them() -> None:
+    agent: Any = Agent(ScriptedChatClient(["ok"]))
+    with pytest.raises(AttributeError, match=r"'run_stream'; use run\(…, stream=True\)"):
+        agent.run_stream("go")
+    with pytest.raises(AttributeError, match=r"use create_session\(\)"):
+        agent.get_new_thread()
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
+        agent.nothing()
+    with pytest.raises(TypeError, match="pass session="):
+        agent.run("go", thread=object())
+
+
+def test_an_agent_over_anything_but_a_client_is_refused_when_it_is_made() -> None:
+    name: Any = "gpt"
+    with pytest.raises(TypeError, match="needs a chat client, not 'gpt'"):
+        Agent(name)
+
+
+@pytest.mark.requirement("CL2", "C3")
+def test_a_second_hook_for_streams_is_refused_where_its_class_is_defined() -> None:
+    with pytest.raises(TypeError, match=r"TwoHooks\._inner_get_streaming_response would never be called"):
+
+        class TwoHooks(BaseChatClient[Any]):  # pyright: ignore[reportUnusedClass]  # it is not made
+            async def _inner_get_response(self, **_: Any) -> ChatResponse:
+                return ChatResponse(messages=[Message("assistant", ["x"])])
+
+            def _inner_get_streaming_response(self, **_: Any) -> None: ...
+
+
+def test_every_departure_stands_in_the_docs() -> None:
+    page = read("docs/library.md").partition("## What works differently on purpose")[2]
+    names = ["`config`", "_inner_get_streaming_response", "`ChatAgent`", "thread=", "run_stream", '`Agent("gpt")`', "additional_tools"]
+    assert [name for name in names if name not in page] == []
