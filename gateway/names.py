@@ -23,6 +23,8 @@ HOMES: dict[str, tuple[str, ...]] = {
         "BaseEmbeddingClient",
         "Embedding",
         "EmbeddingGenerationOptions",
+        "EmbeddingInputT",
+        "EmbeddingT",
         "GeneratedEmbeddings",
         "OpenAIEmbeddingClient",
         "SupportsGetEmbeddings",

@@ -18,7 +18,7 @@ from typing import Any
 
 import anyio
 
-from gateway.agents.tracing import traced_tool
+from gateway.agents.tracing import Failed, traced_tool
 from gateway.chat.limits import LoopOptions
 from gateway.errors import GatewayError, MiddlewareFailure, MiddlewareTermination, PolicyDenied, UserInputRequired, text_for_caller
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
@@ -127,15 +127,16 @@ class Batch:
         self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchOutcome, label: str
     ) -> Content:
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
-            return await traced_tool(tool, call, lambda: self._answer(tool, call, approval, outcome, label))
-        return await self._answer(tool, call, approval, outcome, label)
+            return await traced_tool(tool, call, lambda failed: self._answer(tool, call, approval, outcome, label, failed))
+        return await self._answer(tool, call, approval, outcome, label, _ignore)
 
     async def _answer(
-        self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchOutcome, label: str
+        self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchOutcome, label: str, failed: Failed
     ) -> Content:
         call_id = call.call_id or ""
         if tool is None:
             outcome.failed = True
+            failed("UnknownTool")
             return Content.from_function_result(call_id, f'Error: Requested function "{call.name}" not found.', "unknown function")
         arguments, unread, refused = self._read(tool, call)
         context = self._context(tool, arguments, call_id, approval, label)
@@ -143,7 +144,7 @@ class Batch:
             # Middleware still sees such a call, and may repair it.
             context.metadata["argument_error"], context.metadata["raw_arguments"] = str(wrong), call.arguments
         try:
-            await compose(self.middleware, context, lambda: self._invoke(context, unread, outcome))
+            await compose(self.middleware, context, lambda: self._invoke(context, unread, outcome, failed))
         except MiddlewareTermination as stop:
             outcome.terminated = True
             return _result(call, stop.result if context.result is None else context.result)
@@ -153,6 +154,7 @@ class Batch:
             raise
         except Exception as error:  # a tool or middleware that fails must not end the run (requirements TL7, C14)
             outcome.failed = True
+            failed(cause_of(error))
             return self._failure(tool, call_id, error)
         outcome.terminated = outcome.terminated or context.terminate
         return _result(call, context.result)
@@ -192,20 +194,25 @@ class Batch:
             context.ctx = dataclasses.replace(context.ctx, durable=durable.asking(label))
         return context
 
-    async def _invoke(self, context: FunctionInvocationContext, unread: ValueError | None, outcome: BatchOutcome) -> None:
+    async def _invoke(
+        self, context: FunctionInvocationContext, unread: ValueError | None, outcome: BatchOutcome, failed: Failed
+    ) -> None:
         if unread is not None and not context.arguments:
             raise ArgumentsRefused(f"Argument parsing failed. {unread}")
         failure: Exception | None = None
         result = None
         try:
             result = await drive(self._guarded(context.function), context.arguments, context.ctx)
-        except FunctionFailed as failed:
-            failure = failed.__cause__ if isinstance(failed.__cause__, Exception) else failed
+        except FunctionFailed as error:
+            cause = cause_of(error)
+            failure = cause if isinstance(cause, Exception) else error
         if failure is not None:
             raise failure  # middleware around the call may catch what the function itself raised
         outcome.executed += 1
         if isinstance(result, Complete):
-            outcome.failed = outcome.failed or result.is_error
+            if result.is_error:
+                outcome.failed = True
+                failed("tool_error")
             context.result = to_contents(result)
         else:
             context.result = to_contents("The tool works in the background; its result is not available in this run.")
@@ -226,7 +233,7 @@ class Batch:
     def _failure(self, tool: Tool, call_id: str, error: Exception) -> Content:
         """What the model reads of an error, and what only the caller sees."""
         detailed = self.options.include_detailed_errors
-        cause = error.__cause__ if isinstance(error, FunctionFailed) and error.__cause__ is not None else error
+        cause = cause_of(error)
         if isinstance(error, ArgumentsRefused):
             told = str(error).removeprefix("Argument parsing failed. ")
             text = f"{ARGUMENTS_FAILED} {'Exception: ' if detailed else ''}{told}"
@@ -236,6 +243,15 @@ class Batch:
             logger.warning("tool %r of an agent failed: %s", tool.definition.name, type(cause).__name__, exc_info=cause)
             text = f"{FUNCTION_FAILED} Exception: {cause}" if detailed else FUNCTION_FAILED
         return Content.from_function_result(call_id, text, str(cause) or repr(cause))
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return what a function raised, or the error itself."""
+    return error.__cause__ if isinstance(error, FunctionFailed) and error.__cause__ is not None else error
+
+
+def _ignore(error: BaseException | str) -> None:
+    """Take a failure where nothing is traced."""
 
 
 @types.coroutine

@@ -1,7 +1,7 @@
 """Runs and tool calls of agents as OpenTelemetry spans, in the words of the GenAI conventions.
 
-Called only when instrumentation is on. A run's span sums up the tokens of its model calls, which `chat.tracing` counts
-in the metrics; here only durations are measured, so nothing is counted twice.
+Called only when instrumentation is on. `chat.tracing` counts the tokens of each model call in `gen_ai.client.token.usage`; the sum of
+a run is in its span and in a metric of its own, `agent.client.token.usage`, so that nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from gateway.chat.tracing import DURATION, LABELS, answered, provider_of, shown
+from gateway.chat.tracing import DURATION, LABELS, answered, count_tokens, provider_of, shown
 from gateway.json_types import JsonMapping
 from gateway.sessions.session import AgentSession
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Operation, follow
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from gateway.agents.agent import Agent
     from gateway.agents.context import AgentContext
     from gateway.tools.base import Tool
+
+
+REQUESTS = "agent.client.request.count"
+TOKENS = "agent.client.token.usage"
+RUN_LABELS = (*LABELS, "gen_ai.agent.name")
+"""What the metrics of runs are told apart by."""
 
 
 def traced_run(
@@ -39,6 +45,7 @@ def begun(agent: Any, messages: Sequence[Message], session: AgentSession | None,
     name = agent.name or agent.id
     told = {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": agent.otel_provider_name or provider_of(client)}
     operation = Operation(f"invoke_agent {name}", {**told, "gen_ai.agent.id": agent.id, "gen_ai.agent.name": name}, metric=DURATION)
+    operation.add({"agent.request.message_count": len(messages)})
     if agent.description:
         operation.add({"gen_ai.agent.description": agent.description})
     model = options.get("model") or defaults.get("model") or getattr(client, "model", None)
@@ -58,11 +65,19 @@ def finish(operation: Operation, response: AgentResponse) -> None:
     operation.add(answered(response.response_id, None, response.finish_reason, response.usage_details))
     if OBSERVABILITY_SETTINGS.enable_sensitive_data:
         operation.add({"gen_ai.output.messages": shown(response.messages, response.finish_reason)})
-    operation.end(labels=LABELS)
+    operation.add({"agent.response.message_count": len(response.messages)})
+    labels = operation.labels(RUN_LABELS)
+    OBSERVABILITY_SETTINGS.counter(REQUESTS, "{request}").add(1, labels)
+    count_tokens(response.usage_details, labels, metric=TOKENS)
+    operation.end(labels=RUN_LABELS)
 
 
-async def traced_tool(tool: Tool | None, call: Content, run: Callable[[], Awaitable[Content]]) -> Content:
-    """One tool call, inside a span; a result that says it failed marks the span as failed."""
+Failed = Callable[[BaseException | str], None]
+"""Takes the error of a call that failed, or the kind of its failure."""
+
+
+async def traced_tool(tool: Tool | None, call: Content, run: Callable[[Failed], Awaitable[Content]]) -> Content:
+    """Run one tool call inside a span. `run` reports a failure that becomes a result."""
     name = call.name or "unknown"
     told = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     operation = Operation(f"execute_tool {name}", {**told, "gen_ai.tool.call.id": call.call_id or ""}, metric=DURATION)
@@ -73,9 +88,7 @@ async def traced_tool(tool: Tool | None, call: Content, run: Callable[[], Awaita
         operation.add({"gen_ai.tool.call.arguments": _text(call.arguments)})
     try:
         with operation.active():
-            result = await run()
-        if result.exception:
-            operation.fail("tool_error")
+            result = await run(operation.fail)
         if with_content:
             operation.add({"gen_ai.tool.call.result": _text(result.result)})
         return result

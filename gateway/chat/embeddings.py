@@ -8,23 +8,22 @@ from __future__ import annotations
 import base64
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypedDict, TypeVar, cast, runtime_checkable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypedDict, cast, runtime_checkable
+
+from typing_extensions import TypeVar
 
 from gateway.chat.openai_connection import OpenAIConnection, counts, list_of
 from gateway.chat.openai_endpoint import Credential, Given, Key, Names, find_endpoint
 from gateway.chat.retry import RetryPolicy
 from gateway.chat.tracing import DURATION, LABELS, answered, count_tokens
 from gateway.errors import ChatClientInvalidRequestException, ChatClientInvalidResponseException
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Operation
 from gateway.types.content import UsageDetails
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-VectorT = TypeVar("VectorT", bound="Sequence[float]")
-InputT_contra = TypeVar("InputT_contra", contravariant=True)
 
 MAX_INPUTS = 2048
 """Texts in one request, as OpenAI's API limits them; more go out in several requests."""
@@ -47,14 +46,24 @@ class OpenAIEmbeddingOptions(EmbeddingGenerationOptions, total=False):
     user: str
 
 
-class Embedding(Generic[VectorT]):
-    """One vector."""
+EmbeddingT = TypeVar("EmbeddingT", default=list[float])
+"""The form of a vector, such as `list[float]`, `list[int]` or `bytes`."""
+EmbeddingInputT = TypeVar("EmbeddingInputT", default=str)
+"""What is embedded."""
+EmbeddingOptionsT = TypeVar("EmbeddingOptionsT", bound=Mapping[str, Any], default=EmbeddingGenerationOptions)
+"""What an embedding client takes as options."""
+InputT_contra = TypeVar("InputT_contra", contravariant=True, default=str)
+OptionsT_contra = TypeVar("OptionsT_contra", bound=Mapping[str, Any], contravariant=True, default=EmbeddingGenerationOptions)
+
+
+class Embedding(Generic[EmbeddingT]):
+    """One vector; generic over its form."""
 
     __slots__ = ("_dimensions", "additional_properties", "created_at", "model", "vector")
 
     def __init__(
         self,
-        vector: VectorT,
+        vector: EmbeddingT,
         *,
         model: str | None = None,
         dimensions: int | None = None,
@@ -69,24 +78,23 @@ class Embedding(Generic[VectorT]):
 
     @property
     def dimensions(self) -> int | None:
-        """What was said, else the vector's length."""
-        return self._dimensions if self._dimensions is not None else len(self.vector)
+        """What was given, or the vector's length; `None` for a vector without a length, and for a text such as base64."""
+        if self._dimensions is not None:
+            return self._dimensions
+        return len(self.vector) if isinstance(self.vector, Sized) and not isinstance(self.vector, str) else None
 
     def __repr__(self) -> str:
         return f"Embedding({self.dimensions} dimensions, model={self.model!r})"
 
 
-EmbeddingT = TypeVar("EmbeddingT")
-
-
-class GeneratedEmbeddings(list[Embedding[list[float]]]):
+class GeneratedEmbeddings(list[Embedding[EmbeddingT]], Generic[EmbeddingT, EmbeddingOptionsT]):
     """The embeddings of a call, in the order of the inputs, with what the call used."""
 
     def __init__(
         self,
-        embeddings: Iterable[Embedding[list[float]]] | None = None,
+        embeddings: Iterable[Embedding[EmbeddingT]] | None = None,
         *,
-        options: Mapping[str, JsonValue] | None = None,
+        options: EmbeddingOptionsT | None = None,
         usage: UsageDetails | None = None,
         additional_properties: JsonObject | None = None,
     ) -> None:
@@ -96,19 +104,25 @@ class GeneratedEmbeddings(list[Embedding[list[float]]]):
         self.additional_properties: JsonObject = dict(additional_properties or {})
 
 
+GeneratedT = TypeVar("GeneratedT", bound=GeneratedEmbeddings[Any, Any])
+
+
 @runtime_checkable
-class SupportsGetEmbeddings(Protocol[InputT_contra]):
+class SupportsGetEmbeddings(Protocol[InputT_contra, EmbeddingT, OptionsT_contra]):
     """Anything that gives embeddings."""
 
     def get_embeddings(
-        self, values: Sequence[InputT_contra], *, options: EmbeddingGenerationOptions | None = None
-    ) -> Awaitable[GeneratedEmbeddings]:
+        self, values: Sequence[InputT_contra], *, options: OptionsT_contra | None = None
+    ) -> Awaitable[GeneratedEmbeddings[EmbeddingT, Any]]:
         """An embedding for each value, in their order."""
         ...
 
 
-class BaseEmbeddingClient(ABC):
-    """Base of embedding clients; subclasses implement `get_embeddings`."""
+class BaseEmbeddingClient(ABC, Generic[EmbeddingInputT, EmbeddingT, EmbeddingOptionsT]):
+    """Base of embedding clients; subclasses implement `get_embeddings`.
+
+    Generic over what is embedded (`str`), the form of a vector (`list[float]`) and the options.
+    """
 
     OTEL_PROVIDER_NAME = "unknown"
     """The provider in telemetry."""
@@ -117,11 +131,32 @@ class BaseEmbeddingClient(ABC):
         self.additional_properties: JsonObject = dict(additional_properties or {})
 
     @abstractmethod
-    async def get_embeddings(self, values: Sequence[str], *, options: EmbeddingGenerationOptions | None = None) -> GeneratedEmbeddings:
+    async def get_embeddings(
+        self, values: Sequence[EmbeddingInputT], *, options: EmbeddingOptionsT | None = None
+    ) -> GeneratedEmbeddings[EmbeddingT, EmbeddingOptionsT]:
         """An embedding for each value, in their order."""
 
 
-class OpenAIEmbeddingClient(BaseEmbeddingClient):
+async def traced_embeddings(provider: str, model: str, work: Callable[[], Awaitable[GeneratedT]]) -> GeneratedT:
+    """Do the work of one request, in a span and with metrics if instrumentation is on."""
+    if not OBSERVABILITY_SETTINGS.enable_instrumentation:
+        return await work()
+    told = {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": provider, "gen_ai.request.model": model}
+    operation = Operation(f"embeddings {model}", told, kind="client", metric=DURATION)
+    try:
+        with operation.active():
+            found = await work()
+        operation.add(answered(None, None, None, found.usage))
+        count_tokens(found.usage, told)
+        return found
+    except BaseException as error:
+        operation.fail(error)
+        raise
+    finally:
+        operation.end(labels=LABELS)
+
+
+class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddingOptions]):
     """The embeddings API. Owns its connection pool, unless it was given a client: `aclose` it."""
 
     NAMES: ClassVar[Names] = Names(models=("EMBEDDING_MODEL", "MODEL"), azure_api_version="2024-10-21")
@@ -162,7 +197,9 @@ class OpenAIEmbeddingClient(BaseEmbeddingClient):
         """Close the connections; the client may be used again afterwards."""
         await self._connection.aclose()
 
-    async def get_embeddings(self, values: Sequence[str], *, options: EmbeddingGenerationOptions | None = None) -> GeneratedEmbeddings:
+    async def get_embeddings(
+        self, values: Sequence[str], *, options: OpenAIEmbeddingOptions | EmbeddingGenerationOptions | None = None
+    ) -> GeneratedEmbeddings[list[float], OpenAIEmbeddingOptions]:
         """An embedding for each text, in their order; none for none.
 
         Raises:
@@ -172,26 +209,13 @@ class OpenAIEmbeddingClient(BaseEmbeddingClient):
         model = str(chosen.pop("model", None) or self.model)
         if not model:
             raise ChatClientInvalidRequestException("No model is named: give the client one, or set the option `model`.")
-        if not OBSERVABILITY_SETTINGS.enable_instrumentation:
-            return await self._vectors(model, values, chosen, options)
-        told = {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": self.OTEL_PROVIDER_NAME, "gen_ai.request.model": model}
-        operation = Operation(f"embeddings {model}", told, kind="client", metric=DURATION)
-        try:
-            with operation.active():
-                found = await self._vectors(model, values, chosen, options)
-            operation.add(answered(None, None, None, found.usage))
-            count_tokens(found.usage, told)
-            return found
-        except BaseException as error:
-            operation.fail(error)
-            raise
-        finally:
-            operation.end(labels=LABELS)
+        own = cast("OpenAIEmbeddingOptions | None", options)
+        return await traced_embeddings(self.OTEL_PROVIDER_NAME, model, lambda: self._vectors(model, values, chosen, own))
 
     async def _vectors(
-        self, model: str, values: Sequence[str], chosen: JsonObject, options: EmbeddingGenerationOptions | None
-    ) -> GeneratedEmbeddings:
-        result = GeneratedEmbeddings(options=options)
+        self, model: str, values: Sequence[str], chosen: JsonObject, options: OpenAIEmbeddingOptions | None
+    ) -> GeneratedEmbeddings[list[float], OpenAIEmbeddingOptions]:
+        result: GeneratedEmbeddings[list[float], OpenAIEmbeddingOptions] = GeneratedEmbeddings(options=options)
         for start in range(0, len(values), MAX_INPUTS):
             part = list(values[start : start + MAX_INPUTS])
             answer = await self._connection.answer(model, "/embeddings", {"input": part, "model": model, **chosen})

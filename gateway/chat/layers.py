@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from gateway.chat.base import BaseChatClient, OptionsT
+from gateway.chat.embeddings import EmbeddingInputT, EmbeddingOptionsT, EmbeddingT, OpenAIEmbeddingClient, traced_embeddings
 from gateway.chat.middleware import ChatContext, ChatStream, around_model, read, whole_of
 from gateway.json_types import JsonMapping
 from gateway.middleware import around_models, check_layer, listed, sort_middleware
@@ -18,13 +19,6 @@ from gateway.types.messages import AgentRunInputs, to_messages
 from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream
-
-EmbeddingInputT = TypeVar("EmbeddingInputT")
-"""What is embedded."""
-EmbeddingT = TypeVar("EmbeddingT")
-"""The form of a vector."""
-EmbeddingOptionsT = TypeVar("EmbeddingOptionsT")
-"""What an embedding client takes as options."""
 
 
 class ChatMiddlewareLayer(Generic[OptionsT]):
@@ -84,4 +78,27 @@ class ChatTelemetryLayer(Generic[OptionsT]):
 
 
 class EmbeddingTelemetryLayer(Generic[EmbeddingInputT, EmbeddingT, EmbeddingOptionsT]):
-    """A span for each request for embeddings: on with `enable_instrumentation`."""
+    """A span for each request for embeddings of a client of one's own: on with `enable_instrumentation`.
+
+    It goes before the class that implements `get_embeddings`. `OpenAIEmbeddingClient` has its spans already.
+    """
+
+    def __init__(self, *args: Any, otel_provider_name: str | None = None, **kwargs: Any) -> None:
+        """The rest goes to the class behind it; `otel_provider_name` is the provider in telemetry.
+
+        Raises:
+            TypeError: There is no class behind it for the arguments.
+        """
+        check_layer(EmbeddingTelemetryLayer, self, args)
+        super().__init__(*args, **kwargs)
+        self.otel_provider_name: str = otel_provider_name or str(getattr(self, "OTEL_PROVIDER_NAME", "unknown"))
+
+    if not TYPE_CHECKING:  # for a type checker the method is that of the class behind the layer
+
+        async def get_embeddings(self, values: Any, *, options: Any = None) -> Any:
+            """Return the embeddings of the class behind this one."""
+            inner = super().get_embeddings
+            if isinstance(self, OpenAIEmbeddingClient):
+                return await inner(values, options=options)
+            model = str((options or {}).get("model") or getattr(self, "model", None) or "unknown")
+            return await traced_embeddings(self.otel_provider_name, model, lambda: inner(values, options=options))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, TOKEN_BUCKETS, Operation, follow
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, TOKEN_BUCKETS, Attributes, Operation, follow
 from gateway.types.content import Content, UsageDetails
 from gateway.types.messages import Message
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
@@ -82,12 +82,12 @@ def _finish(context: ChatContext, operation: Operation, told: Mapping[str, str],
     operation.end(labels=LABELS)
 
 
-def count_tokens(usage: UsageDetails | None, labels: Mapping[str, str]) -> None:
-    """Record the tokens of one request. Only requests count; runs sum them up in their spans."""
+def count_tokens(usage: UsageDetails | None, labels: Attributes, *, metric: str = TOKENS) -> None:
+    """Record the tokens of one request, or of one run in the metric of runs."""
     for kind in ("input", "output"):
         tokens = (usage or {}).get(f"{kind}_token_count")
         if tokens is not None:
-            histogram = OBSERVABILITY_SETTINGS.histogram(TOKENS, "{token}", TOKEN_BUCKETS)
+            histogram = OBSERVABILITY_SETTINGS.histogram(metric, "{token}", TOKEN_BUCKETS)
             histogram.record(tokens, {**labels, "gen_ai.token.type": kind})
 
 

@@ -12,12 +12,12 @@ import os
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from opentelemetry.metrics import Histogram, Meter
+    from opentelemetry.metrics import Counter, Histogram, Meter
     from opentelemetry.trace import Span, SpanContext, Tracer
 
 SCOPE = "moongate"
@@ -26,6 +26,7 @@ SCOPE = "moongate"
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
 Kind = Literal["internal", "client", "server", "producer"]
 PartT = TypeVar("PartT")
+InstrumentT = TypeVar("InstrumentT")
 
 DURATION_BUCKETS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 """Seconds, as the conventions advise."""
@@ -43,7 +44,7 @@ class ObservabilitySettings:
     """The switch. Read `enable_instrumentation` on the path; turn it with the functions below."""
 
     __slots__ = (
-        "_histograms",
+        "_instruments",
         "_idle",
         "_is_named",
         "_is_refused",
@@ -59,7 +60,7 @@ class ObservabilitySettings:
         self.enable_sensitive_data = False
         """Whether what was said, tool arguments and results are recorded as well."""
         self._is_refused = False
-        self._histograms: dict[str, tuple[object, Histogram]] = {}
+        self._instruments: dict[str, tuple[object, Any]] = {}
         self._provider: Callable[[], object] | None = None
         self._idle: tuple[type, ...] = ()
         self._is_named: bool | None = None
@@ -109,14 +110,20 @@ class ObservabilitySettings:
         return not isinstance(self._provider(), self._idle)
 
     def histogram(self, name: str, unit: str, buckets: Sequence[float]) -> Histogram:
-        """One of the process's current meter provider; the same one each time."""
+        """Return a histogram of the process's current meter provider; the same one each time."""
+        return self._instrument(name, lambda: get_meter().create_histogram(name, unit, explicit_bucket_boundaries_advisory=list(buckets)))
+
+    def counter(self, name: str, unit: str) -> Counter:
+        """Return a counter of the process's current meter provider; the same one each time."""
+        return self._instrument(name, lambda: get_meter().create_counter(name, unit))
+
+    def _instrument(self, name: str, make: Callable[[], InstrumentT]) -> InstrumentT:
         from opentelemetry import metrics
 
         provider = metrics.get_meter_provider()
-        known = self._histograms.get(name)
+        known = self._instruments.get(name)
         if known is None or known[0] is not provider:
-            made = get_meter().create_histogram(name, unit=unit, explicit_bucket_boundaries_advisory=list(buckets))
-            known = self._histograms[name] = (provider, made)
+            known = self._instruments[name] = (provider, make())
         return known[1]
 
 
@@ -215,19 +222,33 @@ class Operation:
         self._span.set_attributes(attributes)
 
     def fail(self, error: BaseException | str) -> None:
-        """It failed. Of an error only the class is recorded: its text may hold what was said."""
+        """Mark the operation as failed, with an `exception` event for an error.
+
+        The event has the error's class. Its text and stack are recorded with sensitive data only: they may hold what was said.
+        """
         from opentelemetry.trace import StatusCode
 
-        self.add({"error.type": error if isinstance(error, str) else type(error).__qualname__})
+        kind = type(error)
+        self.add({"error.type": error if isinstance(error, str) else kind.__qualname__})
         self._span.set_status(StatusCode.ERROR)
+        if isinstance(error, str):
+            return
+        if OBSERVABILITY_SETTINGS.enable_sensitive_data:
+            self._span.record_exception(error)
+        else:
+            module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+            self._span.add_event("exception", {"exception.type": f"{module}{kind.__qualname__}"})
 
     def end(self, *, labels: Sequence[str] = ()) -> None:
         """It is over; `labels` are the attributes that the duration is told apart by."""
         if self._metric:
-            told = {key: self._attributes[key] for key in (*labels, "error.type") if key in self._attributes}
             seconds = time.perf_counter() - self._start
-            OBSERVABILITY_SETTINGS.histogram(self._metric, "s", DURATION_BUCKETS).record(seconds, told)
+            OBSERVABILITY_SETTINGS.histogram(self._metric, "s", DURATION_BUCKETS).record(seconds, self.labels(labels))
         self._span.end()
+
+    def labels(self, names: Sequence[str]) -> dict[str, str | int | float | bool | Sequence[str]]:
+        """Return those of these attributes that are set, and the type of its error, for metrics."""
+        return {key: self._attributes[key] for key in (*names, "error.type") if key in self._attributes}
 
 
 async def follow(

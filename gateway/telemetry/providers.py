@@ -124,7 +124,7 @@ def create_metric_views() -> list[View]:
         ModuleNotFoundError: The extra `telemetry` is not installed.
     """
     view: Any = import_extra("opentelemetry.sdk.metrics.view", extra="telemetry", purpose=_PURPOSE)
-    kept = [view.View(instrument_name=name) for name in ("gen_ai*", "mcp*", f"{SCOPE}*")]
+    kept = [view.View(instrument_name=name) for name in ("gen_ai*", "agent.*", "mcp*", f"{SCOPE}*")]
     return [*kept, view.View(instrument_name="*", aggregation=view.DropAggregation())]
 
 

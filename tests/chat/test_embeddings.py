@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from typing import TypedDict
 
 import pytest
 
@@ -43,7 +44,7 @@ async def test_each_text_gets_its_vector_in_order_with_usage_and_options(embedde
 
 async def test_vectors_in_base64_are_read(embedder: OpenAIEmbeddingClient, server: ScriptedServer) -> None:
     await server.play()
-    [found] = await embedder.get_embeddings(["abcd"], options={"encoding_format": "base64"})  # pyright: ignore[reportArgumentType]  # its own
+    [found] = await embedder.get_embeddings(["abcd"], options={"encoding_format": "base64"})
     assert found.vector == [4.0, 4.0, 4.0]
 
 
@@ -68,11 +69,42 @@ async def test_dimensions_are_what_was_said_else_the_length() -> None:
 
 async def test_a_client_of_ones_own_needs_one_method_and_is_told_by_the_protocol(embedder: OpenAIEmbeddingClient) -> None:
     class Lengths(BaseEmbeddingClient):
-        async def get_embeddings(
-            self, values: Sequence[str], *, options: EmbeddingGenerationOptions | None = None
-        ) -> GeneratedEmbeddings:
+        async def get_embeddings(self, values: Sequence[str], *, options: EmbeddingGenerationOptions | None = None) -> GeneratedEmbeddings:
             return GeneratedEmbeddings([Embedding([float(len(value))]) for value in values], options=options)
 
     assert [e.vector for e in await Lengths().get_embeddings(["a", "bb"])] == [[1.0], [2.0]]
     assert isinstance(Lengths(), SupportsGetEmbeddings) and isinstance(embedder, SupportsGetEmbeddings)
     assert (Lengths.OTEL_PROVIDER_NAME, OpenAIEmbeddingClient.OTEL_PROVIDER_NAME) == ("unknown", "openai")
+
+
+def test_dimensions_are_unknown_for_vectors_without_a_length_and_for_texts() -> None:
+    assert Embedding(iter([0.1])).dimensions is None
+    assert Embedding("AACAPw==").dimensions is None
+    assert Embedding(b"\0\1\2").dimensions == 3
+    assert Embedding("AACAPw==", dimensions=1).dimensions == 1
+
+
+class Sizes(TypedDict, total=False):
+    """Options of a client of one's own."""
+
+    unit: int
+
+
+class Codes(BaseEmbeddingClient[bytes, list[int], Sizes]):
+    """Embeds bytes as whole numbers."""
+
+    model = "codes"
+
+    async def get_embeddings(self, values: Sequence[bytes], *, options: Sizes | None = None) -> GeneratedEmbeddings[list[int], Sizes]:
+        if not values:
+            raise ValueError("SECRET")
+        unit = (options or {}).get("unit", 1)
+        found = [Embedding([code // unit for code in value]) for value in values]
+        return GeneratedEmbeddings[list[int], Sizes](found, options=options, usage={"input_token_count": 3})
+
+
+async def test_base_client_is_generic_over_input_vector_and_options() -> None:
+    found = await Codes(additional_properties={"a": 1}).get_embeddings([b"\x04\x08"], options={"unit": 4})
+    assert ([e.vector for e in found], found.options) == ([[1, 2]], {"unit": 4})
+    assert isinstance(Codes(), SupportsGetEmbeddings)
+    assert BaseEmbeddingClient[str], SupportsGetEmbeddings[str, list[float]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import metrics, trace
-from opentelemetry.sdk.metrics import Histogram, MeterProvider
+from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -56,16 +56,22 @@ class Recorded:
         return {span.name: span for span in self.exporter.get_finished_spans()}
 
     def points(self, name: str) -> list[tuple[Mapping[str, Any], float, int]]:
-        """Labels, sum and count of a histogram since it was last asked."""
+        """Labels, sum and count of a histogram since metrics were last asked for."""
+        return self.all_points().get(name, [])
+
+    def all_points(self) -> dict[str, list[tuple[Mapping[str, Any], float, int]]]:
+        """Labels, sum and count of each metric since they were last asked for; of a counter its value and 1."""
         data = self.reader.get_metrics_data()
-        found = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics if m.name == name] if data else []
-        points: list[Any] = [point for metric in found for point in metric.data.data_points]
-        return [(dict(point.attributes), point.sum, point.count) for point in points]
+        found: dict[str, list[tuple[Mapping[str, Any], float, int]]] = {}
+        for metric in (m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics) if data else ():
+            points: list[Any] = list(metric.data.data_points)
+            found[metric.name] = [(dict(p.attributes), p.sum if hasattr(p, "sum") else p.value, getattr(p, "count", 1)) for p in points]
+        return found
 
 
 @pytest.fixture(scope="session")
 def providers() -> Recorded:
-    tracing, reader = TracerProvider(), InMemoryMetricReader({Histogram: AggregationTemporality.DELTA})
+    tracing, reader = TracerProvider(), InMemoryMetricReader({Histogram: AggregationTemporality.DELTA, Counter: AggregationTemporality.DELTA})
     recorded = Recorded(InMemorySpanExporter(), reader, Switched(tracing))
     tracing.add_span_processor(SimpleSpanProcessor(recorded.exporter))
     trace.set_tracer_provider(recorded.switch)

@@ -82,6 +82,8 @@ async def test_an_agent_of_ones_own_gets_a_span_for_each_run_from_the_layer(stre
         OtelAttr.CONVERSATION_ID: "s1",
         OtelAttr.RESPONSE_ID: "r1",
         OtelAttr.INPUT_TOKENS: 2,
+        "agent.request.message_count": 1,
+        "agent.response.message_count": 1,
     }
     with pytest.raises(ModelError):
         await answer_of(agent, stream, "fail")

@@ -15,19 +15,24 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from gateway import (
     Agent,
+    BaseEmbeddingClient,
     ChatContext,
     ChatResponse,
     Content,
+    Embedding,
+    GeneratedEmbeddings,
     Message,
     OpenAIEmbeddingClient,
     ScriptedChatClient,
     chat_middleware,
     disable_instrumentation,
     enable_instrumentation,
+    tool,
 )
 from gateway.errors import ModelError
-from gateway.observability import OBSERVABILITY_SETTINGS, create_metric_views
+from gateway.observability import OBSERVABILITY_SETTINGS, EmbeddingTelemetryLayer, create_metric_views
 from gateway.telemetry import providers as setup
+from gateway.tools.base import Complete
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.telemetry.conftest import Recorded
 
@@ -118,9 +123,72 @@ async def test_a_failure_is_told_by_its_class(recorded: Recorded) -> None:
     assert [(span.name, (span.attributes or {})["error.type"]) for span in spans] == [
         ("chat model-a", "ModelError"),
         ("invoke_agent scout", "ModelError"),
-        ("execute_tool look", "tool_error"),
+        ("execute_tool look", "ValueError"),
     ]
     assert not [span for span in spans if span.status.is_ok]
+
+
+async def test_traces_have_the_type_of_an_exception_and_its_text_with_sensitive_data_only(recorded: Recorded) -> None:
+    await agent("nowhere").run("hi")
+    [event] = recorded.spans()["execute_tool look"].events
+    assert (event.name, dict(event.attributes or {})) == ("exception", {"exception.type": "ValueError"})
+    failing = Agent(ScriptedChatClient([ModelError("secret reason")]), name="scout")
+    with pytest.raises(ModelError):
+        await failing.run("hi")
+    types = [(event.attributes or {})["exception.type"] for event in recorded.spans()["invoke_agent scout"].events]
+    assert types == ["gateway.errors.ModelError"]
+    enable_instrumentation(enable_sensitive_data=True)
+    await agent("nowhere").run("hi")
+    [event] = recorded.spans()["execute_tool look"].events
+    assert (event.attributes or {})["exception.message"] == "secret detail"
+
+
+async def test_tool_failures_that_are_not_exceptions_have_a_type_too(recorded: Recorded) -> None:
+    @tool
+    def refuses() -> Complete:
+        return Complete.text("no", is_error=True)
+
+    client = ScriptedChatClient([[Content.from_function_call("1", "refuses", {}), Content.from_function_call("2", "missing", {})], "ok"])
+    await Agent(client, name="scout", tools=[refuses]).run("hi")
+    spans = recorded.spans()
+    types = [(spans[f"execute_tool {name}"].attributes or {})["error.type"] for name in ("refuses", "missing")]
+    assert types == ["tool_error", "UnknownTool"]
+
+
+async def test_runs_are_counted_and_measured_by_operation_and_agent(recorded: Recorded) -> None:
+    await agent("attic").run("hi")
+    failing = Agent(ScriptedChatClient([ModelError("secret reason")], model="model-a"), name="other")
+    with pytest.raises(ModelError):
+        await failing.run(["hi", "there"])
+    told = recorded.all_points()
+    counts = {labels["gen_ai.agent.name"]: (labels, value) for labels, value, _ in told["agent.client.request.count"]}
+    assert (counts["scout"][1], counts["other"][1]) == (1, 1)
+    assert counts["scout"][0]["gen_ai.operation.name"] == "invoke_agent"
+    assert (counts["other"][0].get("error.type"), counts["scout"][0].get("error.type")) == ("ModelError", None)
+    tokens = {(labels["gen_ai.agent.name"], labels["gen_ai.token.type"]): total for labels, total, _ in told["agent.client.token.usage"]}
+    assert tokens == {("scout", "input"): 10, ("scout", "output"): 6}
+    durations = {labels.get("gen_ai.agent.name"): n for labels, _, n in told["gen_ai.client.operation.duration"]}
+    assert (durations["scout"], durations["other"]) == (1, 1)
+    spans = recorded.spans()
+    for name, asked, answered in (("scout", 1, 3), ("other", 2, 0)):
+        attributes = spans[f"invoke_agent {name}"].attributes or {}
+        assert (attributes["agent.request.message_count"], attributes["agent.response.message_count"]) == (asked, answered)
+
+
+@pytest.mark.requirement("EM1")
+async def test_layer_traces_embeddings_of_a_client_of_ones_own(recorded: Recorded) -> None:
+    class Ones(BaseEmbeddingClient):
+        model = "ones"
+
+        async def get_embeddings(self, values: Any, *, options: Any = None) -> GeneratedEmbeddings:
+            return GeneratedEmbeddings([Embedding([1.0]) for _ in values], usage={"input_token_count": 3})
+
+    class Traced(EmbeddingTelemetryLayer, Ones):
+        """Put together as agent-framework's embedding clients are."""
+
+    assert len(await Traced(otel_provider_name="mine").get_embeddings(["a", "b"])) == 2
+    span = recorded.spans()["embeddings ones"].attributes or {}
+    assert (span["gen_ai.provider.name"], span["gen_ai.usage.input_tokens"]) == ("mine", 3)
 
 
 @pytest.mark.requirement("CL4")
@@ -204,12 +272,12 @@ def test_providers_are_set_up_from_a_file_of_variables_and_export_spans_and_our_
 def test_metric_views_keep_ours_and_drop_the_rest() -> None:
     reader = InMemoryMetricReader()
     meter = MeterProvider([reader], views=create_metric_views()).get_meter("any")
-    for name in ("gen_ai.client.token.usage", "mcp.server.operation.duration", "their.count"):
+    for name in ("gen_ai.client.token.usage", "agent.client.request.count", "mcp.server.operation.duration", "their.count"):
         meter.create_counter(name).add(1)
     data = reader.get_metrics_data()
     assert data is not None
     names = {metric.name for found in data.resource_metrics for scope in found.scope_metrics for metric in scope.metrics}
-    assert names == {"gen_ai.client.token.usage", "mcp.server.operation.duration"}
+    assert names == {"gen_ai.client.token.usage", "agent.client.request.count", "mcp.server.operation.duration"}
 
 
 @pytest.mark.requirement("AG10")

@@ -170,7 +170,10 @@ async def test_a_failure_is_told_by_its_class_alone(recorded: Recorded) -> None:
     [run], [step] = told(recorded, below="workflow.run"), told(recorded, below="executor.process ends")
     assert [span.status.status_code for span in (run, step)] == [StatusCode.ERROR, StatusCode.ERROR]
     assert attributes(run)["error.type"] == attributes(step)["error.type"] == "ValueError"
-    assert [(event.name, dict(event.attributes or {})) for event in run.events][1:] == [("workflow.error", {"error.type": "ValueError"})]
+    assert [(event.name, dict(event.attributes or {})) for event in run.events][1:] == [
+        ("workflow.error", {"error.type": "ValueError"}),
+        ("exception", {"exception.type": "ValueError"}),
+    ]
     assert not any("SECRET" in span.to_json() for span in told(recorded))
 
 
@@ -179,7 +182,7 @@ async def test_a_graph_that_is_wrong_is_told_with_what_is_wrong(recorded: Record
     with pytest.raises(WorkflowValidationError):
         WorkflowBuilder(start_executor=start).add_edge(start, Joins("join")).build()
     [build] = told(recorded)
-    [_, failed] = build.events
+    failed = build.events[1]
     assert (failed.name, (failed.attributes or {})["build.error.type"]) == ("build.error", "TypeCompatibilityError")
     assert "'start' -> 'join'" in str((failed.attributes or {})["build.error.message"])
 
