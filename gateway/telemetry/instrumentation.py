@@ -44,8 +44,8 @@ class ObservabilitySettings:
     """The switch. Read `enable_instrumentation` on the path; turn it with the functions below."""
 
     __slots__ = (
-        "_instruments",
         "_idle",
+        "_instruments",
         "_is_named",
         "_is_refused",
         "_kept",

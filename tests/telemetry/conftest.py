@@ -71,7 +71,8 @@ class Recorded:
 
 @pytest.fixture(scope="session")
 def providers() -> Recorded:
-    tracing, reader = TracerProvider(), InMemoryMetricReader({Histogram: AggregationTemporality.DELTA, Counter: AggregationTemporality.DELTA})
+    tracing = TracerProvider()
+    reader = InMemoryMetricReader(dict.fromkeys((Histogram, Counter), AggregationTemporality.DELTA))
     recorded = Recorded(InMemorySpanExporter(), reader, Switched(tracing))
     tracing.add_span_processor(SimpleSpanProcessor(recorded.exporter))
     trace.set_tracer_provider(recorded.switch)
