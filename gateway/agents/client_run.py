@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast
 
 from gateway.agents.parts import ChatParts, Replaced, with_replaced
 from gateway.agents.run import RunPlan, answer_stream
@@ -94,37 +94,40 @@ class _Behind:
     function_invocation_configuration: JsonMapping
 
 
+class _Asked(TypedDict, total=False):
+    """What `get_response` takes beside messages."""
+
+    stream: bool
+    options: JsonMapping | None
+    middleware: object
+    client_kwargs: JsonMapping | None
+    function_invocation_kwargs: JsonMapping | None
+    compaction_strategy: Any
+    tokenizer: Any
+
+
 def _looped(
-    client: FunctionInvocationLayer[Any],
-    inner: Callable[..., Any],
-    messages: AgentRunInputs,
-    *,
-    stream: bool = False,
-    options: JsonMapping | None = None,
-    middleware: object = None,
-    client_kwargs: JsonMapping | None = None,
-    function_invocation_kwargs: JsonMapping | None = None,
-    compaction_strategy: Any = None,
-    tokenizer: Any = None,
+    client: FunctionInvocationLayer[Any], inner: Callable[..., Any], messages: AgentRunInputs, **how: Unpack[_Asked]
 ) -> Awaitable[ChatResponse] | ChatStream:
     """Run the loop over `inner`, the `get_response` of a client of another kind."""
-    warn_of_config(function_invocation_kwargs)
-    given = cast("ChatOptions", dict(options or {}))
+    values = how.get("function_invocation_kwargs") or {}
+    warn_of_config(values)
+    given = cast("ChatOptions", dict(how.get("options") or {}))
     request = ClientRequest(
         client=cast("Any", _Behind(inner, str(getattr(client, "model", "")), client.function_invocation_configuration)),
         messages=to_messages(messages),
         limits=given.pop("loop", None),
         options=given,
-        stream=stream,
-        middleware=[*client.function_middleware, *listed(middleware)],
-        compaction_strategy=compaction_strategy,
-        tokenizer=tokenizer,
-        client_kwargs=client_kwargs or {},
-        function_invocation_kwargs=function_invocation_kwargs or {},
+        stream=how.get("stream", False),
+        middleware=[*client.function_middleware, *listed(how.get("middleware"))],
+        compaction_strategy=how.get("compaction_strategy"),
+        tokenizer=how.get("tokenizer"),
+        client_kwargs=how.get("client_kwargs") or {},
+        function_invocation_kwargs=values,
         session=None,
     )
     answer = FunctionInvocationLayer.answers(request)
-    return answer if stream else answer.get_final_response()
+    return answer if request.stream else answer.get_final_response()
 
 
 async def _answers(request: ClientRequest, replaced: list[Replaced]) -> AsyncGenerator[ChatResponseUpdate, None]:
