@@ -6,10 +6,12 @@ is whatever its request says. This is the only module that looks into the SDK's 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
@@ -18,6 +20,7 @@ from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.metadata import request_meta
 from gateway.protocol import LOG_LEVEL_META_KEY, MODERN_PROTOCOL_VERSIONS
+from gateway.server.attendance import ATTENDANCE_SCOPE_KEY, Attendance
 from gateway.server.handshake import Hello
 from gateway.tools.context import CallContext, Caller, ClientProfile, LateClock, LogLevel
 
@@ -88,6 +91,14 @@ class LeveledCaller(Caller, Protocol):
     """A way back that filters logs by the client's level."""
 
     log_level: LogLevel | None
+
+
+class PresentCaller(LeveledCaller, Protocol):
+    """A way back to a client that may be lost while a person is asked."""
+
+    def waiting(self) -> AbstractAsyncContextManager[None]:
+        """As `Attendance.waiting`."""
+        ...
 
 
 class Clients:
@@ -219,10 +230,12 @@ class Clients:
             profile = modern_profile(ctx.protocol_version, cast("JsonMapping", raw.get("_meta") or {}))
             return self.modern_context(principal_of(ctx), profile, raw, caller)
         session = self.session_of(ctx)
-        return self._context(principal_of(ctx), session.profile, session.log_level, raw, caller)
+        facts = self._context(principal_of(ctx), session.profile, session.log_level, raw, caller)
+        attendance = attendance_of(ctx)
+        return facts if attendance is None else dataclasses.replace(facts, waits=(attendance.waiting,))
 
     def plain_legacy_context(
-        self, principal: Principal, session: LegacySession, meta: JsonMapping, caller: LeveledCaller, late_clock: LateClock
+        self, principal: Principal, session: LegacySession, meta: JsonMapping, caller: PresentCaller, late_clock: LateClock
     ) -> CallContext:
         """As `context`, for a request in a 2025 session whose `_meta` asks for nothing."""
         session.is_here = True
@@ -231,7 +244,7 @@ class Clients:
         if last is None or last.log_level != level:
             last = CallContext(client=session.profile, log_level=level, ask_timeout_seconds=self._ask_timeout_seconds)
             session.plain = last
-        return last.of_request(principal, caller, request_meta(meta) if meta else _NO_META, late_clock)
+        return last.of_request(principal, caller, request_meta(meta) if meta else _NO_META, late_clock, (caller.waiting,))
 
     def modern_context(
         self,
@@ -294,6 +307,12 @@ def principal_of(ctx: RequestContext) -> Principal:
 def scope_of_request(ctx: RequestContext) -> Scope | None:
     """The ASGI scope of a request that came over HTTP."""
     return None if ctx.request is None else cast("Scope | None", getattr(ctx.request, "scope", None))
+
+
+def attendance_of(ctx: RequestContext) -> Attendance | None:
+    """The `Attendance` of a request in a 2025 HTTP session."""
+    scope = scope_of_request(ctx)
+    return None if scope is None else cast("Attendance | None", scope.get(ATTENDANCE_SCOPE_KEY))
 
 
 def _connection_of(session: ServerSession) -> Connection:

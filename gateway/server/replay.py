@@ -11,6 +11,7 @@ import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,6 +26,7 @@ from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 from gateway.auth.principal import LOCAL
 from gateway.json_types import JsonObject
 from gateway.server.answers import Refusal
+from gateway.server.attendance import ATTENDANCE_SCOPE_KEY, Attendance
 from gateway.server.clients import Clients
 from gateway.server.lean_session import Told, notification
 from gateway.server.session_table import Reason, SessionTable
@@ -98,6 +100,10 @@ class ReplayStore(EventStore):
                 await send_callback(EventMessage(message, f"{token}.{index}"))
         return name
 
+    def stream_of(self, event_id: str) -> str | None:
+        """The name of the stream that an event belongs to: a request id as text, or `GET_STREAM_KEY`."""
+        return self._names.get(event_id.partition(".")[0])
+
     def resume(self, stream_id: str, token: str, first: int, messages: Sequence[JSONRPCMessage]) -> None:
         """Take over a stream whose events were named `<token>.<number>`, from number `first` on."""
         self._tokens[stream_id], self._names[token] = token, stream_id
@@ -138,6 +144,18 @@ class _KeptSession:
         """The SDK accepted its opening request."""
         self._clients = clients
         self._end = end
+        self._running: dict[str, Attendance] = {}
+
+    def attended(self, scope: Scope) -> AbstractContextManager[None]:
+        """Count the stream of a request with this head for the request that it opens, or resumes, a stream of."""
+        attendance: Attendance | None = None
+        if scope["method"] == "POST":
+            attendance = scope[ATTENDANCE_SCOPE_KEY] = Attendance(self._running)
+        elif self._running:
+            last = next((value for name, value in scope["headers"] if name == b"last-event-id"), b"").decode("latin-1")
+            store = cast("ReplayStore", self.transport._event_store)  # pyright: ignore[reportPrivateUsage]  # as `SessionManager.event_store` made it
+            attendance = self._running.get(store.stream_of(last) or "")
+        return nullcontext() if attendance is None else attendance.stream()
 
     @property
     def reason(self) -> Reason:
@@ -211,6 +229,12 @@ class SessionManager(StreamableHTTPSessionManager):
         self._session_owners.pop(session.wire_id, None)
         if self._task_group is not None:
             self._task_group.start_soon(self._discard_session, session.wire_id, session.transport)
+
+    async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wire_id = next((value for name, value in scope["headers"] if name == b"mcp-session-id"), b"").decode("latin-1")
+        kept = self._kept.get(wire_id)
+        with nullcontext() if kept is None else kept.attended(scope):
+            await super()._handle_stateful_request(scope, receive, send)
 
     async def _serve_opening_request(
         self, http_transport: StreamableHTTPServerTransport, scope: Scope, receive: Receive, send: Send

@@ -14,6 +14,7 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CallToolRequestParams,
@@ -44,7 +45,7 @@ from gateway.policy.metadata import via_of
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS
 from gateway.server.calls import RUNNING_SCOPE_KEY, CallHandler
 from gateway.server.changes import Changes
-from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, principal_of, scope_of_request
+from gateway.server.clients import Clients, LegacySession, RequestContext, attendance_of, is_modern, principal_of, scope_of_request
 from gateway.server.errors import to_rpc_error
 from gateway.server.listening import Listening
 from gateway.server.lists import LISTINGS, Asking, ListHandler
@@ -92,6 +93,16 @@ async def _without_internals(ctx: RequestContext, call_next: CallNext) -> Handle
     except Exception as error:  # the call-handler boundary
         told = to_rpc_error(error, "modern" if is_modern(ctx) else "legacy")
         raise MCPError(told.code, told.message, told.data) from None
+
+
+async def end_lost(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+    """Middleware: end a request in a 2025 HTTP session that waits for a person when its client is lost (`attendance`)."""
+    attendance = attendance_of(ctx)
+    if attendance is None or ctx.request_id is None:
+        return await call_next(ctx)
+    with attendance.request(ctx.request_id):
+        return await call_next(ctx)
+    raise MCPError(REQUEST_CANCELLED, "The client closed its stream while the request waited for an answer, so the request was ended.")
 
 
 class _Server(Server[Any]):
@@ -169,6 +180,7 @@ class SdkServer:
         self.mcp.extensions = extensions
         self._register(parts)
         self.mcp.middleware.append(keep_internals)
+        self.mcp.middleware.append(end_lost)
         self.mcp.middleware.append(self._count_call)
         self.mcp.middleware.append(self._describe_scoped)
         self.mcp.middleware.append(

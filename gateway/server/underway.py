@@ -11,7 +11,8 @@ import asyncio
 import contextvars
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, cast
 
 from gateway.json_types import JsonObject, JsonValue
@@ -31,6 +32,10 @@ LOOKS = 4
 
 class ClosingCaller(Caller, Protocol):
     """A way back that is told when its request is served."""
+
+    def waiting(self) -> AbstractAsyncContextManager[None]:
+        """As `Attendance.waiting`."""
+        ...
 
     @property
     def has_more(self) -> bool:
@@ -86,6 +91,12 @@ class LateCaller:
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """As `WireCaller.ask`."""
         return await (await self._reach()).ask(request, key)
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncGenerator[None, None]:
+        """As `Attendance.waiting`, once the SDK path has the call: only there a lost client is noticed."""
+        async with (await self._reach()).waiting():
+            yield
 
     @property
     def has_more(self) -> bool:

@@ -7,6 +7,7 @@ none: asks of its calls are parked by `parked` instead.
 from __future__ import annotations
 
 import secrets
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import anyio.abc
@@ -23,10 +24,11 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gateway.errors import AskUnavailable, ToolFailed
+from gateway.errors import AskExpired, AskUnavailable, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
+from gateway.protocol import CONNECTION_CLOSED
 from gateway.server.caller import wants_level
-from gateway.server.clients import RequestContext, is_modern, legacy_profile
+from gateway.server.clients import RequestContext, attendance_of, is_modern, legacy_profile
 from gateway.server.pacing import LogLimit, PacedProgress
 from gateway.tools.context import LogLevel, capability_of, undeclared
 
@@ -92,6 +94,8 @@ class WireCaller:
             text = "The client keeps no channel open on which it could be asked."
             raise AskUnavailable(text, capability=capability) from None
         except MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                raise AskExpired("The client's connection ended before it answered, so this did not go on.") from None
             raise ToolFailed(f"The client refused {request['method']}: {error.message}") from None
         except ValidationError:
             raise ToolFailed(f"The client's answer to {request['method']} is not valid.") from None
@@ -99,6 +103,11 @@ class WireCaller:
         if minted and result.get("action") == "accept":
             self._opened.append(minted)
         return result
+
+    def waiting(self) -> AbstractAsyncContextManager[None]:
+        """As `Attendance.waiting`."""
+        attendance = attendance_of(self._ctx)
+        return nullcontext() if attendance is None else attendance.waiting()
 
     @property
     def has_more(self) -> bool:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 Era = Literal["legacy", "modern"]
 """`legacy`: protocol ≤ 2025-11-25 (handshake, sessions). `modern`: 2026-07-28 (stateless)."""
 
+Wait = Callable[[], contextlib.AbstractAsyncContextManager[None]]
+"""Makes what is entered around a wait for a person."""
+
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 _SEVERITY: dict[str, int] = {level: rank for rank, level in enumerate(get_args(LogLevel))}
 
@@ -335,8 +338,8 @@ class CallContext:
     """The `state` of that `InputRequired`, unchanged."""
     clocks: tuple[CallClock, ...] = ()
     """Deadlines of this call and of the calls it runs inside; all stop while a person is asked."""
-    waits: tuple[Callable[[], contextlib.AbstractAsyncContextManager[None]], ...] = ()
-    """Entered around each wait for a person: gives back concurrency slots."""
+    waits: tuple[Wait, ...] = ()
+    """Entered around each wait for a person: gives back concurrency slots, and ends the call when its client is lost."""
     ask_timeout_seconds: float = 3600.0
     """How long one question waits for its answer (`server.askTimeoutSeconds`)."""
     durable: DurablePort | None = None
@@ -388,13 +391,16 @@ class CallContext:
             in_task=False,
         )
 
-    def of_request(self, principal: Principal, caller: Caller, meta: JsonMapping, late_clock: LateClock) -> CallContext:
+    def of_request(
+        self, principal: Principal, caller: Caller, meta: JsonMapping, late_clock: LateClock, waits: tuple[Wait, ...] = ()
+    ) -> CallContext:
         """The context of another request of the same client, which differs in nothing else."""
         facts = self.__dict__.copy()
         facts["principal"], facts["caller"], facts["meta"], facts["late_clock"] = principal, caller, meta, late_clock
+        facts["waits"] = waits
         return _with_facts(facts)
 
-    def limited(self, clock: CallClock, wait: Callable[[], contextlib.AbstractAsyncContextManager[None]] | None) -> CallContext:
+    def limited(self, clock: CallClock, wait: Wait | None) -> CallContext:
         """The same facts within one more deadline, and one more place to give back: `replace`, at a tenth of what it takes."""
         facts = self.__dict__.copy()
         facts["clocks"] = (*self.clocks, clock)

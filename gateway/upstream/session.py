@@ -74,6 +74,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+CANCEL_SECONDS = 1.0
+"""Head start of a call's cancellation over the refusal of its unanswered question, after which a server might go on."""
+
 MAX_ASKED = 1_000
 """Requests of one server that are being answered; further ones are refused."""
 
@@ -176,6 +179,8 @@ class Session:
         self._client = client
         self._running: dict[int, CallContext] = {}
         """Calls to which the server may say something without naming them."""
+        self._questions: dict[anyio.CancelScope, set[int]] = {}
+        """Requests of the server that wait for an answer, with the keys of the calls that each may belong to."""
         self._asked = self._unheard = 0
         """Requests being answered, notifications being passed on."""
         self._listens = 0
@@ -229,7 +234,15 @@ class Session:
         try:
             return await self._dispatch(method, _with_meta(params, meta), dict(self._headers(method, params, envelope)), ctx)
         finally:
-            self._running.pop(key, None)
+            self._forget(key, method)
+
+    def _forget(self, key: int, method: str) -> None:
+        """A call ended, and with it the questions that belong to no other. A poll of a task ends none: they are the task's."""
+        self._running.pop(key, None)
+        for scope, calls in list(self._questions.items()) if self._questions else ():
+            calls.discard(key)
+            if not calls and method != "tasks/get":
+                scope.cancel()
 
     async def _exchange(self, method: str, params: JsonMapping, meta: JsonObject | None, envelope: Envelope) -> JsonObject | None:
         """The result by the short way, or `None` where it does not lead there; then it is not tried again on this connection."""
@@ -260,7 +273,7 @@ class Session:
             raise self._translate(method, error) from None
         finally:
             if key:
-                self._running.pop(key, None)
+                self._forget(key, method)
             if progress is not None:
                 await progress.finish()
         if result is None:
@@ -473,8 +486,21 @@ class Session:
             raise RpcError(METHOD_NOT_FOUND, "Method not found", method)
         if self._asked >= MAX_ASKED:
             raise RpcError(INTERNAL_ERROR, f"{MAX_ASKED} requests wait for their answers already; wait for some of them.")
-        ctx = ctx or self._only_caller()
+        scope, calls = anyio.CancelScope(), {key for key, call in self._running.items() if ctx is None or call is ctx}
+        if calls:
+            self._questions[scope] = calls
         self._asked += 1
+        try:
+            with scope:
+                return await self._ask(method, params, ctx or self._only_caller())
+        finally:
+            self._asked -= 1
+            self._questions.pop(scope, None)
+        await anyio.sleep(CANCEL_SECONDS)
+        raise RpcError(INVALID_REQUEST, "The call that this request belongs to has ended.")
+
+    async def _ask(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
+        """Have the owner answer a request of the server."""
         try:
             return await self._hooks.answer({"method": method, "params": dict(params)}, ctx)
         except ModelError as error:
@@ -488,8 +514,6 @@ class Session:
         except Exception:  # as the SDK's dispatcher: a mistake of ours costs this one answer
             logger.exception("%s: %s could not be answered", self.server, method)
             raise RpcError(INTERNAL_ERROR, "Internal server error") from None
-        finally:
-            self._asked -= 1
 
     async def hear(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         """As `Taker`."""

@@ -46,7 +46,7 @@ from gateway.upstream.loops import Loops
 from gateway.upstream.pinning import Pinning
 from gateway.upstream.refusals import RESOURCE_MISSING, agreed, as_it_is, begin_again, explain, sign_in_first
 from gateway.upstream.remembered import Memory, Remembered
-from gateway.upstream.session import Negotiated, Session
+from gateway.upstream.session import CANCEL_SECONDS, Negotiated, Session
 from gateway.upstream.suspicions import Suspicions
 from gateway.upstream.tasks import TaskFollower, task_options
 from gateway.upstream.texts import readable_ask, readable_asks, readable_text, readable_value
@@ -64,9 +64,6 @@ COALESCE_SECONDS = 0.1
 
 REREAD_SPACING_SECONDS = 1.0
 """Lists are read again no more often than this, however often a server says that they changed."""
-
-CANCEL_SECONDS = 1.0
-"""Head start of a call's cancellation over the refusal of its unanswered question, after which a server might go on."""
 
 
 class UpstreamSource:

@@ -83,6 +83,10 @@ FAULTS: dict[int, Row] = {
         "the gateway gets no processor time while sessions move and requests arrive",
         "no session or call is lost for it; a session that ends is logged with the reason",
     ),
+    34: Row(
+        "a client dies while its call waits for an answer",
+        "the question and the call end within seconds, nothing more is sent for them, and others are served",
+    ),
 }
 
 ATTACKS: dict[int, Row] = {

@@ -1,0 +1,78 @@
+"""`Attendance`: ends a request of a 2025 HTTP session whose client is lost while the request waits for a person.
+
+In a session a closed stream does not cancel its request: the client may open the stream again with `Last-Event-ID` (2025-11-25,
+Transports). A request that waits for an answer is different. Without a stream the client cannot be asked, and the question would keep
+its call, and its place at the server, for as long as questions may take. The streams are counted by `replay`, the waits by the calls
+(`CallContext.waits`). Over stdio, and for requests of 2026, the end of the connection ends the call without this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+RESUME_SECONDS = 5.0
+"""How long a request that waits for a person goes on without a stream. Clients are told to reconnect after half a second
+(`replay.RETRY_MILLISECONDS`)."""
+
+ATTENDANCE_SCOPE_KEY = "moongate.attendance"
+"""ASGI scope key of the `Attendance` of a POST in a 2025 session."""
+
+
+class Attendance:
+    """Of one request. Ends the request when it waits for a person and has had no stream for `RESUME_SECONDS`."""
+
+    def __init__(self, running: MutableMapping[str, Attendance]) -> None:
+        """`running` has the requests in progress of the session, by id as text."""
+        self._running = running
+        self._scope: anyio.CancelScope | None = None
+        self._streams = self._waits = 0
+        self._left_at = 0.0
+
+    @contextmanager
+    def stream(self) -> Generator[None, None, None]:
+        """Count a stream on which the client hears about the request: its POST, or a GET that resumes the stream."""
+        self._streams += 1
+        self._update()
+        try:
+            yield
+        finally:
+            self._streams -= 1
+            self._left_at = anyio.current_time()
+            self._update()
+
+    @contextmanager
+    def request(self, number: int | str) -> Generator[None, None, None]:
+        """Run the request inside; it is cancelled, and this returns, when the client is lost."""
+        key = str(number)
+        self._running[key] = self
+        try:
+            with anyio.CancelScope() as self._scope:
+                yield
+        finally:
+            self._scope = None
+            if self._running.get(key) is self:
+                del self._running[key]
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncGenerator[None, None]:
+        """Enter around a wait for a person (`CallContext.waits`)."""
+        self._waits += 1
+        self._update()
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            self._update()
+
+    def _update(self) -> None:
+        if self._scope is not None:
+            is_alone = self._waits and not self._streams
+            self._scope.deadline = self._left_at + RESUME_SECONDS if is_alone else math.inf

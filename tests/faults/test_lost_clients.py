@@ -1,0 +1,176 @@
+"""A client that dies while its call waits for an answer: the question and the call end, and others are served.
+
+The gateways here wait an hour for an answer, so a question that ends within a test ended because its client was lost.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Generator, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.attacks.test_quotas import legacy, raw_post, reply, session_of
+from tests.cli.processes import moongate
+from tests.fakes.crowd import HELLO, META, PREFIX, Besieged, besieged, call, connections, until
+from tests.fakes.running import ROOT, upstream_stdio, write_config
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.fault(34)]
+
+CAPABLE: dict[str, Any] = {"sampling": {}, "elicitation": {}, "roots": {}}
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "approved": ("sample", "elicitation/create", {"sampling": {"mode": "ask"}}),
+    "listed": ("sample", "approvals approve", {"sampling": {"mode": "ask"}, "approval": {"by": "operator"}}),
+    "elicit": ("elicit", "elicitation/create", {}),
+    "roots": ("roots", "roots/list", {"roots": {"mode": "relay"}}),
+    "gate": ("work", "elicitation/create", {"approval": "always"}),
+    "resumed": ("elicit", "elicitation/create", {}),
+}
+"""By server: the tool that is called there, what its client hears when the call begins to wait, and the policy."""
+
+CLIENT = """
+import json, subprocess, sys
+gateway = subprocess.Popen(json.loads(sys.argv[1]), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+print(gateway.pid, flush=True)
+for line in json.loads(sys.argv[2]):
+    gateway.stdin.write(line.encode() + b"\\n")
+gateway.stdin.flush()
+for line in gateway.stdout:
+    sys.stdout.buffer.write(line)
+    sys.stdout.flush()
+"""
+"""A client over stdio: starts the gateway, sends it lines, and shows what it hears."""
+
+
+def config(folder: Path, names: Iterable[str]) -> dict[str, Any]:
+    servers: dict[str, Any] = {}
+    for name in names:
+        (folder / name).mkdir()
+        servers[name] = upstream_stdio(str(folder / name), module="tests.fakes.serial_upstream")
+    policies = {name: CASES[name][2] for name in names}
+    return {"mcpServers": servers, "policies": policies, "server": {"approvalBy": "caller"}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lost")
+
+
+@pytest.fixture(scope="module")
+def at(folder: Path) -> Generator[Besieged]:
+    """A gateway of two workers, so that some requests of a session come to a worker that does not keep it."""
+    callers = {"weak": tuple(CASES), "honest": tuple(CASES)}
+    with besieged(folder, config(folder, CASES), callers=callers, options=("--workers", "2")) as made:
+        yield made
+
+
+def heard(folder: Path, name: str) -> list[str]:
+    path = folder / name / "heard"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def read_until(raw: socket.socket, mark: str) -> str:
+    told = ""
+    while mark not in told:
+        part = raw.recv(65_536)
+        assert part, told
+        told += part.decode()
+    return told
+
+
+def ask(at: Besieged, raws: ExitStack, headers: dict[str, str], name: str) -> str:
+    """Make a call at a server on a new connection, and wait until its question is shown; returns what the client heard."""
+    tool, mark, _ = CASES[name]
+    body = legacy("tools/call", list(CASES).index(name) + 1, name=f"{name}__{tool}", arguments={"who": "weak"})
+    (raw,) = raws.enter_context(connections(at, 1))
+    raw_post(at, raw, body, headers)
+    return read_until(raw, mark)
+
+
+def serves(at: Besieged, name: str) -> bool:
+    """Whether a call of another client is answered, which asks nobody."""
+    body, headers = call(f"{name}__work", who="honest")
+    answer = httpx2.post(at.url, content=body, headers={**headers, **at.key_of("honest")}, timeout=20)
+    return reply(answer)["result"]["content"][0]["text"] == "done"
+
+
+def pending(folder: Path) -> list[str]:
+    """The servers about which an operator is asked."""
+    told = moongate("approvals", "list", "--json", "--config", str(folder / "gateway.json"), cwd=folder).data
+    return [entry["source"] for entry in told["approvals"]]
+
+
+def test_lost_client_of_session_ends_its_questions(folder: Path, at: Besieged) -> None:
+    headers = {**session_of(at, "weak", capabilities=CAPABLE), "mcp-protocol-version": "2025-11-25"}
+    with ExitStack() as raws:
+        told = {name: ask(at, raws, headers, name) for name in CASES}
+        assert pending(folder) == ["listed"]
+    event = re.findall(r"^id: (\S+)", told["resumed"], re.MULTILINE)[0]
+    with connections(at, 1) as (resumed,):
+        fields = {name.replace("-", "_"): value for name, value in headers.items()}
+        resumed.sendall(at.head(None, 0, **fields, last_event_id=event).replace(b"POST", b"GET", 1))
+        again = read_until(resumed, "elicitation/create")
+        asked = json.loads(next(line[6:] for line in again.splitlines() if "elicitation/create" in line))
+
+        for name in ("approved", "listed", "elicit"):
+            assert serves(at, name)
+            assert heard(folder, name) == [f"call {CASES[name][0]} weak", "cancelled", "answered error", "call work honest"]
+        until(lambda: heard(folder, "roots") == ["call roots weak", "cancelled", "answered error"])
+        assert heard(folder, "gate") == [] and pending(folder) == []
+
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept", "content": {"colour": "red"}}}
+        assert httpx2.post(at.url, json=answer, headers=headers).status_code == 202
+        assert "red" in read_until(resumed, '"result"'), "a client that opens its stream again keeps its question"
+    assert "Traceback" not in at.log.read_text()
+
+
+def test_deleted_session_ends_its_question(folder: Path, at: Besieged) -> None:
+    before, headers = len(heard(folder, "elicit")), session_of(at, "weak", capabilities=CAPABLE)
+    with ExitStack() as raws:
+        ask(at, raws, headers, "elicit")
+        assert httpx2.delete(at.url, headers=headers).status_code == 200
+        assert serves(at, "elicit")
+    assert heard(folder, "elicit")[before:] == ["call elicit weak", "cancelled", "answered error", "call work honest"]
+
+
+def test_lost_client_of_2026_ends_its_approval(folder: Path, at: Besieged) -> None:
+    """A client without forms, whose approval is on the list."""
+    with connections(at, 1) as (raw,):
+        body, headers = call("gate__work", who="weak")
+        raw_post(at, raw, body, {**headers, **at.key_of("weak")})
+        until(lambda: pending(folder) == ["gate"])
+    until(lambda: pending(folder) == [])
+    assert heard(folder, "gate") == []
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_lost_client_over_stdio_ends_its_question(tmp_path: Path, era: str) -> None:
+    path = write_config(tmp_path, config(tmp_path, ["elicit"]))
+    meta: dict[str, Any] = {} if era == "legacy" else {"_meta": {**META, f"{PREFIX}/clientCapabilities": CAPABLE}}
+    hello = [legacy("initialize", 0, **{**HELLO, "capabilities": CAPABLE})] if era == "legacy" else []
+    asking = legacy("tools/call", 1, name="elicit__elicit", arguments={"who": "weak"}, **meta)
+    gateway = [sys.executable, "-m", "gateway", "run", "--stdio", "--config", str(path)]
+    argv = [sys.executable, "-S", "-c", CLIENT, json.dumps(gateway), json.dumps([*hello, asking])]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as client:
+        try:
+            assert client.stdout is not None
+            pid = int(client.stdout.readline())
+            assert any("elicitation/create" in line for line in client.stdout)
+        finally:
+            client.kill()
+    until(lambda: not is_running(pid))
+    assert heard(tmp_path, "elicit")[:2] == ["call elicit weak", "cancelled"]
+    assert "answered result" not in heard(tmp_path, "elicit")
+
+
+def is_running(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
