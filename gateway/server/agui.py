@@ -11,16 +11,14 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-import anyio
-from ag_ui.core import BaseEvent, RunAgentInput
-from ag_ui.encoder import EventEncoder
+from ag_ui.core import RunAgentInput
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
 
 from gateway.agents.agui.events import RunEvents
-from gateway.agents.agui.messages import last_text, to_messages, to_tools
+from gateway.agents.agui.messages import last_text, problem_of, to_messages, to_tools
+from gateway.agents.agui.stream import Channel, EventStream, refusal
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog import Catalog
 from gateway.errors import AskUnavailable, GatewayError, text_for_caller
@@ -37,12 +35,6 @@ from gateway.types.messages import Message
 from gateway.types.responses import AgentResponseUpdate
 
 logger = logging.getLogger(__name__)
-
-KEEP_ALIVE_SECONDS = 15
-"""A comment is sent after this long without an event: proxies close silent streams, and a dead client is noticed."""
-
-SEND_SECONDS = 30
-"""A client that takes nothing for this long has gone."""
 
 CLIENT = ClientProfile(name="ag-ui", protocol_version="1.0", capabilities={"elicitation": {"form": {}, "url": {}}})
 
@@ -69,16 +61,16 @@ class AguiRoute:
         try:
             wanted = RunAgentInput.model_validate_json(await request.body())
         except ValidationError as error:
-            return _refusal(400, f"The body is no RunAgentInput: {_problem(error)}")
+            return refusal(400, f"The body is no RunAgentInput: {problem_of(error)}")
         name = str(request.path_params["agent"])
         try:
             messages = to_messages(wanted.messages, wanted.context or ())
             work = self._agents.conversation(name, messages, to_tools(wanted.tools or ()))
         except ValueError as error:
-            return _refusal(400, str(error))
+            return refusal(400, str(error))
         guarded = await self._catalog.tools([f"agent/{name}"])
         if work is None or not guarded:
-            return _refusal(404, f"There is no agent {name!r} here.")
+            return refusal(404, f"There is no agent {name!r} here.")
         principal = cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
         if isinstance(verdict := guarded[0].admit(principal), Reject):
             content, challenge = insufficient_scope(f"tools:agent/{name}", verdict)
@@ -86,7 +78,7 @@ class AguiRoute:
         try:
             state, answers = _resumed(wanted)
         except ValueError as error:
-            return _refusal(400, str(error))
+            return refusal(400, str(error))
         ctx = CallContext(
             principal=principal,
             client=CLIENT,
@@ -97,38 +89,22 @@ class AguiRoute:
         return _RunResponse(self._parked, guarded[0].running(work), {"task": last_text(messages) or "(continue)"}, ctx, wanted)
 
 
-class _RunResponse(Response):
-    """Streams one run; a client that leaves ends it."""
+class _RunResponse(EventStream):
+    """Streams one run of an agent of the gateway."""
 
-    def __init__(
-        self, parked: ParkedCalls, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, wanted: RunAgentInput
-    ) -> None:
-        super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
+    def __init__(self, parked: ParkedCalls, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, wanted: RunAgentInput) -> None:
+        super().__init__()
         self._parked = parked
         self._tool = tool
         self._arguments = arguments
         self._ctx = ctx
         self._events = RunEvents(wanted)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events."""
-        channel = _Channel(send)
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async with anyio.create_task_group() as tasks:
+    async def run(self, channel: Channel) -> None:
+        """Run the agent through its gate."""
+        await self._run(_Caller(self._events, channel), channel)
 
-            async def leave_with_client() -> None:
-                while (await receive())["type"] != "http.disconnect":
-                    pass
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(leave_with_client)
-            tasks.start_soon(channel.keep_alive)
-            await self._run(_Caller(self._events, channel), channel)
-            await channel.end()
-            tasks.cancel_scope.cancel()
-
-    async def _run(self, caller: _Caller, channel: _Channel) -> None:
+    async def _run(self, caller: _Caller, channel: Channel) -> None:
         events = self._events
         await channel.send(events.started())
         try:
@@ -153,48 +129,10 @@ class _RunResponse(Response):
                 await channel.send(events.finished())
 
 
-class _Channel:
-    """The response body: one writer at a time, each write with a deadline."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._lock = anyio.Lock()
-        self._encoder = EventEncoder()
-        self._wrote = anyio.Event()
-
-    async def send(self, events: Sequence[BaseEvent]) -> None:
-        """Write events.
-
-        Raises:
-            TimeoutError: The client takes nothing.
-        """
-        if events:
-            await self._write("".join(map(self._encoder.encode, events)).encode())
-
-    async def keep_alive(self) -> None:
-        """Write a comment whenever nothing else was for a while; until cancelled."""
-        while True:
-            self._wrote = anyio.Event()
-            with anyio.move_on_after(KEEP_ALIVE_SECONDS):
-                await self._wrote.wait()
-                continue
-            await self._write(b": still here\n\n")
-
-    async def end(self) -> None:
-        """The body is complete."""
-        await self._write(b"", more=False)
-
-    async def _write(self, body: bytes, *, more: bool = True) -> None:
-        async with self._lock:
-            with anyio.fail_after(SEND_SECONDS):
-                await self._send({"type": "http.response.body", "body": body, "more_body": more})
-        self._wrote.set()
-
-
 class _Caller:
     """The way back of one request: the run's parts become events."""
 
-    def __init__(self, events: RunEvents, channel: _Channel) -> None:
+    def __init__(self, events: RunEvents, channel: Channel) -> None:
         self._events = events
         self._channel = channel
         self.log_level: LogLevel | None = None
@@ -252,12 +190,3 @@ def _answer(payload: object) -> JsonObject:
 def _text(outcome: Complete) -> str:
     blocks = cast("Sequence[JsonObject]", outcome.result.get("content") or ())
     return "\n".join(str(block["text"]) for block in blocks if block.get("type") == "text")
-
-
-def _problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc']) or 'body'}: {first['msg']}."
-
-
-def _refusal(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"error": "not_found" if status == 404 else "invalid_request", "message": message}, status)

@@ -194,7 +194,7 @@ def test_python_in_the_documentation_runs() -> None:
                 warnings.simplefilter("ignore", ExperimentalWarning)
                 exec(compile(code, str(path), "exec"), {})
             ran.append(name_of(path))
-    agents, library = ["docs/agent-loop.md", *["docs/agents.md"] * 3], ["docs/library.md", *["docs/middleware.md"] * 2, "docs/models.md"]
+    agents, library = ["docs/agent-loop.md", *["docs/agents.md"] * 4], ["docs/library.md", *["docs/middleware.md"] * 2, "docs/models.md"]
     assert ran == [*agents, "docs/cli.md", *library, "docs/skills.md", "docs/workflows.md"]
 
 

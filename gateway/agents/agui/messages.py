@@ -23,6 +23,7 @@ from ag_ui.core import (
 )
 from ag_ui.core import Message as WireMessage
 from ag_ui.core import Tool as WireTool
+from pydantic import ValidationError
 
 from gateway.json_types import JsonObject
 from gateway.tools.function import FunctionTool
@@ -84,3 +85,9 @@ def to_tools(wire: Sequence[WireTool]) -> list[FunctionTool[..., object]]:
 def last_text(messages: Sequence[Message]) -> str:
     """What the person said last; empty where nothing was."""
     return next((message.text for message in reversed(messages) if message.role == "user" and message.text), "")
+
+
+def problem_of(error: ValidationError) -> str:
+    """Say why a body is not a `RunAgentInput`: the place in it, and the reason."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or 'body'}: {first['msg']}."

@@ -1,0 +1,190 @@
+"""A program's own agent over AG-UI: `add_agent_framework_fastapi_endpoint` and `AgentFrameworkAgent`. Names are agent-framework's.
+
+The program brings the web application, its authentication and its server. The application behind it keeps the conversation and sends
+all of it with each run; its thread id is the id of the run's session. The gateway's own route is `server.agui`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Protocol, cast
+
+from ag_ui.core import BaseEvent, RunAgentInput
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.agents.agui.events import RunEvents
+from gateway.agents.agui.messages import problem_of, to_messages, to_tools
+from gateway.agents.agui.stream import Channel, EventStream, refusal
+from gateway.agents.approvals import STATE_KEY
+from gateway.agents.base import stream_of
+from gateway.errors import GatewayError, text_for_caller
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.types.content import Content
+from gateway.types.messages import Message
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 10_000
+"""Threads whose approvals are remembered; the one that waits longest is forgotten first."""
+
+_ANSWER: JsonObject = {"type": "object", "properties": {"approved": {"type": "boolean"}}, "required": ["approved"]}
+
+AgentFactory = Callable[[RunAgentInput], SupportsAgentRun | Awaitable[SupportsAgentRun]]
+"""Makes the agent for one request; for agents and workflows that do one run at a time."""
+
+
+class WebApplication(Protocol):
+    """A Starlette or FastAPI application."""
+
+    def add_route(self, path: str, route: Any, methods: list[str] | None = None) -> None:
+        """Serve a path."""
+        ...
+
+
+class AgentFrameworkAgent:
+    """An agent, or a factory of agents, whose runs are AG-UI events."""
+
+    def __init__(self, agent: SupportsAgentRun | AgentFactory, name: str | None = None, description: str | None = None) -> None:
+        """Name and description are the agent's where not given."""
+        self.agent = agent
+        self.name = name or getattr(agent, "name", None) or "agent"
+        self.description = description or getattr(agent, "description", None) or ""
+        self._waiting: OrderedDict[str, JsonObject] = OrderedDict()
+        """What a person was asked, by thread."""
+
+    async def run(self, request: RunAgentInput | JsonMapping) -> AsyncGenerator[BaseEvent, None]:
+        """The events of one run, the last one included. Whatever goes wrong is a `RunErrorEvent`.
+
+        Raises:
+            ValidationError: The request is not a `RunAgentInput`.
+        """
+        wanted = request if isinstance(request, RunAgentInput) else RunAgentInput.model_validate(request)
+        events = RunEvents(wanted)
+        for event in events.started():
+            yield event
+        asked: dict[str, Content] = {}
+        try:
+            agent = await self._agent_for(wanted)
+            session = agent.create_session(session_id=wanted.thread_id)
+            messages = self._resumed(wanted, session)
+            stream = stream_of(cast("Any", agent).run(messages, stream=True, session=session, **_tools_for(agent, wanted)))
+            try:
+                async for update in stream:
+                    asked |= {c.id or "": c for c in update.contents if c.type == "function_approval_request"}
+                    for event in events.update(update):
+                        yield event
+            finally:
+                await stream.aclose()
+            self._remember(wanted.thread_id, session, asked)
+            ending = events.interrupted({key: _question(request) for key, request in asked.items()}) if asked else events.finished()
+        except GatewayError as error:
+            ending = events.failed(text_for_caller(error), type(error).__name__)
+        except ValueError as error:
+            ending = events.failed(str(error), "invalid_request")
+        except Exception:  # the boundary to the program's agent
+            logger.exception("run of agent %s failed", self.name)
+            ending = events.failed("The run failed with an internal error; the log of the application says why.", "internal")
+        for event in ending:
+            yield event
+
+    async def _agent_for(self, wanted: RunAgentInput) -> SupportsAgentRun:
+        if isinstance(self.agent, SupportsAgentRun):
+            return self.agent
+        made = self.agent(wanted)
+        return await made if inspect.isawaitable(made) else made
+
+    def _resumed(self, wanted: RunAgentInput, session: AgentSession) -> list[Message]:
+        """The conversation, with the answers to what a person was asked.
+
+        Raises:
+            ValueError: An answer is to something that nobody was asked.
+        """
+        messages = to_messages(wanted.messages, wanted.context or ())
+        state = self._waiting.pop(wanted.thread_id, None)
+        if not wanted.resume:
+            return messages
+        pending = cast("dict[str, JsonObject]", (state or {}).get("pending") or {})
+        answers: list[Content] = []
+        for entry in wanted.resume:
+            call = pending.get(entry.interrupt_id)
+            if call is None:
+                raise ValueError(f"`resume` answers {entry.interrupt_id!r}, and nobody was asked that in thread {wanted.thread_id!r}.")
+            approved = entry.status != "cancelled" and _is_yes(entry.payload)
+            answers.append(Content.from_function_approval_response(approved, entry.interrupt_id, Content.from_dict(call)))
+        session.state[STATE_KEY] = state
+        return [*messages, Message("user", answers)]
+
+    def _remember(self, thread_id: str, session: AgentSession, asked: JsonMapping) -> None:
+        if not asked:
+            return
+        self._waiting[thread_id] = cast("JsonObject", session.state.get(STATE_KEY) or {})
+        if len(self._waiting) > MAX_WAITING:
+            self._waiting.popitem(last=False)
+
+
+def add_agent_framework_fastapi_endpoint(
+    app: WebApplication, agent: SupportsAgentRun | AgentFactory | AgentFrameworkAgent, path: str = "/"
+) -> None:
+    """Serve an agent at a path of a FastAPI or Starlette application. Who may use it is the application's affair."""
+    hosted = agent if isinstance(agent, AgentFrameworkAgent) else AgentFrameworkAgent(agent)
+
+    async def serve(request: Request) -> Response:
+        try:
+            wanted = RunAgentInput.model_validate_json(await request.body())
+        except ValidationError as error:
+            return refusal(400, f"The body is not a RunAgentInput: {problem_of(error)}")
+        return _HostedRun(hosted, wanted)
+
+    app.add_route(path, serve, methods=["POST"])
+
+
+class _HostedRun(EventStream):
+    """Streams one run."""
+
+    def __init__(self, hosted: AgentFrameworkAgent, wanted: RunAgentInput) -> None:
+        super().__init__()
+        self._hosted = hosted
+        self._wanted = wanted
+
+    async def run(self, channel: Channel) -> None:
+        """Send each event as it comes."""
+        events = self._hosted.run(self._wanted)
+        try:
+            async for event in events:
+                await channel.send([event])
+        finally:
+            await events.aclose()
+
+
+def _tools_for(agent: SupportsAgentRun, wanted: RunAgentInput) -> dict[str, Any]:
+    """The application's own tools as an argument of `run`.
+
+    Raises:
+        ValueError: The agent takes none.
+    """
+    if not wanted.tools:
+        return {}
+    parameters = inspect.signature(agent.run).parameters
+    if "tools" not in parameters and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        raise ValueError(f"Agent {agent.name!r} takes no tools of the application.")
+    return {"tools": to_tools(wanted.tools)}
+
+
+def _question(request: Content) -> JsonObject:
+    """An approval as an interrupt."""
+    call = request.function_call
+    name = call.name if call is not None else ""
+    return {"method": "tool_approval", "params": {"message": f"May the tool {name!r} be called?", "requestedSchema": _ANSWER}}
+
+
+def _is_yes(payload: object) -> bool:
+    """Whether an answer approves; whatever is not clearly a yes does not."""
+    if isinstance(payload, dict):
+        return cast("JsonObject", payload).get("approved") is True
+    return payload is True
