@@ -1,4 +1,4 @@
-"""Loads what needs the SDK when it is first needed, without holding up what runs meanwhile.
+"""Imports modules when they are first needed, without holding up what runs meanwhile: what needs the SDK, and the workflow engine.
 
 The SDK and what it brings (its models of both eras, its HTTP client, its server) take longer to import than the gateway takes to
 start, so plain 2026 traffic goes without. A module that needs it imports it as usual, at its top; whoever needs that module

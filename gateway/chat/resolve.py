@@ -12,19 +12,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from gateway.chat.base import BaseChatClient
-from gateway.chat.completions import OpenAIChatCompletionClient
-from gateway.chat.openai_base import OpenAIClientBase
-from gateway.chat.openai_connection import list_of
 from gateway.chat.openai_endpoint import DEFAULT_BASE_URL, PLACEHOLDER_KEY
-from gateway.chat.openai_errors import shown_url
-from gateway.chat.responses import OpenAIChatClient
-from gateway.chat.sampling import SamplingChatClient
 from gateway.errors import ModelError
 from gateway.tools.context import CallContext
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the clients are imported with the first one that is made, because a gateway starts sooner without them
+    from gateway.chat.base import BaseChatClient
     from gateway.chat.embeddings import OpenAIEmbeddingClient
+    from gateway.chat.openai_base import OpenAIClientBase
 
 DEFAULT_MODEL = "gpt-5-mini"
 """Model at OpenAI's own endpoint where neither the agent, nor `OPENAI_MODEL`, nor `defaults.model` names one."""
@@ -77,6 +72,8 @@ class ModelResolver:
         if named is not None:
             return self._client(*named)
         if ctx.client.can("sampling"):
+            from gateway.chat.sampling import SamplingChatClient
+
             return SamplingChatClient(ctx)
         raise ModelError(f"No model is available for this agent. {HOW_TO_SET}")
 
@@ -114,6 +111,9 @@ class ModelResolver:
         named = self.named(spec)
         if named is None:
             return None
+        from gateway.chat.openai_connection import list_of
+        from gateway.chat.openai_errors import shown_url
+
         connection, name = self._client(*named).connection, named[1]
         shown = shown_url(connection.endpoint.base_url)
         try:
@@ -164,6 +164,9 @@ class ModelResolver:
     def _client(self, kind: str, name: str) -> OpenAIClientBase:
         key = (kind, name)
         if key not in self._clients:
+            from gateway.chat.completions import OpenAIChatCompletionClient
+            from gateway.chat.responses import OpenAIChatClient
+
             made = OpenAIChatClient if kind == "openai" else OpenAIChatCompletionClient
             base_url = self._environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
             self._clients[key] = made(name, api_key=self._environ.get("OPENAI_API_KEY") or PLACEHOLDER_KEY, base_url=base_url)

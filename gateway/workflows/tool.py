@@ -9,24 +9,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.errors import AskUnavailable, WorkflowFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.framing import frame
+from gateway.sdk import load
 from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext, Caller, LogLevel
 from gateway.tools.slot import Limiter
 from gateway.tools.told_lines import NewLines, Sentences
 from gateway.tools.toolbox import ToolBox, ToolGuards
 from gateway.types.responses import AgentResponseUpdate
-from gateway.workflows.asking import run_to_end
 from gateway.workflows.definition import object_schema
-from gateway.workflows.events import WorkflowEvent
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.templates import constants
-from gateway.workflows.typed import MESSAGE, MESSAGE_SCHEMA, input_schema_of, message_of, output_schema_of, text_of, to_result
-from gateway.workflows.workflow import Workflow
+
+if TYPE_CHECKING:
+    from gateway.workflows.events import WorkflowEvent
 
 MAX_TOLD_CHARS = 4_000
 """Of an intermediate output in one progress message; clients show them in a line or two."""
@@ -59,7 +59,7 @@ class WorkflowTool:
         self._plan = plan
         self._toolbox = toolbox
         self._constants = constants({name: schema.get("default") for name, schema in plan.file.input.items()})
-        self._one_by_one = Limiter(1) if isinstance(plan.code, Workflow) else None
+        self._one_by_one = Limiter(1) if plan.is_one_graph else None
         self.definition = define(plan)
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
@@ -69,6 +69,10 @@ class WorkflowTool:
             WorkflowFailed: An executor failed, or the tool it names is not there; the text names it.
             WorkflowInvalid: A code graph could not be made.
         """
+        await load("gateway.workflows.asking", "gateway.workflows.graphs", "gateway.workflows.typed")
+        from gateway.workflows.asking import run_to_end
+        from gateway.workflows.typed import message_of, to_result
+
         file = self._plan.file
         filled = {name: schema["default"] for name, schema in file.input.items() if "default" in schema}
         filled.update(arguments)
@@ -103,11 +107,15 @@ def define(plan: WorkflowPlan) -> ToolDefinition:
     file = plan.file
     input_schema, output_schema = object_schema(file.input, is_closed=True), None
     if plan.sample is not None:
+        from gateway.workflows.typed import input_schema_of, output_schema_of
+
         output_schema = output_schema_of(plan.sample)
         if not file.input:
             input_schema = input_schema_of(plan.sample)
     elif file.team is not None:
         if not file.input:
+            from gateway.workflows.typed import MESSAGE, MESSAGE_SCHEMA
+
             input_schema = object_schema({MESSAGE: MESSAGE_SCHEMA}, is_closed=True)
     elif file.python is None and file.output_from is None:
         fields = file.steps[file.output_id].output
@@ -167,6 +175,8 @@ class _Narrator:
             if text := self._streamed.setdefault(event.executor_id, Sentences()).add(event.data.text):
                 await self.progress(0, None, f"{event.executor_id}: {text}")
         elif event.type == "intermediate":
+            from gateway.workflows.typed import text_of
+
             await self.progress(0, None, f"{event.executor_id}: {text_of(event.data)[:MAX_TOLD_CHARS]}")
         elif event.type == "executor_invoked":
             await self.progress(0, None, f"{event.executor_id} started")
