@@ -1,6 +1,6 @@
 """A small MCP server to start with: converts between units of measure. Speaks MCP over streamable HTTP on loopback.
 
-    python units.py --port 8766 [--while-runs PID]
+    python units.py --port 8766 [--or-any] [--while-runs PID]
 
 Prints its URL once it listens. Needs only the `mcp` package and knows nothing of Moongate: any MCP host can connect to it.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import functools
 import json
 import math
 import os
@@ -178,8 +179,8 @@ def _answer(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
             raise MCPError(-32602, f"Unknown tool: {name}")
 
 
-async def serve(port: int, while_runs: int | None) -> None:
-    """Serve until stopped by a signal, or until the process `while_runs` is gone."""
+async def serve(port: int, while_runs: int | None, *, or_any: bool = False) -> None:
+    """Serve until stopped by a signal, or until the process `while_runs` is gone; `or_any` takes a free port if `port` is taken."""
     schemas = {tool.name: tool.input_schema for tool in TOOLS}
     server: Server[Any] = Server(
         "units",
@@ -194,7 +195,9 @@ async def serve(port: int, while_runs: int | None) -> None:
     try:
         listener.bind(("127.0.0.1", port))
     except OSError as error:
-        sys.exit(f"units: cannot listen on 127.0.0.1:{port}: {error.strerror}")
+        if not or_any:
+            sys.exit(f"units: cannot listen on 127.0.0.1:{port}: {error.strerror}")
+        listener.bind(("127.0.0.1", 0))
     listener.listen(128)
     print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)
     config = uvicorn.Config(server.streamable_http_app(), log_level="error", timeout_graceful_shutdown=1)
@@ -221,9 +224,10 @@ def main() -> None:
     """Read the command line and serve."""
     cli = argparse.ArgumentParser(description="An MCP server that converts units.")
     cli.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 picks a free one")
+    cli.add_argument("--or-any", action="store_true", help="take a free port if that one is taken")
     cli.add_argument("--while-runs", type=int, metavar="PID", help="stop when this process is gone")
     options = cli.parse_args()
-    anyio.run(serve, options.port, options.while_runs)
+    anyio.run(functools.partial(serve, options.port, options.while_runs, or_any=options.or_any))
 
 
 if __name__ == "__main__":

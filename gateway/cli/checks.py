@@ -132,10 +132,23 @@ def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
         checks.append(Check("fail", "state", str(error), ""))
     except ConfigError as error:
         checks.append(Check("fail", "keys", str(error), "moongate keys add NAME"))
-    return [*checks, _port(config.server.http.host, config.server.http.port)]
+    return [*checks, _port(loaded)]
 
 
-def _port(host: str, port: int) -> Check:
+def _taken_port(loaded: LoadedConfig, address: str, error: OSError) -> Check:
+    """Name the program that has the port; the running gateway of this configuration may have it."""
+    from gateway.cli.common import run_async
+    from gateway.cli.endpoint import endpoint_of, find_listener
+
+    found = run_async(lambda: find_listener(endpoint_of(loaded), loaded))
+    if found is not None and found.is_own:
+        return Check("ok", "port", f"{address} is used by {found.description()}", "")
+    holder = found.description() if found is not None else error.strerror or str(error)
+    return Check("warn", "port", f"{address} cannot be used now: {holder}", "Stop it, or choose another server.http.port.")
+
+
+def _port(loaded: LoadedConfig) -> Check:
+    host, port = loaded.config.server.http.host, loaded.config.server.http.port
     address = f"{host}:{port}"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -143,6 +156,5 @@ def _port(host: str, port: int) -> Check:
         try:
             probe.bind((host, port))
         except OSError as error:
-            text = f"{address} cannot be used now: {error.strerror or error}"
-            return Check("warn", "port", text, "Fine if it is this gateway that runs; else choose another server.http.port.")
+            return _taken_port(loaded, address, error)
     return Check("ok", "port", f"{address} is free", "")

@@ -25,9 +25,8 @@ API_KEY_VARIABLE = "MOONGATE_API_KEY"
 CHARS_PER_TOKEN = 4
 """Characters that make a token, about: the tokenizers differ by model."""
 
-config_option = click.option(
-    "--config", "config_path", metavar="FILE", help="Configuration file. Default: $MOONGATE_CONFIG, ./gateway.json, ./config/gateway.json."
-)
+CONFIG_HELP = "Configuration file. Default: $MOONGATE_CONFIG, ./gateway.json, ./config/gateway.json."
+config_option = click.option("--config", "config_path", metavar="FILE", help=CONFIG_HELP)
 json_option = click.option("--json", "as_json", is_flag=True, help="Data as JSON on stdout, a failure as one JSON line on stderr.")
 url_option = click.option("--url", metavar="URL", help="Endpoint of the gateway to ask. Default: the configured one, where it runs.")
 api_key_option = click.option("--api-key", metavar="KEY", envvar=API_KEY_VARIABLE, help=f"API key for it; also ${API_KEY_VARIABLE}.")

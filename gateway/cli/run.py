@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import config_option, load
+from gateway.cli.common import CONFIG_HELP, load
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject
 
@@ -46,7 +46,7 @@ Python does, takes a twentieth of the processor and finds nothing."""
 @click.option("--http", "address", metavar="HOST:PORT", help="Serve over HTTP there. Default: server.http of the configuration.")
 @click.option("--workers", "count", metavar="N", type=click.IntRange(1, MAX_WORKERS), default=1, help="Serve HTTP with N processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the endpoint and sources as one JSON line each on stderr.")
-@config_option
+@click.option("--config", "-c", "config_path", metavar="FILE", help=CONFIG_HELP)
 def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path: str | None) -> None:
     """Start the gateway (over HTTP unless --stdio is given)."""
     if stdio and address is not None:
@@ -234,6 +234,7 @@ class _Announcer:
         import anyio
 
         from gateway.cli.output import camel_keys, json_line, say, source_line
+        from gateway.config.paths import is_bundled_config
         from gateway.server.origins import bind_note
 
         await gateway.ready(ANNOUNCE_TIMEOUT_SECONDS)
@@ -253,6 +254,12 @@ class _Announcer:
         say()
         place = url or "standard input and output"
         say(f"{self._loaded.config.server.name} serves {place}  (configuration: {self._loaded.path or 'none'})")
+        if self._loaded.path is None or is_bundled_config(self._loaded.path):
+            say("These are the examples that ship with Moongate. To serve your own servers:")
+            say("  moongate add NAME URL")
+            say("  moongate add NAME -- COMMAND ARGS...")
+            if not (os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")):
+                say("Agents use the model of the connected client. OPENAI_API_KEY or OPENAI_BASE_URL gives them another one.")
         say("For your IDE:")
         say(json.dumps(snippet, indent=2))
 

@@ -10,6 +10,7 @@ import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
 
 import click
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 NEW_FILE = "gateway.json"
 """Made in the working directory when no configuration of the user's own is found."""
+
+EMPTY_FILE = "{\n}\n"
+"""A new configuration file."""
 
 
 @click.command()
@@ -50,18 +54,20 @@ def add(
     """
     _check_name(name)
     entry = _entry(target, _pairs(headers, "--header"), _pairs(variables, "--env"), sse=sse)
-    file, text = _own_file(config_path)
-    _write_entry(file, text, name, entry, replace=replace, as_json=as_json)
+    file = _own_file(config_path)
+    _write_entry(file, name, entry, replace=replace, as_json=as_json)
 
 
-def _write_entry(file: Path, text: str, name: str, entry: JsonObject, *, replace: bool, as_json: bool) -> None:
+def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_json: bool) -> None:
     from gateway.app.acceptance import Acceptance
     from gateway.cli.output import print_json, say
     from gateway.config.jsonc import insert_entry
-    from gateway.config.load import load_text
+    from gateway.config.load import load_text, read_text
     from gateway.errors import ConfigError
     from gateway.storage.files import write_atomic
 
+    is_new = not file.exists()
+    text = EMPTY_FILE if is_new else read_text(file)
     try:
         edited = insert_entry(text, (_section(text, file), name), entry, replace=replace)
         loaded = load_text(edited, file.absolute(), os.environ, admission=Acceptance())
@@ -78,6 +84,8 @@ def _write_entry(file: Path, text: str, name: str, entry: JsonObject, *, replace
         print_json({"added": name, "file": str(file), "entry": entry, "problem": problem})
         return
     click.echo(f"added {name} to {file}")
+    if is_new and file == Path.cwd() / NEW_FILE:
+        say("This file is new. Commands in this folder read it from now on, instead of the configuration that ships with Moongate.")
     if problem:
         say(f"It stays disabled for now: {problem}")
     for key in _literal_secrets(entry):
@@ -110,13 +118,13 @@ def remove(name: str, config_path: str | None, as_json: bool) -> None:
     from gateway.cli.output import print_json, say
     from gateway.config.jsonc import parse, remove_entry
     from gateway.config.load import read_text
-    from gateway.config.paths import find_config
+    from gateway.config.paths import find_config, is_bundled_config
     from gateway.config.suggest import did_you_mean
     from gateway.errors import NotFound
     from gateway.storage.files import write_atomic
 
     file = find_config(config_path, os.environ)
-    if file is None or _is_bundled(file):
+    if file is None or is_bundled_config(file):
         raise NotFound("server", name, f"There is no configuration file of your own here, so no server {name!r} to remove.")
     text = read_text(file)
     document = parse(text, name=str(file))
@@ -156,14 +164,19 @@ def _entry(target: tuple[str, ...], headers: dict[str, str], variables: dict[str
     """The server entry as it is written to the file."""
     if not target:
         raise click.UsageError("Say what to add: a URL, or `--` and the command that starts the server.")
-    if len(target) == 1 and re.match(r"https?://", target[0]):
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", first := target[0])
+    if scheme is not None:
+        if scheme[1].lower() not in ("http", "https"):
+            raise click.UsageError(f"{first!r} cannot be added: servers are reached by http:// or https://, or started by a command.")
+        if len(target) > 1 or not urlsplit(first).hostname:
+            raise click.UsageError(f"{' '.join(target)!r} is not one URL with a host name, like https://docs.example.com/mcp.")
         if variables:
             raise click.UsageError("--env belongs to a command; for a URL there is --header.")
-        entry: JsonObject = {"type": "sse" if sse else "http", "url": target[0]}
+        entry: JsonObject = {"type": "sse" if sse else "http", "url": first}
         return {**entry, "headers": headers} if headers else entry
     if headers or sse:
         raise click.UsageError("--header and --sse belong to a URL; for a command there is --env.")
-    entry = {"command": target[0]}
+    entry = {"command": first}
     if len(target) > 1:
         entry["args"] = list(target[1:])
     if variables:
@@ -171,25 +184,24 @@ def _entry(target: tuple[str, ...], headers: dict[str, str], variables: dict[str
     return entry
 
 
-def _own_file(config_path: str | None) -> tuple[Path, str]:
-    """The user's configuration file with its text; a new one in the working directory where there is none."""
-    from gateway.config.load import read_text
-    from gateway.config.paths import find_config
+def _own_file(config_path: str | None) -> Path:
+    """The configuration file to edit: the one that commands here use, or a new one if that ships with Moongate.
 
-    if config_path is not None and not Path(config_path).exists():
-        return Path(config_path), "{\n}\n"
+    Raises:
+        ConfigError: The file that would be edited ships with Moongate.
+    """
+    from gateway.config.paths import CONFIG_VARIABLE, find_config, is_bundled_config
+    from gateway.errors import ConfigError
+
+    if config_path is not None and not Path(config_path).expanduser().exists():
+        return Path(config_path).expanduser()
     found = find_config(config_path, os.environ)
-    if found is None or _is_bundled(found):
-        return Path.cwd() / NEW_FILE, "{\n}\n"
-    return found, read_text(found)
-
-
-def _is_bundled(file: Path) -> bool:
-    """Whether a file came out of the package and not out of the working directory."""
-    from gateway.config.paths import SEARCHED, bundled
-
-    own = {(Path.cwd() / name).absolute() for name in SEARCHED}
-    return file == (bundled("config") / "gateway.json").absolute() and file not in own
+    is_named = config_path is not None or bool(os.environ.get(CONFIG_VARIABLE))
+    if found is None or (is_bundled_config(found) and not is_named):
+        found = Path.cwd() / NEW_FILE
+    if found.exists() and is_bundled_config(found):
+        raise ConfigError(f"{found} ships with Moongate and is not edited. Name a file of your own with `--config FILE`.", path=str(found))
+    return found
 
 
 def _section(text: str, file: Path) -> str:

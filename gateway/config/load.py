@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +21,7 @@ from gateway.config.hosts import IGNORED_ROOT_KEYS
 from gateway.config.jsonc import parse
 from gateway.config.models import RESERVED_SOURCES, SOURCE_NAME_PATTERN, GatewayConfig, ServerEntry, judge_policy_name
 from gateway.config.outbound import read_auth
-from gateway.config.paths import find_config
+from gateway.config.paths import find_config, is_bundled_config
 from gateway.config.problems import keys_of, problems_of
 from gateway.config.references import NotAccepted, References
 from gateway.config.skill_folders import package_folders, vendor_folders
@@ -74,7 +74,15 @@ def load_config(
     found = find_config(path, environ)
     if found is None:
         return LoadedConfig(GatewayConfig(), None, Path.cwd(), [], ["no configuration file found"], frozenset())
-    return load_text(read_text(found), found, environ, fetches=fetches, admission=admission)
+    loaded = load_text(read_text(found), found, environ, fetches=fetches, admission=admission)
+    return _without_idle_examples(loaded) if is_bundled_config(found) else loaded
+
+
+def _without_idle_examples(loaded: LoadedConfig) -> LoadedConfig:
+    """The configuration that ships with Moongate without the servers that need a variable that is not set."""
+    idle = {server.name for server in loaded.disabled}
+    policies = {name: policy for name, policy in loaded.config.policies.items() if name not in idle}
+    return replace(loaded, config=loaded.config.model_copy(update={"policies": policies}), disabled=[])
 
 
 def read_text(path: Path) -> str:

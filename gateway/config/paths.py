@@ -27,6 +27,11 @@ def bundled(kind: BundledKind) -> Path:
     return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / kind
 
 
+def is_bundled_config(file: Path) -> bool:
+    """Whether `file` is the configuration that ships with Moongate, in a clone too."""
+    return file.resolve() == (bundled("config") / "gateway.json").resolve()
+
+
 def find_config(explicit: str | Path | None, environ: Mapping[str, str], *, working_dir: Path | None = None) -> Path | None:
     """The configuration file to read; `None` when there is none at all, not even the bundled one.
 

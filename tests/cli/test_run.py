@@ -101,6 +101,23 @@ def test_a_signal_ends_it_with_0_and_takes_the_children_along(number: signal.Sig
         os.kill(child, 0)
 
 
+def test_run_without_a_configuration_serves_what_works(tmp_path: Path) -> None:
+    with running("--http", ":0", cwd=tmp_path) as process:
+        lines = read_until(process, '"url"')
+    said = {line.split()[0]: line for line in lines if line.strip()}
+    assert {"notes", "skill", "agent", "workflow"} <= set(said) and "units" not in said
+    assert not any(" down " in line or " WARNING " in line for line in lines)
+    assert "  moongate add NAME URL" in lines
+    assert any("Agents use the model of the connected client" in line for line in lines)
+
+
+def test_run_takes_a_short_option_for_the_configuration(tmp_path: Path) -> None:
+    path = write_gateway(tmp_path, storage={"dir": "state"}, server={"name": "mine"})
+    (tmp_path / "elsewhere").mkdir()
+    with running("-c", str(path), "--http", ":0", cwd=tmp_path / "elsewhere") as process:
+        assert any(line.startswith("mine serves") for line in read_until(process, '"url"'))
+
+
 def test_json_says_it_on_one_line(tmp_path: Path) -> None:
     write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, storage={"dir": "state"})
     with running("--http", ":0", "--json", cwd=tmp_path) as process:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 from gateway.config.jsonc import parse
-from tests.cli.processes import moongate
+from tests.cli.processes import environment, moongate, moongate_process
+from tests.fakes.running import ROOT
 
 COMMENTED = """{
   // my servers
@@ -70,6 +76,35 @@ def test_a_file_that_cannot_be_edited_stays_and_the_entry_is_shown(tmp_path: Pat
     assert done.code == 2
     assert file.read_text() == '{"mcpServers": []}'
     assert '"url": "https://a.example.com"' in done.err
+
+
+@pytest.mark.parametrize("target", ["ftp://files.example.com/mcp", "https:///mcp", "ws://a.example.com"])
+def test_add_refuses_urls_that_are_not_http(tmp_path: Path, target: str) -> None:
+    done = moongate_process("add", "x", target, "--json", cwd=tmp_path)
+    assert (done.code, done.error["code"]) == (1, "usage")
+    assert target in done.error["message"]
+    assert not (tmp_path / "gateway.json").exists()
+
+
+def test_add_in_a_clone_leaves_the_bundled_file(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    for folder in ("gateway", "config"):
+        shutil.copytree(ROOT / folder, clone / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    bundled = (clone / "config" / "gateway.json").read_bytes()
+
+    def add(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        env = {**environment(tmp_path), "PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"}
+        argv = [sys.executable, "-m", "gateway", "add", "docs", *words, "https://docs.example.com/mcp"]
+        return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=40, check=False)
+
+    written = add(cwd=clone)
+    assert (written.returncode, written.stdout) == (0, f"added docs to {clone / 'gateway.json'}\n")
+    assert "This file is new" in written.stderr
+    assert "docs" in json.loads((clone / "gateway.json").read_text())["mcpServers"]
+    refused = [add(cwd=clone / "config"), add("--config", "config/gateway.json", cwd=clone)]
+    assert [done.returncode for done in refused] == [2, 2]
+    assert all("ships with Moongate and is not edited" in done.stderr for done in refused)
+    assert (clone / "config" / "gateway.json").read_bytes() == bundled
 
 
 def test_removing_an_unknown_server_suggests_the_closest(tmp_path: Path) -> None:

@@ -99,7 +99,9 @@ def commands(group: click.Group = cli, name: str = "moongate") -> dict[str, clic
 
 
 def options_of(command: click.Command) -> set[str]:
-    return {text for parameter in command.params if isinstance(parameter, click.Option) for text in parameter.opts if text != "--help"}
+    """The long options; a short one stands beside its long one."""
+    texts = [text for parameter in command.params if isinstance(parameter, click.Option) for text in parameter.opts]
+    return {text for text in texts if text.startswith("--") and text != "--help"}
 
 
 def documented_options(text: str) -> set[str]:
