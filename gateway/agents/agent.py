@@ -24,14 +24,14 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import SortedMiddleware, listed, sort_middleware, through
 from gateway.sessions.compacting import RunCompaction
 from gateway.sessions.compaction import CompactionStrategy
-from gateway.sessions.context import PRINCIPAL_KEY, ContextProvider, SessionContext
+from gateway.sessions.context import PRINCIPAL_KEY, ContextProvider, SessionContext, call_hook
 from gateway.sessions.grouping import TokenizerProtocol
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.tools.given import normalize_tools, tell_apart
-from gateway.types.messages import AgentRunInputs, own_copies, to_messages
+from gateway.types.messages import AgentRunInputs, Message, own_copies, to_messages
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
@@ -266,6 +266,7 @@ class _Steps:
         self._ctx = ctx
         self._observer = observer
         self._replaced: list[Replaced] = []
+        context.loader = self._load_history
 
     def folded(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
         """The whole of a run's parts: what middleware made of it, also where it is not the fold of them all."""
@@ -319,11 +320,7 @@ class _Steps:
         hooked = [(provider, session) for provider in providers] if session is not None else []
         by_call = self._stored_by_call(around, session) if session is not None else None
         for provider, own in hooked:
-            if isinstance(provider, HistoryProvider) and (not provider.load_messages or self._is_loaded_elsewhere(own)):
-                continue  # it only stores (requirements SE13), or the model's provider has what was said
-            await provider.before_run(agent=self._agent, session=own, context=around, state=_state_of(own, provider))
-            if by_call is not None and isinstance(provider, HistoryProvider):
-                by_call.loaded(provider)
+            await self._begin(provider, own, around, by_call)
         plan = await self._plan(around)
         seen: list[AgentResponseUpdate] = []
         async with AsyncExitStack() as closing:
@@ -341,7 +338,33 @@ class _Steps:
             around.finish(self._fold(seen))
             for provider, own in reversed(hooked):
                 if by_call is None or not isinstance(provider, HistoryProvider):
-                    await provider.after_run(agent=self._agent, session=own, context=around, state=_state_of(own, provider))
+                    state = _state_of(own, provider)
+                    await call_hook(provider, "after_run", agent=self._agent, session=own, context=around, state=state)
+
+    async def _load_history(self) -> dict[str, list[Message]]:
+        """Load the session's histories for middleware, before the run."""
+        session = self._context.session
+        if session is None or self._is_loaded_elsewhere(session):
+            return {}
+        return {
+            provider.source_id: await provider.load(session.session_id, _state_of(session, provider))
+            for provider in self._providers()
+            if isinstance(provider, HistoryProvider) and provider.load_messages and provider.loads_only
+        }
+
+    async def _begin(self, provider: ContextProvider, session: AgentSession, around: SessionContext, by_call: CallHistory | None) -> None:
+        """Let a provider add to the run before it."""
+        is_history = isinstance(provider, HistoryProvider)
+        if is_history and (not provider.load_messages or self._is_loaded_elsewhere(session)):
+            return  # it only stores, or the model's provider has what was said
+        if is_history and (loaded := (self._context.loaded or {}).get(provider.source_id)) is not None:
+            around.extend_messages(provider, loaded)
+            if by_call is not None:
+                by_call.replaced()
+            return
+        await call_hook(provider, "before_run", agent=self._agent, session=session, context=around, state=_state_of(session, provider))
+        if is_history and by_call is not None:
+            by_call.loaded(provider)
 
     def _stored_by_call(self, around: SessionContext, session: AgentSession) -> CallHistory | None:
         """What stores after each model call, where the agent says so and has a history."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from gateway.errors import ChatClientInvalidResponseException
-from gateway.sessions.context import ContextProvider, SessionContext
+from gateway.sessions.context import ContextProvider, SessionContext, call_hook
 from gateway.sessions.history import HistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.types.messages import Message
@@ -45,6 +45,7 @@ class CallHistory:
         self._since: list[AgentResponseUpdate] = []
         self._has_stored = False
         self._has_ended = False
+        self._is_replaced = False
         if is_kept_elsewhere:
             for history in self._loaders:
                 logger.warning(
@@ -55,8 +56,12 @@ class CallHistory:
                 )
 
     def loaded(self, history: ContextProvider) -> None:
-        """A history loaded before the run."""
+        """Note what a history loaded before the run."""
         self._loaded[history.source_id] = list(self._around.context_messages.get(history.source_id, ()))
+
+    def replaced(self) -> None:
+        """Go on from the run's own messages: middleware loaded the history and may have changed it."""
+        self._is_replaced = True
 
     def told(self, update: AgentResponseUpdate) -> None:
         """A part of the run."""
@@ -75,7 +80,7 @@ class CallHistory:
             if isinstance(provider, HistoryProvider):
                 if provider.load_messages:
                     state = self._session.state.setdefault(provider.source_id, {})
-                    await provider.before_run(agent=self._agent, session=self._session, context=context, state=state)
+                    await call_hook(provider, "before_run", agent=self._agent, session=self._session, context=context, state=state)
             elif not any(_keeps(history, provider.source_id) for history in self._loaders):
                 if added := self._around.context_messages.get(provider.source_id):
                     context.extend_messages(provider, added)
@@ -118,6 +123,8 @@ class CallHistory:
                 await self._store(given, said)
 
     def _was_changed(self) -> bool:
+        if self._is_replaced:
+            return True
         now = self._around.context_messages
         return any([id(m) for m in now.get(source, ())] != [id(m) for m in loaded] for source, loaded in self._loaded.items())
 
@@ -139,7 +146,7 @@ class CallHistory:
         context.finish(AgentResponse(messages=list(said)))
         for history in reversed(self._histories):
             state = self._session.state.setdefault(history.source_id, {})
-            await history.after_run(agent=self._agent, session=self._session, context=context, state=state)
+            await call_hook(history, "after_run", agent=self._agent, session=self._session, context=context, state=state)
 
 
 def _keeps(history: HistoryProvider, source_id: str) -> bool:

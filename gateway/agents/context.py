@@ -57,6 +57,18 @@ class AgentContext:
     stream_cleanup_hooks: list[Callable[[], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     terminate: bool = False
     """Set: nothing further in runs. The way of agent-framework's first versions; `MiddlewareTermination` is today's."""
+    loaded: dict[str, list[Message]] | None = field(default=None, init=False, repr=False)
+    """By history, what middleware loaded before the run; the run takes these messages and does not load them again."""
+    loader: Callable[[], Awaitable[dict[str, list[Message]]]] | None = field(default=None, init=False, repr=False)
+
+    async def load_history(self) -> dict[str, list[Message]]:
+        """Load the session's earlier messages before the run does, by history in the order of the agent's providers.
+
+        The run takes `loaded` instead of loading them again. Histories with a `before_run` of their own load in the run.
+        """
+        if self.loaded is None:
+            self.loaded = {} if self.loader is None else await self.loader()
+        return self.loaded
 
 
 class AgentMiddleware(ABC):

@@ -7,15 +7,17 @@ SE19), so what is not trusted must not be one.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import MiddlewareException, sort_middleware
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.tools.base import Tool
+from gateway.tools.given import normalize_tools
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse
 
@@ -76,13 +78,13 @@ class SessionContext:
         """The run ended with this response. Called by the agent, once."""
         self._response = response
 
-    def extend_messages(self, source: str | HasSourceId, messages: Sequence[Message]) -> None:
+    def extend_messages(self, source: str | HasSourceId, messages: Message | Sequence[Message]) -> None:
         """Add copies of messages before the input, as provider `source`; each is marked with where it came from."""
         attribution: JsonObject = {"source_id": source if isinstance(source, str) else source.source_id}
         if not isinstance(source, str):
             attribution["source_type"] = type(source).__name__
         added = self.context_messages.setdefault(attribution["source_id"], [])
-        for message in messages:
+        for message in [messages] if isinstance(messages, Message) else messages:
             own = copy.copy(message)
             own.additional_properties = {ATTRIBUTION_KEY: attribution, **message.additional_properties}
             added.append(own)
@@ -91,13 +93,14 @@ class SessionContext:
         """Add to the agent's instructions for this run."""
         self.instructions.extend([instructions] if isinstance(instructions, str) else instructions)
 
-    def extend_tools(self, source_id: str, tools: Sequence[Tool]) -> None:
-        """Add tools for this run; those with `additional_properties` are marked with where they came from."""
-        for tool in tools:
+    def extend_tools(self, source_id: str, tools: Tool | Callable[..., object] | Sequence[Tool | Callable[..., object]]) -> None:
+        """Add tools for this run, plain functions too; those with `additional_properties` are marked with where they came from."""
+        added = normalize_tools(tools)
+        for tool in added:
             properties = getattr(tool, "additional_properties", None)
             if isinstance(properties, dict):
                 cast("JsonObject", properties)[CONTEXT_SOURCE_KEY] = source_id
-        self.tools.extend(tools)
+        self.tools.extend(added)
 
     def extend_middleware(self, source_id: str, middleware: object) -> None:
         """Add chat or function middleware for this run: one, or a sequence of them.
@@ -157,6 +160,22 @@ class ContextProvider:
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Called in reverse order after the run, with `context.response` set."""
+
+
+async def call_hook(provider: object, name: str, *args: Any, **values: Any) -> Any:
+    """Call a method of a provider that somebody else wrote, and return what it gives.
+
+    Earlier versions and documents of agent-framework have methods with fewer parameters, so the method gets those of `values` that
+    it has parameters for. It may be missing, and need not be async.
+    """
+    method = getattr(provider, name, None)
+    if method is None:
+        return None
+    parameters = inspect.signature(method).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        values = {key: value for key, value in values.items() if key in parameters}
+    found: object = method(*args, **values)
+    return await found if inspect.isawaitable(found) else found
 
 
 def without_attribution(messages: Sequence[Message]) -> list[Message]:

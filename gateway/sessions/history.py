@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from gateway.json_types import JsonObject, JsonValue
-from gateway.sessions.context import ContextProvider, SessionContext, without_attribution
+from gateway.sessions.context import ContextProvider, SessionContext, call_hook, without_attribution
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.types.messages import Message
 
@@ -33,16 +33,31 @@ class HistoryProvider(ContextProvider):
         store_context_messages: bool = False,
         store_context_from: Collection[str] | None = None,
         store_outputs: bool = True,
+        store_responses: bool | None = None,
     ) -> None:
         """Without `load_messages` the agent leaves `before_run` out. `store_context_messages` also keeps what the other
-        providers added, or only those in `store_context_from`.
+        providers added, or only those in `store_context_from`. `store_responses` is another name of `store_outputs`.
         """
         super().__init__(source_id)
         self.load_messages = load_messages
         self.store_inputs = store_inputs
         self.store_context_messages = store_context_messages
         self.store_context_from = store_context_from
-        self.store_outputs = store_outputs
+        self.store_outputs = store_outputs if store_responses is None else store_responses
+
+    @property
+    def store_responses(self) -> bool:
+        """Another name of `store_outputs`."""
+        return self.store_outputs
+
+    @property
+    def loads_only(self) -> bool:
+        """Whether `before_run` is this class's, which adds what `get_messages` gives and does nothing else."""
+        return type(self).before_run is HistoryProvider.before_run
+
+    async def load(self, session_id: str | None, state: JsonObject) -> list[Message]:
+        """Return the stored messages, also of a subclass whose `get_messages` has no `state`."""
+        return list(await call_hook(self, "get_messages", session_id, state=state))
 
     @property
     def replays(self) -> bool:
@@ -63,7 +78,7 @@ class HistoryProvider(ContextProvider):
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Put the stored messages before the input."""
-        context.extend_messages(self, await self.get_messages(context.session_id, state=state))
+        context.extend_messages(self, await self.load(context.session_id, state))
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Store what is to be stored: context of other providers, the input, what the run added."""
@@ -75,7 +90,7 @@ class HistoryProvider(ContextProvider):
         if self.store_outputs and context.response is not None:
             new += context.response.messages
         if new:
-            await self.save_messages(context.session_id, without_attribution(new), state=state)
+            await call_hook(self, "save_messages", context.session_id, without_attribution(new), state=state)
 
 
 class InMemoryHistoryProvider(HistoryProvider):
@@ -92,6 +107,7 @@ class InMemoryHistoryProvider(HistoryProvider):
         store_context_messages: bool = False,
         store_context_from: Collection[str] | None = None,
         store_outputs: bool = True,
+        store_responses: bool | None = None,
         skip_excluded: bool = False,
     ) -> None:
         """With `skip_excluded` messages that compaction took out are not loaded."""
@@ -102,6 +118,7 @@ class InMemoryHistoryProvider(HistoryProvider):
             store_context_messages=store_context_messages,
             store_context_from=store_context_from,
             store_outputs=store_outputs,
+            store_responses=store_responses,
         )
         self.skip_excluded = skip_excluded
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from gateway.agents.base import BaseAgent
 from gateway.json_types import JsonObject
-from gateway.sessions.context import ContextProvider, SessionContext
+from gateway.sessions.context import ContextProvider, SessionContext, call_hook
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.tools.context import CallContext
@@ -163,7 +163,7 @@ class WorkflowAgent(BaseAgent):
         for provider in providers:
             if isinstance(provider, HistoryProvider) and not provider.load_messages:
                 continue
-            await provider.before_run(agent=self, session=own, context=around, state=_state_of(own, provider))
+            await call_hook(provider, "before_run", agent=self, session=own, context=around, state=_state_of(own, provider))
         seen: list[AgentResponseUpdate] = []
         async for event in self._events(around.get_messages(include_input=True), given, base, is_streaming=is_streaming):
             for update in updates_of(event):
@@ -171,7 +171,7 @@ class WorkflowAgent(BaseAgent):
                 yield update
         around.finish(self._finish(seen, is_streaming=is_streaming))
         for provider in reversed(providers):
-            await provider.after_run(agent=self, session=own, context=around, state=_state_of(own, provider))
+            await call_hook(provider, "after_run", agent=self, session=own, context=around, state=_state_of(own, provider))
 
     async def _events(
         self, messages: list[Message], given: list[Message], base: RunRequest, *, is_streaming: bool

@@ -17,6 +17,7 @@ from gateway import (
     ChatResponseUpdate,
     Content,
     ContextProvider,
+    InMemoryHistoryProvider,
     LifecycleHooks,
     Message,
     ScriptedChatClient,
@@ -24,9 +25,9 @@ from gateway import (
     lifecycle_middleware,
     tool,
 )
-from gateway.agents.lifecycle import hooks as contexts
-from gateway.agents.lifecycle.state import HookEvent, HookEvents
+from gateway import lifecycle as contexts
 from gateway.errors import AskExpired, AskUnavailable, ModelError, ToolFailed
+from gateway.lifecycle import HookEvent, HookEvents
 from tests.house.documents import code_of, read, rows, section
 
 pytestmark = pytest.mark.filterwarnings("ignore::gateway.staging.ExperimentalWarning")
@@ -146,6 +147,98 @@ async def test_hooks_change_the_message_its_history_the_messages_of_a_call_and_t
     assert [message.text for message in messages] == ["be kind", "hi", "GO"]
     assert options.get("temperature") == 0.1
     assert [message.text for message in response.messages] == ["hello", "(checked)"]
+
+
+@pytest.mark.requirement("HK2", "HK3", "HK16")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("by_call", [False, True], ids=["stored by run", "stored by call"])
+async def test_hooks_see_and_change_what_the_session_remembers(stream: bool, by_call: bool) -> None:
+    seen: list[list[str]] = []
+
+    class Changes(LifecycleHooks):
+        async def before_message_turn(self, context: contexts.MessageTurnContext) -> None:
+            seen.append([message.text for message in context.history])
+            if context.user_message == "second":
+                del context.history[0]
+                context.history.insert(0, Message("system", ["a note"]))
+                context.history.append(Message("user", ["by the way"]))
+
+    client = ScriptedChatClient(["one", call("add", a=1, b=2), "two", "three"])
+    agent = Agent(client, tools=[add], middleware=lifecycle_middleware(Changes()), require_per_service_call_history_persistence=by_call)
+    session = agent.create_session()
+    for text in ("first", "second", "third"):
+        work: Any = agent.run(text, session=session, stream=stream)
+        await (work.get_final_response() if stream else work)
+    asked = [[message.text for message in messages if message.text] for messages, _ in client.requests]
+    assert asked[1] == ["a note", "one", "by the way", "second"]
+    assert asked[2] == asked[1], "the change holds for the turn"
+    assert seen[:2] == [[], ["first", "one"]]
+    assert [text for text in seen[2] if text] == ["first", "one", "by the way", "second", "two"], "what is stored stays as it was"
+
+
+@pytest.mark.requirement("HK2", "HK16", "SE12")
+async def test_history_is_loaded_once_and_a_run_whose_hooks_do_not_look_loads_as_ever() -> None:
+    loads: list[str | None] = []
+
+    class Counting(InMemoryHistoryProvider):
+        async def get_messages(self, session_id: str | None, **kwargs: Any) -> list[Message]:
+            loads.append(session_id)
+            return await super().get_messages(session_id, **kwargs)
+
+    for hooks in (Notes("A", []), LifecycleHooks()):
+        client = ScriptedChatClient(["one", "two"])
+        agent = Agent(client, context_providers=[Counting()], middleware=lifecycle_middleware(hooks))
+        session = agent.create_session(session_id="s1")
+        await agent.run("a", session=session)
+        await agent.run("b", session=session)
+        assert (loads, [message.text for message in client.requests[1][0]]) == (["s1", "s1"], ["a", "one", "b"])
+        loads.clear()
+
+
+@pytest.mark.requirement("HK2", "HK3", "HK4", "HK5", "HK7", "HK8", "HK9", "HK10", "HK11", "HK12", "HK13", "HK16")
+async def test_every_hook_knows_the_agent_the_conversation_and_the_runs_options() -> None:
+    seen: dict[str, tuple[Any, ...]] = {}
+
+    def noted(name: str) -> Any:
+        async def hook(self: LifecycleHooks, context: Any, handler: Any = None) -> Any:
+            seen[name] = (context.agent_name, context.conversation_id, dict(context.run_options))
+            with pytest.raises(TypeError):
+                context.run_options["temperature"] = 1
+            return None if handler is None else await handler(context)
+
+        return hook
+
+    names = [name for name in vars(LifecycleHooks) if not name.startswith("_") and name != "wrap_model_call_streaming"]
+    everything = type("Everything", (LifecycleHooks,), {name: noted(name) for name in names})
+    client = ScriptedChatClient([[call("add", "1", a=1, b=2), call("fail", "2")], "done", "bye"])
+    agent = Agent(client, name="helper", tools=[add, fail], middleware=lifecycle_middleware(everything()))
+    session = agent.create_session(session_id="s1")
+    await agent.run("go", session=session, options={"temperature": 0.5})
+    assert seen == dict.fromkeys(names, ("helper", "s1", {"temperature": 0.5}))
+    await agent.run("go")
+    assert seen["before_message_turn"] == ("helper", None, {})
+
+
+@pytest.mark.requirement("HK2", "HK9", "HK10")
+async def test_hooks_see_the_users_message_and_the_function_itself() -> None:
+    picture = Content.from_data(b"x", "image/png")
+    seen: list[Any] = []
+
+    class Looks(LifecycleHooks):
+        async def before_message_turn(self, context: contexts.MessageTurnContext) -> None:
+            seen.append((context.user_message, context.message and context.message.contents))
+
+        async def before_function(self, context: contexts.FunctionContext) -> None:
+            seen.append((context.function, context.arguments))
+
+        async def wrap_function_call(self, request: contexts.FunctionRequest, handler: contexts.FunctionHandler) -> Any:
+            seen.append((request.function, request.toolkit, dict(request.arguments)))
+            return await handler(request)
+
+    client = ScriptedChatClient([call("add", a="1", b=2), "done"])
+    await agent_of(client, Looks()).run(Message("user", ["look", picture]))
+    arguments = {"a": 1, "b": 2}
+    assert seen == [("look", [Content.from_text("look"), picture]), (add, arguments), (add, None, arguments)]
 
 
 @pytest.mark.requirement("HK4")
@@ -394,8 +487,9 @@ def test_the_table_of_properties_is_what_the_contexts_have() -> None:
         contexts.ModelRequest,
         contexts.FunctionRequest,
     ]
-    shared = {"state", "events"}
+    shared = {"state", "events", "facts", "agent_name", "conversation_id", "run_options"}
     actual = {kind.__name__: {field.name for field in fields(kind)} - shared for kind in kinds}
+    assert all(hasattr(kind, name) for kind in kinds for name in shared - {"state", "events", "facts"})
     assert {name: properties - shared for name, properties in named.items() if name in actual} == actual
     documented = set(code_of(" ".join(cells[1] for cells in rows(section(read("docs/middleware.md"), "### Properties")))))
     assert documented == {name for name in vars(LifecycleHooks) if not name.startswith("_")}

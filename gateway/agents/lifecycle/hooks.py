@@ -11,6 +11,7 @@ from typing import Literal
 
 from gateway.agents.lifecycle.state import HookEvents, StateCell
 from gateway.json_types import JsonMapping, JsonValue
+from gateway.tools.base import Tool
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
@@ -19,13 +20,49 @@ from gateway.types.responses import AgentResponse, ChatResponse, ChatResponseUpd
 ErrorSource = Literal["model_call", "tool_call", "iteration", "message_turn"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFacts:
+    """What stays the same in a turn."""
+
+    agent_name: str
+    """The agent's name, or its id if it has none."""
+    conversation_id: str | None
+    """The session's id; without a session the id of the conversation that the model's provider keeps, if there is one."""
+    run_options: JsonMapping
+    """The run's own options, to read."""
+
+
+class _SeesTurn:
+    """Shows the facts of the turn under their own names."""
+
+    __slots__ = ()
+
+    facts: TurnFacts
+
+    @property
+    def agent_name(self) -> str:
+        """The agent's name, or its id if it has none."""
+        return self.facts.agent_name
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The session's id; without a session the id of the conversation that the model's provider keeps, if there is one."""
+        return self.facts.conversation_id
+
+    @property
+    def run_options(self) -> JsonMapping:
+        """The run's own options, to read."""
+        return self.facts.run_options
+
+
 @dataclass(slots=True, kw_only=True)
-class HookContext:
+class HookContext(_SeesTurn):
     """What every hook has."""
 
     state: StateCell
     """Shared by all hooks of the turn; an update is seen by the next hook."""
     events: HookEvents
+    facts: TurnFacts = field(repr=False)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,14 +72,22 @@ class MessageTurnContext(HookContext):
     user_message: str
     """Text of the newest message of the user."""
     history: list[Message]
-    """What came before it in the run's input; what a session remembers comes to `IterationContext.messages`."""
-    options: JsonMapping
-    """The run's own options, to read."""
+    """The conversation before that message: what the session's histories load, then the rest of the run's input.
+
+    A change holds for this turn. What is stored of earlier turns stays as it is.
+    """
+    message: Message | None = None
+    """The newest message of the user with all its contents, to read."""
     response: AgentResponse | None = None
     """After the run; `None` where it failed."""
     turn_history: list[Message] = field(default_factory=lambda: list[Message]())
     """After the run: the messages it added. Of a streamed run they were handed on already."""
     error: Exception | None = None
+
+    @property
+    def options(self) -> JsonMapping:
+        """The run's own options, to read."""
+        return self.run_options
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,12 +131,13 @@ class FunctionContext(HookContext):
     """Around one tool call."""
 
     iteration: int
+    function: Tool
     function_name: str
     call_id: str
     arguments: JsonMapping
-    """To read; `FunctionRequest.override` changes them."""
+    """To read, checked and converted; `FunctionRequest.override` changes them."""
     toolkit: str | None
-    """The provider, server or skill that the tool is of, where that is known."""
+    """The provider, server or skill that the tool is of, if that is known."""
     block_execution: bool = False
     """Yours to set before the call: it is not made, and `override_result` is its result."""
     override_result: JsonValue = None
@@ -114,7 +160,7 @@ class ErrorContext(HookContext):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRequest:
+class ModelRequest(_SeesTurn):
     """One model call, as it is about to be made."""
 
     model: str | None
@@ -122,6 +168,7 @@ class ModelRequest:
     options: Mapping[str, JsonValue]
     state: StateCell
     iteration: int
+    facts: TurnFacts = field(repr=False)
 
     def override(
         self, *, model: str | None = None, messages: Sequence[Message] | None = None, options: Mapping[str, JsonValue] | None = None
@@ -136,14 +183,17 @@ class ModelRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionRequest:
+class FunctionRequest(_SeesTurn):
     """One tool call, as it is about to be made."""
 
+    function: Tool
     function_name: str
     call_id: str
     arguments: JsonMapping
     state: StateCell
     iteration: int
+    toolkit: str | None
+    facts: TurnFacts = field(repr=False)
 
     def override(self, *, arguments: JsonMapping) -> FunctionRequest:
         """A copy with other arguments."""

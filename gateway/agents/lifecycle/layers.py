@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import TypeVar, cast
@@ -19,6 +19,7 @@ from gateway.agents.lifecycle.hooks import (
     ModelHandler,
     ModelRequest,
     ModelStreamHandler,
+    TurnFacts,
     overrides,
 )
 from gateway.agents.lifecycle.state import HookEvents
@@ -71,13 +72,15 @@ class _AgentLayer(AgentMiddleware):
 
     async def _steps(self, context: AgentContext, call_next: CallNext) -> AsyncGenerator[AgentResponseUpdate, None]:
         """The turn; of a streamed run its updates come out, of a whole one nothing does."""
-        key, turn = self._turns.open()
+        key, turn = self._turns.open(_facts(context))
         told = _turn_context(context, turn)
         ended = False
         try:
             try:
+                loaded = await context.load_history() if turn.sees_history else {}
+                told.history[:0] = [message for messages in loaded.values() for message in messages]
                 await turn.begin(told)
-                _take_input(context, told)
+                _take_input(context, told, loaded)
                 await call_next()
                 if isinstance(context.result, ResponseStream):
                     async with aclosing(context.result) as inner:
@@ -198,7 +201,9 @@ class _FunctionLayer(FunctionMiddleware):
         told = FunctionContext(
             state=turn.state,
             events=turn.events,
+            facts=turn.facts,
             iteration=turn.iteration,
+            function=context.function,
             function_name=context.function.definition.name,
             call_id=call_id,
             arguments=MappingProxyType(context.arguments),
@@ -238,11 +243,14 @@ class _FunctionLayer(FunctionMiddleware):
         for hook in turn.hooks:
             handler = _wrapped(hook.wrap_function_call, handler)
         request = FunctionRequest(
+            function=told.function,
             function_name=told.function_name,
             call_id=told.call_id,
             arguments=told.arguments,
             state=turn.state,
             iteration=turn.iteration,
+            toolkit=told.toolkit,
+            facts=turn.facts,
         )
         context.result = await handler(request)
 
@@ -250,22 +258,45 @@ class _FunctionLayer(FunctionMiddleware):
 # -- turns -------------------------------------------------------------------------------------------------------
 
 
+def _facts(context: AgentContext) -> TurnFacts:
+    agent, session = context.agent, context.session
+    conversation = context.options.get("conversation_id") if session is None else session.session_id
+    return TurnFacts(agent_name=agent.name or agent.id, conversation_id=conversation, run_options=MappingProxyType(dict(context.options)))
+
+
 def _turn_context(context: AgentContext, turn: Turn) -> MessageTurnContext:
     index = _newest_of_user(context.messages)
-    text = "" if index is None else context.messages[index].text
+    newest = None if index is None else context.messages[index]
     history = [message for number, message in enumerate(context.messages) if number != index]
-    options = MappingProxyType(dict(context.options))
-    return MessageTurnContext(state=turn.state, events=turn.events, user_message=text, history=history, options=options)
+    text = "" if newest is None else newest.text
+    return MessageTurnContext(state=turn.state, events=turn.events, facts=turn.facts, user_message=text, history=history, message=newest)
 
 
-def _take_input(context: AgentContext, told: MessageTurnContext) -> None:
-    """Put what the hooks made of the input into the run."""
+def _take_input(context: AgentContext, told: MessageTurnContext, loaded: Mapping[str, Sequence[Message]]) -> None:
+    """Put what the hooks made of the history and the input into the run."""
     index = _newest_of_user(context.messages)
     newest = [] if index is None else [context.messages[index]]
     if told.user_message != (newest[0].text if newest else ""):
         others = [content for message in newest for content in message.contents if content.type != "text"]
         newest = [Message("user", [Content.from_text(told.user_message), *others])]
-    context.messages = [*told.history, *newest]
+    context.loaded, rest = _split(told.history, loaded)
+    context.messages = [*rest, *newest]
+
+
+def _split(history: Sequence[Message], loaded: Mapping[str, Sequence[Message]]) -> tuple[dict[str, list[Message]], list[Message]]:
+    """Split a changed history into what stands for each loaded one and the rest, which is input of the run.
+
+    A new message before the last loaded one belongs to the history of the loaded message after it: it is shown, and not stored.
+    """
+    homes = {id(message): source for source, messages in loaded.items() for message in messages}
+    kept: dict[str, list[Message]] = {source: [] for source in loaded}
+    new: list[Message] = []
+    for message in history:
+        new.append(message)
+        if (source := homes.get(id(message))) is not None:
+            kept[source] += new
+            new = []
+    return kept, new
 
 
 def _newest_of_user(messages: list[Message]) -> int | None:
@@ -280,7 +311,12 @@ async def _begin(turn: Turn, context: ChatContext) -> tuple[ModelRequest, ChatRe
     told = await turn.begin_iteration(list(context.messages), cast("ChatOptions", dict(context.options)))
     model = told.options.get("model") or getattr(context.client, "model", None)
     request = ModelRequest(
-        model=model, messages=tuple(told.messages), options=dict(told.options), state=turn.state, iteration=told.iteration
+        model=model,
+        messages=tuple(told.messages),
+        options=dict(told.options),
+        state=turn.state,
+        iteration=told.iteration,
+        facts=turn.facts,
     )
     if not told.skip_llm_call:
         return request, None

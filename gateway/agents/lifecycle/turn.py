@@ -14,6 +14,7 @@ from gateway.agents.lifecycle.hooks import (
     MessageTurnContext,
     ParallelBatchContext,
     ToolExecutionContext,
+    TurnFacts,
     overrides,
 )
 from gateway.agents.lifecycle.state import HookEvents, StateCell
@@ -26,9 +27,10 @@ from gateway.types.responses import ChatResponse
 class Turn:
     """The hooks of one run. Before hooks run in order, after and error hooks in reverse (requirements HK1)."""
 
-    def __init__(self, hooks: Sequence[LifecycleHooks], events: HookEvents) -> None:
+    def __init__(self, hooks: Sequence[LifecycleHooks], events: HookEvents, facts: TurnFacts) -> None:
         self.hooks = tuple(hooks)
         self.events = events
+        self.facts = facts
         self.state = StateCell()
         self.blocked: dict[str, str] = {}
         """By call id, what a batch hook put in place of a call."""
@@ -40,6 +42,11 @@ class Turn:
     def iteration(self) -> int:
         """The model call the turn is at."""
         return self.state.value.iteration
+
+    @property
+    def sees_history(self) -> bool:
+        """Whether a hook may look at the conversation before the turn."""
+        return any(overrides(hook, name) for hook in self.hooks for name in ("before_message_turn", "after_message_turn"))
 
     @property
     def holds_calls(self) -> bool:
@@ -62,7 +69,9 @@ class Turn:
         await self.end_iteration()
         number = self.iteration + 1
         self.state.update(lambda state: type(state)(number, state.is_terminated, state.termination_reason, state.own))
-        context = IterationContext(state=self.state, events=self.events, iteration=number, messages=messages, options=options)
+        context = IterationContext(
+            state=self.state, events=self.events, facts=self.facts, iteration=number, messages=messages, options=options
+        )
         self._iteration = context
         for hook in self.hooks:
             await hook.before_iteration(context)
@@ -82,13 +91,15 @@ class Turn:
         calls = [content for message in response.messages for content in message.contents if content.type == "function_call"]
         if not calls:
             return True
-        context = ToolExecutionContext(state=self.state, events=self.events, iteration=self.iteration, response=response, calls=calls)
+        context = ToolExecutionContext(
+            state=self.state, events=self.events, facts=self.facts, iteration=self.iteration, response=response, calls=calls
+        )
         for hook in self.hooks:
             await hook.before_tool_execution(context)
         if context.skip_tool_execution:
             return False
         if len(calls) > 1:
-            batch = ParallelBatchContext(state=self.state, events=self.events, iteration=self.iteration, calls=calls)
+            batch = ParallelBatchContext(state=self.state, events=self.events, facts=self.facts, iteration=self.iteration, calls=calls)
             for hook in self.hooks:
                 await hook.before_parallel_batch(batch)
             self.blocked |= batch.blocked
@@ -105,7 +116,7 @@ class Turn:
         if error is self._reported:
             return None
         self._reported = error
-        context = ErrorContext(state=self.state, events=self.events, source=source, error=error, iteration=self.iteration)
+        context = ErrorContext(state=self.state, events=self.events, facts=self.facts, source=source, error=error, iteration=self.iteration)
         for hook in reversed(self.hooks):
             await hook.on_error(context)
         if not context.is_terminated:
@@ -123,10 +134,10 @@ class Turns:
         self._events = events
         self._open: dict[int, tuple[AgentRunContext | None, Turn]] = {}
 
-    def open(self) -> tuple[int, Turn]:
+    def open(self, facts: TurnFacts) -> tuple[int, Turn]:
         """A turn for the current run; `close` it with the key. The run is held, so its identity is not used again."""
         run = current_run_context()
-        turn = Turn(self._hooks, self._events)
+        turn = Turn(self._hooks, self._events, facts)
         self._open[id(run)] = (run, turn)
         return id(run), turn
 
