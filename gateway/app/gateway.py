@@ -23,7 +23,7 @@ from gateway.app.about import about, prover_of
 from gateway.app.acceptance import Acceptance
 from gateway.app.heap import Heap
 from gateway.app.held import Hosts
-from gateway.app.identity import hop_id
+from gateway.app.hop_id import hop_id
 from gateway.app.inspection import Inspection
 from gateway.app.local import LocalSources
 from gateway.app.lock import LockFile
@@ -150,7 +150,7 @@ class Gateway:
         """A gateway for a loaded configuration, or one worker's part of it (`spread.view_of`).
 
         Without `acceptance` it takes up what `loaded` says, but for what a running gateway held back, and keeps no record of that.
-        `endpoint` is where it will be served, for the gateways around it (`identity.hop_id`).
+        `endpoint` is where it will be served, for the gateways around it (`hop_id`).
         No side effects before it is entered.
         """
         return cls(loaded, events or EventStream(), place, acceptance, endpoint)

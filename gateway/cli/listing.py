@@ -134,7 +134,7 @@ async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> list[J
             sources = [camel_keys(source) for source in await hub.sources()]
             return [source for source in sources if kind == "sources" or source["kind"] == "server"]
         if kind == "tools":
-            for source in await hub.sources():
+            for source in await hub.sources() if hub.shows_sources else ():
                 if source.get("loop"):
                     say(f"problem: server {source['name']!r}: {source['loop']}")
             return [{**tool.wire, "source": tool.source} for tool in await hub.tools()]

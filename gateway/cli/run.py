@@ -190,7 +190,7 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int
     """Serve until the client leaves or a signal comes; every resource is released on the way out."""
     import anyio
 
-    from gateway.app.identity import STDIO
+    from gateway.app.hop_id import STDIO
     from gateway.cli.common import running
 
     with contextlib.ExitStack() as leaving:

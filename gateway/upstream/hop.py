@@ -1,7 +1,7 @@
 """Chained gateways: what of a server's `_meta` is kept, and the guard against loops between gateways.
 
 Each gateway adds its own id to a request's `via` list, refuses a request that already carries it, and stops after `MAX_HOPS`. The first
-half of an id is the gateway's configuration, the second the endpoint that serves it (`app.identity`). Which keys are kept is
+half of an id is the gateway's configuration, the second the endpoint that serves it (`app.hop_id`). Which keys are kept is
 `policy.metadata`'s decision; this module finds every `_meta` of an answer. Used by `upstream`, and by `server` for listings.
 """
 

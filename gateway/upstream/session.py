@@ -418,12 +418,21 @@ class Session:
         Raises:
             UpstreamError: It is no MCP server we can speak to; the text says why.
         """
-        if era != "legacy":
-            discovered = await self._discover(required=era == "modern")
-            if discovered is not None:
-                self.negotiated = discovered
-                return
-        self.negotiated = await self._initialize(capabilities)
+        if era == "legacy":
+            self.negotiated = await self._initialize(capabilities)
+            return
+        modern, started = self.negotiated, anyio.current_time()
+        agreed = await self._discover(required=era == "modern")
+        was_silent = anyio.current_time() - started >= PROBE_TIMEOUT_SECONDS
+        if agreed is None:
+            try:
+                agreed = await self._initialize(capabilities)
+            except UpstreamRefused:
+                # A 2026 server that takes longer to start reads the probe first, and then refuses a handshake.
+                self.negotiated = modern
+                if not was_silent or (agreed := await self._discover(required=True)) is None:
+                    raise
+        self.negotiated = agreed
 
     async def _discover(self, *, required: bool) -> Negotiated | None:
         try:

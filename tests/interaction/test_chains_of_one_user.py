@@ -167,7 +167,7 @@ def test_list_and_doctor_name_servers_that_lead_back(circle: Circle) -> None:
     assert all(f"server {name!r}: " in tools.err for name in SELF | BACK)
     checks = circle.cli("doctor", "--json").data["checks"]
     loops = {check["subject"].rpartition(" ")[2]: check for check in checks if check["subject"].startswith("loop through server ")}
-    expected = {name: "fail" for name in SELF} | {name: "warn" for name in BACK}
+    expected = dict.fromkeys(SELF, "fail") | dict.fromkeys(BACK, "warn")
     assert {name: check["status"] for name, check in loops.items()} == expected, checks
     assert all(check["fix"] for check in loops.values())
 

@@ -35,7 +35,8 @@ def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None, place
         StorageError: The key cannot be read or written.
     """
     key = state.key("gateway-id")
-    configuration = _digest(key, str(loaded.path or loaded.base_dir))
+    # Links are not followed: a mounted ConfigMap resolves to another folder on each machine.
+    configuration = _digest(key, os.path.normpath(loaded.path or loaded.base_dir))
     for ancestor in os.environ.get(LINEAGE_VARIABLE, "").split():
         if configuration_of(ancestor) == configuration:
             return ancestor
@@ -45,4 +46,4 @@ def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None, place
 
 
 def _digest(key: bytes, text: str) -> str:
-    return hmac.digest(key, text.encode("utf-8", "surrogateescape"), "sha256").hex()[:HALF_DIGITS]
+    return hmac.digest(key, os.fsencode(text), "sha256").hex()[:HALF_DIGITS]

@@ -1,0 +1,34 @@
+"""A server over stdio that takes longer to start than the gateway waits for the answer to its first request."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from gateway.config.models import StdioServer
+from gateway.config.policies import SourcePolicy
+from gateway.storage.records import Records
+from gateway.storage.state import StateFolder
+from gateway.telemetry.events import EventStream
+from gateway.tools.approvals import Approvals
+from gateway.upstream import session
+from gateway.upstream.inputs import AskServices
+from gateway.upstream.source import UpstreamSource
+from tests.fakes.running import ROOT
+
+
+@pytest.mark.parametrize(("option", "version"), [("--stdio", "2026-07-28"), ("--legacy", "2025-11-25")])
+async def test_slow_server_connects_at_first_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, version: str) -> None:
+    monkeypatch.setattr(session, "PROBE_TIMEOUT_SECONDS", 1.0)
+    program = f"sleep 1.2; exec {sys.executable} -m tests.fakes.upstream --stdio {option}"
+    entry = StdioServer(command="sh", args=["-c", program], cwd=str(ROOT))
+    events, records = EventStream(), Records(StateFolder(tmp_path), audit_days=1)
+    services = AskServices(events, records, Approvals(records, events))
+    async with UpstreamSource("up", entry, SourcePolicy(), services, own_id="x", client={"name": "x", "version": "1"}) as source:
+        with anyio.fail_after(25):
+            await source.settled()
+        status = source.status()
+    assert (status.state, status.protocol_version, status.error) == ("ready", version, None)
