@@ -21,7 +21,8 @@ from gateway.config.models import StdioServer
 from gateway.errors import AuthNeeded, GatewayError, UpstreamBusy, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping
 from gateway.tools.waits import own_task
-from gateway.upstream.session import Negotiated, Session, SessionHooks, open_session
+from gateway.upstream.negotiated import Negotiated
+from gateway.upstream.session import Session, SessionHooks, open_session
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.transport import Remote
 

@@ -51,18 +51,17 @@ from gateway.protocol import (
     NAME_BEARING_METHODS,
     PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
-    SKILLS_EXTENSION,
-    TASKS_EXTENSION,
     UNSUPPORTED_PROTOCOL_VERSION,
     RpcError,
 )
 from gateway.sdk import load
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, is_traced
 from gateway.telemetry.operations import CLIENT_DURATION, measured
-from gateway.tools.context import CallContext, Era, LogLevel, nested_capability, severity
+from gateway.tools.context import CallContext, LogLevel, nested_capability, severity
 from gateway.tools.waits import own_task
 from gateway.upstream.hop import received_data
 from gateway.upstream.link import Link
+from gateway.upstream.negotiated import Negotiated
 from gateway.upstream.param_headers import encode_header_value
 from gateway.upstream.pipe import PipeExchange
 from gateway.upstream.progress import ProgressRelay
@@ -115,30 +114,6 @@ class SessionHooks(Protocol):
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         """A notification, with the call it belongs to where that is known."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Negotiated:
-    """What both sides agreed on."""
-
-    era: Era
-    protocol_version: str
-    capabilities: JsonMapping
-    instructions: str | None = None
-    server_info: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    has_tasks: bool = field(init=False)
-    """Whether the server has the modern tasks extension."""
-
-    def __post_init__(self) -> None:
-        has_tasks = self.era == "modern" and TASKS_EXTENSION in (self.capabilities.get("extensions") or ())
-        object.__setattr__(self, "has_tasks", has_tasks)
-
-    @property
-    def skills(self) -> JsonMapping | None:
-        """The server's settings of the skills extension; `None` without it."""
-        extensions = self.capabilities.get("extensions")
-        found = cast("JsonMapping", extensions).get(SKILLS_EXTENSION) if self.era == "modern" and isinstance(extensions, dict) else None
-        return cast("JsonMapping", found) if isinstance(found, dict) else None
 
 
 @dataclass(slots=True)  # not frozen, which would make it three times dearer: there is one for every call
@@ -452,13 +427,7 @@ class Session:
         if not shared:
             return None
         meta = cast("JsonMapping", result.get("_meta") or {})
-        return Negotiated(
-            "modern",
-            shared[-1],
-            cast("JsonMapping", result.get("capabilities") or {}),
-            _text(result.get("instructions")),
-            cast("JsonMapping", meta.get("io.modelcontextprotocol/serverInfo") or {}),
-        )
+        return Negotiated.from_result("modern", shared[-1], result, meta.get("io.modelcontextprotocol/serverInfo"))
 
     async def _probe(self) -> JsonObject:
         try:
@@ -476,14 +445,7 @@ class Session:
         version = result.get("protocolVersion")
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise UpstreamError(f"Server {self.server!r} answered with protocol version {version!r}, which is unknown.", server=self.server)
-        agreed = Negotiated(
-            "legacy",
-            str(version),
-            cast("JsonMapping", result.get("capabilities") or {}),
-            _text(result.get("instructions")),
-            cast("JsonMapping", result.get("serverInfo") or {}),
-        )
-        self.negotiated = agreed
+        self.negotiated = agreed = Negotiated.from_result("legacy", str(version), result, result.get("serverInfo"))
         await self.notify("notifications/initialized")
         return agreed
 
@@ -586,10 +548,6 @@ def _with_meta(params: JsonMapping, meta: JsonObject | None) -> JsonObject:
 def _shares(versions: JsonValue, known: tuple[str, ...] | list[str]) -> list[str]:
     offered = cast("list[JsonValue]", versions) if isinstance(versions, list) else []
     return [v for v in known if v in offered]
-
-
-def _text(value: JsonValue) -> str | None:
-    return value if isinstance(value, str) and value else None
 
 
 @asynccontextmanager

@@ -43,10 +43,11 @@ from gateway.upstream.hop import received_entries
 from gateway.upstream.inputs import Answered, AskServices, InputGuard, Relayed, to_input_required
 from gateway.upstream.listing import KINDS_OF, list_kind, to_listed
 from gateway.upstream.loops import Loops
+from gateway.upstream.negotiated import Negotiated
 from gateway.upstream.pinning import Pinning
 from gateway.upstream.refusals import RESOURCE_MISSING, agreed, as_it_is, begin_again, explain, sign_in_first
 from gateway.upstream.remembered import Memory, Remembered
-from gateway.upstream.session import CANCEL_SECONDS, Negotiated, Session
+from gateway.upstream.session import CANCEL_SECONDS, Session
 from gateway.upstream.suspicions import Suspicions
 from gateway.upstream.tasks import TaskFollower, task_options
 from gateway.upstream.texts import readable_ask, readable_asks, readable_text, readable_value

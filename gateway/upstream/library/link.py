@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict
 from gateway.errors import UpstreamError, UpstreamLost, UpstreamRefused, UpstreamUnavailable, only_cause
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.upstream.library.owner import Owner
-from gateway.upstream.session import PLAIN, Envelope, Negotiated, Session
+from gateway.upstream.negotiated import Negotiated
+from gateway.upstream.session import PLAIN, Envelope, Session
 
 if TYPE_CHECKING:
     from mcp import ClientSession

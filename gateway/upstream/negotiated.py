@@ -1,0 +1,42 @@
+"""`Negotiated`: what a gateway and a server agreed on when they connected. Made by `session` from the server's answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.protocol import SKILLS_EXTENSION, TASKS_EXTENSION
+from gateway.tools.context import Era
+
+
+@dataclass(frozen=True, slots=True)
+class Negotiated:
+    """What both sides agreed on."""
+
+    era: Era
+    protocol_version: str
+    capabilities: JsonMapping
+    instructions: str | None = None
+    server_info: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
+    has_tasks: bool = field(init=False)
+    """Whether the server has the modern tasks extension."""
+
+    def __post_init__(self) -> None:
+        has_tasks = self.era == "modern" and TASKS_EXTENSION in (self.capabilities.get("extensions") or ())
+        object.__setattr__(self, "has_tasks", has_tasks)
+
+    @classmethod
+    def from_result(cls, era: Era, version: str, result: JsonMapping, server_info: JsonValue) -> Negotiated:
+        """Read the server's result of `server/discover` or `initialize`."""
+        said = result.get("instructions")
+        instructions = said if isinstance(said, str) and said else None
+        capabilities = cast("JsonMapping", result.get("capabilities") or {})
+        return cls(era, version, capabilities, instructions, cast("JsonMapping", server_info or {}))
+
+    @property
+    def skills(self) -> JsonMapping | None:
+        """The server's settings of the skills extension; `None` without it."""
+        extensions = self.capabilities.get("extensions")
+        found = cast("JsonMapping", extensions).get(SKILLS_EXTENSION) if self.era == "modern" and isinstance(extensions, dict) else None
+        return cast("JsonMapping", found) if isinstance(found, dict) else None
