@@ -55,6 +55,11 @@ class CallHistory:
                     agent.name or agent.id,
                 )
 
+    @property
+    def hides_response_ids(self) -> bool:
+        """See `KeepsCalls`; true unless the model's provider keeps the conversation."""
+        return not self._is_kept_elsewhere
+
     def loaded(self, history: ContextProvider) -> None:
         """Note what a history loaded before the run."""
         self._loaded[history.source_id] = list(self._around.context_messages.get(history.source_id, ()))

@@ -60,6 +60,12 @@ class AgentParts:
     response_id: str
     agent_name: str | None
     agent_id: str | None
+    hides_response_id: bool = False
+    """Leave the id out of the parts: histories that store each model call continue the conversation, not a response's id."""
+
+    @property
+    def _shown_id(self) -> str | None:
+        return None if self.hides_response_id else self.response_id
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> AgentResponseUpdate:
         """The part as the agent's."""
@@ -68,7 +74,7 @@ class AgentParts:
             part.role or "assistant",
             part.author_name or self.agent_name,
             message_id,
-            self.response_id,
+            self._shown_id,
             part.finish_reason,
             self.agent_id,
             part.created_at,
@@ -83,7 +89,7 @@ class AgentParts:
         """A part under the agent's name, where it is the agent that speaks."""
         author = None if role == "tool" else self.agent_name
         return AgentResponseUpdate(
-            contents, role, author, message_id, self.response_id, agent_id=self.agent_id, additional_properties=additional_properties
+            contents, role, author, message_id, self._shown_id, agent_id=self.agent_id, additional_properties=additional_properties
         )
 
 

@@ -61,6 +61,11 @@ class RunObserver(Protocol):
 class KeepsCalls(Protocol):
     """Keeps a conversation call by call; `CallHistory` does."""
 
+    @property
+    def hides_response_ids(self) -> bool:
+        """Whether the run's updates and response have no response id, because the id continues nothing."""
+        ...
+
     async def recall(self, given: Sequence[Message]) -> list[Message] | None:
         """What the next model call is shown: what is kept by now, then `given`; `None`: the run's own messages."""
         ...
@@ -111,7 +116,8 @@ def run_stream(plan: RunPlan) -> AsyncGenerator[AgentResponseUpdate, None]:
         UnknownTool: An unknown tool was called and the options forbid that.
         MiddlewareFailure: Middleware failed the run.
     """
-    return _Run(plan, AgentParts(f"run-{uuid.uuid4()}", plan.agent_name, plan.agent_id)).updates()
+    hides = plan.history is not None and plan.history.hides_response_ids
+    return _Run(plan, AgentParts(f"run-{uuid.uuid4()}", plan.agent_name, plan.agent_id, hides)).updates()
 
 
 def answer_stream(plan: RunPlan) -> AsyncGenerator[ChatResponseUpdate, None]:

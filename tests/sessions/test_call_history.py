@@ -198,3 +198,24 @@ async def test_a_provider_that_stores_but_names_no_conversation_is_warned_of(cap
     with caplog.at_level(logging.WARNING, "gateway"):
         await run(agent, False, "first", session=session)
     assert "named none" in caplog.text
+
+
+@both_ways
+async def test_response_ids_are_hidden_where_the_history_continues_the_conversation(stream: bool) -> None:
+    seen: list[str | None] = []
+
+    class Looks(ContextProvider):
+        async def after_run(self, *, agent: Any, session: Any, context: Any, state: Any) -> None:
+            seen.append(context.response.response_id)
+
+    agent, _, session = agent_with(Keeping(), Looks("looks"))
+    parts: list[str | None] = []
+    if stream:
+        streamed = agent.run("first", stream=True, session=session)
+        parts = [update.response_id async for update in streamed]
+        response = await streamed.get_final_response()
+    else:
+        response = await agent.run("first", session=session)
+    assert (response.response_id, set(parts) <= {None}, seen) == (None, True, [None])
+    agent.require_per_service_call_history_persistence = False
+    assert (await run(agent, stream, "second", session=session)).response_id
