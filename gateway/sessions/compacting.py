@@ -7,6 +7,7 @@ ours: where a model's provider keeps the conversation, there is nothing to take 
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
 from typing import cast
 
@@ -17,6 +18,8 @@ from gateway.sessions.grouping import TokenizerProtocol, annotate_message_groups
 from gateway.sessions.history import EXCLUDED_KEY
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.types.messages import Message
+
+logger = logging.getLogger(__name__)
 
 COMPACTION_STATE_KEY = "_compaction_messages"
 
@@ -36,6 +39,7 @@ async def apply_compaction(
     await strategy(messages)
     shown = included_messages(messages)
     if messages and not any(message.role != "system" for message in shown):
+        logger.warning("compaction fell back: the strategy excluded every message, so the newest group stays")
         last = max(groups_of(messages), key=lambda group: (group.kind != "system", group.start))
         for message in last.messages:
             message.additional_properties[EXCLUDED_KEY] = False

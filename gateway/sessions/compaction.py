@@ -58,7 +58,10 @@ class SummaryClient(Protocol):
 
 
 class TruncationStrategy:
-    """Drops the oldest groups once there are more than `max_n` messages (or tokens, with a tokenizer), until `compact_to` are left."""
+    """Drops the oldest groups once there are more than `max_n` messages (or tokens, with a tokenizer), until `compact_to` are left.
+
+    A warning in the log says if more than `max_n` are left, because only what must stay is there.
+    """
 
     def __init__(self, *, max_n: int, compact_to: int, tokenizer: TokenizerProtocol | None = None, preserve_system: bool = True) -> None:
         if max_n <= 0 or compact_to <= 0:
@@ -82,6 +85,8 @@ class TruncationStrategy:
                 break
             if group is not newest and (group.kind != "system" or not self.preserve_system):
                 changed = group.exclude("truncation") or changed
+        if (left := self._measure(messages)) > self.max_n:
+            _log_fallback("truncation", limit=self.max_n, left=left)
         return changed
 
     def _measure(self, messages: list[Message]) -> int:
@@ -173,7 +178,7 @@ class TokenBudgetComposedStrategy:
         self, *, token_budget: int, tokenizer: TokenizerProtocol, strategies: Sequence[CompactionStrategy], early_stop: bool = True
     ) -> None:
         """Without `early_stop` every strategy runs once the budget is exceeded. For the budget's sake even system messages go, last;
-        the newest group stays.
+        the newest group stays. A warning in the log says what was dropped beyond the strategies, and if the budget is still exceeded.
         """
         self.token_budget = token_budget
         self.tokenizer = tokenizer
@@ -189,14 +194,21 @@ class TokenBudgetComposedStrategy:
             changed = await strategy(messages) or changed
             if self._fits(messages) and self.early_stop:
                 return changed
+        if self._fits(messages):
+            return changed
         groups = groups_of(messages, self.tokenizer)
         newest = newest_group(groups)
+        dropped = dropped_system = 0
         for group in sorted(groups, key=lambda group: group.kind == "system"):
             if included_token_count(messages) <= self.token_budget:
                 break
             if group is newest:
                 continue
-            changed = group.exclude("token_budget_fallback_strict" if group.kind == "system" else "token_budget_fallback") or changed
+            is_system = group.kind == "system"
+            if group.exclude("token_budget_fallback_strict" if is_system else "token_budget_fallback"):
+                changed, dropped, dropped_system = True, dropped + 1, dropped_system + is_system
+        left = included_token_count(messages)
+        _log_fallback("token budget", limit=self.token_budget, left=left, dropped=dropped, dropped_system=dropped_system)
         return changed
 
     def _fits(self, messages: list[Message]) -> bool:
@@ -252,6 +264,15 @@ class ContextWindowCompactionStrategy:
         annotate_message_groups(messages, tokenizer=self._tokenizer)
         collapsed = included_token_count(messages) > self._evicted and await self._collapse(messages)
         return await self._truncate(messages) or collapsed
+
+
+def _log_fallback(strategy: str, *, limit: int, left: int, dropped: int = 0, dropped_system: int = 0) -> None:
+    """Log that a strategy did not reach its limit by its own rule, and what is left of the conversation."""
+    logger.warning(
+        "compaction fell back strategy=%r limit=%d left=%d over_limit=%s dropped_groups=%d dropped_system_groups=%d; the newest group "
+        "always stays, so that the model has something to answer",
+        strategy, limit, left, left > limit, dropped, dropped_system,
+    )  # fmt: skip
 
 
 def _exclude_all(groups: Sequence[MessageGroup], reason: str) -> bool:

@@ -345,3 +345,52 @@ async def test_a_run_is_compacted_only_where_its_conversation_is_ours(kept_by: s
     assert len(collapsed) == (2 if kept_by == "us" else 0)
     if kept_by == "us":
         assert brief(session.state["in_memory"]["messages"]) == ["go", *["look()", "=seen"] * 3, "done"]
+
+
+BUDGET = CharacterEstimatorTokenizer()
+OVER = {
+    "token budget": TokenBudgetComposedStrategy(token_budget=20, tokenizer=BUDGET, strategies=[]),
+    "truncation": TruncationStrategy(max_n=20, compact_to=10, tokenizer=BUDGET),
+    "context window": ContextWindowCompactionStrategy(max_context_window_tokens=30, max_output_tokens=5),
+}
+
+
+@cp1
+@pytest.mark.parametrize("name", OVER)
+async def test_strategy_that_cannot_stay_within_its_limit_says_so(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    messages = [user("first"), said("short"), user("x" * 400)]
+    annotate_message_groups(messages, tokenizer=BUDGET)
+    assert await OVER[name](messages)
+    assert [message.text for message in included_messages(messages)] == ["x" * 400]
+    assert included_token_count(messages) > 20
+    assert "compaction fell back" in caplog.text and "over_limit=True" in caplog.text
+
+
+@cp1
+async def test_budget_that_is_kept_by_dropping_more_than_the_strategies_did_says_what_went(caplog: pytest.LogCaptureFixture) -> None:
+    messages = [Message("system", ["s" * 400]), user("a" * 400), said("b" * 400), user("last")]
+    annotate_message_groups(messages, tokenizer=BUDGET)
+    window = SlidingWindowStrategy(keep_last_groups=2)
+    strategy = TokenBudgetComposedStrategy(token_budget=60, tokenizer=BUDGET, strategies=[window])
+    assert await strategy(messages)
+    assert [message.text for message in included_messages(messages)] == ["last"]
+    assert included_token_count(messages) <= 60
+    [record] = caplog.records
+    assert "over_limit=False dropped_groups=2 dropped_system_groups=1" in record.getMessage()
+
+
+@cp1
+async def test_compaction_within_its_limit_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    messages = [user("a" * 400), said("b" * 400), user("last")]
+    annotate_message_groups(messages, tokenizer=BUDGET)
+    window = SlidingWindowStrategy(keep_last_groups=1)
+    assert await TokenBudgetComposedStrategy(token_budget=60, tokenizer=BUDGET, strategies=[window])(messages)
+    assert await TruncationStrategy(max_n=2, compact_to=1)([user("a"), said("b"), user("c")])
+    assert caplog.records == []
+
+
+@cp1
+async def test_strategy_that_excludes_everything_is_told_from_one_that_works(caplog: pytest.LogCaptureFixture) -> None:
+    shown = await apply_compaction([user("a"), user("b")], strategy=Everything())
+    assert [message.text for message in shown] == ["b"]
+    assert "the strategy excluded every message" in caplog.text
