@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gateway.auth.identity import Identity
+from gateway.auth.principal import LOCAL, Principal
 from gateway.json_types import JsonObject
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.storage.state import StateFolder, state_dir
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+
     from gateway.app.gateway import Gateway
     from gateway.app.workers import Place
     from gateway.config.load import LoadedConfig
@@ -32,6 +36,11 @@ def about(gateway: Gateway, place: Place | None) -> JsonObject:
         "prefixes": {name: policy.prefix for name, policy in policies.items() if policy.prefix is not None},
         "notLoaded": not_loaded(gateway),
     }
+
+
+def viewer_of(request: Request) -> Principal:
+    """The caller of a page; the local user on a gateway without keys."""
+    return cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
 
 
 def not_loaded(gateway: Gateway) -> list[JsonObject]:

@@ -559,9 +559,10 @@ class Gateway:
             away = Away(place.home_path, place.board, self._spread.takes)
 
         def routes() -> list[BaseRoute]:
+            from gateway.app.about import viewer_of
             from gateway.console.routes import build_routes
 
-            pages = build_routes(server.name, endpoint.url, self.sources, self.problems, lambda: about(self, place))
+            pages = build_routes(server.name, endpoint.url, self.sources, self.problems, lambda: about(self, place), viewer_of)
             return [*pages, *self._agui(server.http)]
 
         app = build_http_app(

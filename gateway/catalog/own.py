@@ -104,7 +104,7 @@ class OwnSource:
         if uri.startswith(SESSION_SCHEME) and self._with_sessions:
             return await read_session(self._records, uri, ctx)
         if uri == STATUS_URI and self._status is not None:
-            return Finished({"contents": [{"uri": uri, "mimeType": "application/json", "text": self._status.as_json()}]})
+            return Finished({"contents": [{"uri": uri, "mimeType": "application/json", "text": self._status.as_json(ctx.on_behalf_of)}]})
         if not uri.startswith(RESULT_SCHEME):
             raise NotFound("resource", uri)
         return await self._store.work(lambda: self._kept(uri, ctx.principal.id))

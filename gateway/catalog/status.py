@@ -6,11 +6,11 @@ characters; who tells them has masked every known secret.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+from gateway.auth.principal import Principal
 from gateway.errors import ToolFailed
 from gateway.json_types import JsonObject
 from gateway.telemetry.logging import escape_controls
@@ -74,7 +74,7 @@ class GatewayStatus:
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """One line per source for people, the same as structured content."""
-        entries = self.entries()
+        entries = self.entries(ctx.on_behalf_of)
         server = arguments.get("server")
         if server is not None:
             names = [entry["name"] for entry in entries]
@@ -90,23 +90,24 @@ class GatewayStatus:
         """What is wrong with the gateway itself, each in one line."""
         return [self._clean(problem) for problem in self._problems()]
 
-    def entries(self) -> list[JsonObject]:
-        """Every source as plain data."""
-        return [self._entry(status) for status in self._sources()]
+    def entries(self, viewer: Principal) -> list[JsonObject]:
+        """Every source as plain data, as far as the viewer may know it."""
+        return [self._entry(status.seen_by(viewer)) for status in self._sources()]
 
-    def as_json(self) -> str:
+    def as_json(self, viewer: Principal) -> str:
         """The resource's text."""
         problems = self.problems()
-        told = {"sources": self.entries(), **({"problems": problems} if problems else {})}
+        told = {"sources": self.entries(viewer), **({"problems": problems} if problems else {})}
         return json.dumps(told, ensure_ascii=False, indent=2)
 
     def _entry(self, status: SourceStatus) -> JsonObject:
         entry: JsonObject = {}
-        for field in dataclasses.fields(status):
-            value = cast("str | int | float | Mapping[str, str] | None", getattr(status, field.name))
-            if value is not None and value not in ("", {}):
-                head, *rest = field.name.split("_")
+        fields = cast("Mapping[str, str | int | float | Mapping[str, str] | list[str] | None]", status.to_json())
+        for field, value in fields.items():
+            if value is not None and value not in ("", {}, []):
+                head, *rest = field.split("_")
                 told = {name: self._clean(text) for name, text in value.items()} if isinstance(value, Mapping) else value
+                told = [self._clean(text) for text in told] if isinstance(told, list) else told
                 entry[head + "".join(part.title() for part in rest)] = self._clean(told) if isinstance(told, str) else told
         advice = ADVICE.get(status.state.replace("-", " "))
         if status.quarantined:
@@ -128,6 +129,8 @@ def _line(entry: JsonObject) -> str:
     for text in (entry.get("error"), entry.get("advice")):
         if text:
             line = f"{line.rstrip('.')}. {text}"
+    for text in entry.get("questions", ()):
+        line = f"{line.rstrip('.')}. It {text}"
     if "quarantined" in entry:
         line = f"{line.rstrip('.')}. Quarantined: {', '.join(entry['quarantined'])}"
     if "suspicious" in entry:

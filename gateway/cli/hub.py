@@ -188,9 +188,7 @@ class OwnHub:
 
     async def sources(self) -> list[JsonObject]:
         """As the gateway says."""
-        from dataclasses import asdict
-
-        return [asdict(status) for status in self._gateway.sources()]
+        return [status.to_json() for status in self._gateway.sources()]
 
     async def not_loaded(self) -> list[JsonObject]:
         """As the gateway says."""

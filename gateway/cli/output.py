@@ -109,11 +109,12 @@ def source_line(source: JsonMapping) -> str:
 
 
 def remark_text(source: JsonMapping) -> str:
-    """The tools of a source that wait for acceptance, and the definitions that read like orders to a model."""
+    """Whose answers a source waits for, its tools that wait for acceptance, and its definitions that read like orders to a model."""
     accept = f"`moongate lock --diff {source['name']}`, then `moongate lock --accept {source['name']}`"
     kinds = (("quarantined", "quarantined", accept), ("suspicious", "like orders to a model", "`moongate doctor` says why"))
     found = [(list(source.get(key) or ()), what, then) for key, what, then in kinds]
-    return "; ".join(f"{len(names)} {what} ({_some(names)}): {then}" for names, what, then in found if names)
+    waits = [escape_controls(str(text)) for text in source.get("questions") or ()]
+    return "; ".join([*waits, *(f"{len(names)} {what} ({_some(names)}): {then}" for names, what, then in found if names)])
 
 
 def _some(names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from gateway.auth.principal import Principal
 from gateway.json_types import JsonObject
 from gateway.tools.base import SourceStatus
 
@@ -41,17 +42,22 @@ def build_routes(
     sources: Callable[[], Sequence[SourceStatus]],
     problems: Callable[[], Sequence[str]],
     about: Callable[[], JsonObject],
+    viewer: Callable[[Request], Principal],
 ) -> list[BaseRoute]:
     """Return the routes of the overview and of `/status.json`.
 
-    Each request calls `sources`, `problems` (of the gateway itself) and `about` (further fields of `/status.json`).
+    Each request calls `sources`, `problems` (of the gateway itself), `about` (further fields of `/status.json`) and `viewer`.
     """
 
+    def seen(request: Request) -> list[SourceStatus]:
+        principal = viewer(request)
+        return [source.seen_by(principal) for source in sources()]
+
     async def overview(request: Request) -> Response:
-        return HTMLResponse(render_overview(name, endpoint, sources(), problems()), headers=_HEADERS)
+        return HTMLResponse(render_overview(name, endpoint, seen(request), problems()), headers=_HEADERS)
 
     async def status(request: Request) -> Response:
-        rows = [{slot: getattr(s, slot) for slot in SourceStatus.__slots__} for s in sources()]
+        rows = [source.to_json() for source in seen(request)]
         told = {"name": name, "endpoint": endpoint, **about(), "sources": rows, "problems": list(problems())}
         return JSONResponse(told, headers=_HEADERS)
 
@@ -78,7 +84,8 @@ def _since(source: SourceStatus) -> str:
 
 def _row(source: SourceStatus) -> str:
     took = f"{source.milliseconds:.0f} ms" if source.milliseconds is not None else "-"
-    error = f"<br><small>{escape(source.error)}</small>" if source.error else ""
+    remarks = [*([source.error] if source.error else []), *(question.text for question in source.questions)]
+    error = "".join(f"<br><small>{escape(remark)}</small>" for remark in remarks)
     return (
         f"<tr><td><span class='dot {source.state}'></span>{escape(source.name)} <small>{source.state}{_since(source)}</small>{error}"
         f"<td>{source.kind}<td>{source.transport}<td>{escape(source.protocol_version) or '-'}"

@@ -8,10 +8,12 @@ passes through untouched. Nothing here knows the MCP SDK.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
+from gateway.auth.principal import Principal, is_operator
 from gateway.json_types import JsonObject, JsonValue
 
 if TYPE_CHECKING:
@@ -285,6 +287,28 @@ SourceState = Literal["starting", "ready", "idle", "auth needed", "down", "held"
 
 
 @dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """A request of a 2025 server in the middle of a call that waits for an answer."""
+
+    method: str
+    caller: Principal | None
+    """Who made the call; `None` if the viewer may not know it."""
+    client: str
+    """Name that the client gives itself; empty likewise."""
+    seconds: int
+    """For how long it waits."""
+    calls_waiting: int = 0
+    """Calls of other clients that wait for the server meanwhile."""
+
+    @property
+    def text(self) -> str:
+        """The question as a part of a line about its server."""
+        who = "another caller" if self.caller is None else repr(self.caller.name or self.caller.id)
+        text = f"waits {self.seconds} s for {who}{f' (client {self.client!r})' if self.client else ''} to answer {self.method}"
+        return f"{text}; {self.calls_waiting} calls of others wait for it" if self.calls_waiting else text
+
+
+@dataclass(frozen=True, slots=True)
 class SourceStatus:
     """One line about a source, for people and for the health pages."""
 
@@ -306,6 +330,20 @@ class SourceStatus:
     """Since when it has been failing, ISO 8601."""
     loop: str | None = None
     """That it is this gateway itself, or leads back to it, and what to do."""
+    questions: tuple[OpenQuestion, ...] = ()
+    """Whose answers it waits for."""
+
+    def to_json(self) -> JsonObject:
+        """The fields under their names, each question as text."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**fields, "questions": [question.text for question in self.questions]}
+
+    def seen_by(self, viewer: Principal) -> SourceStatus:
+        """The status without the callers of questions, unless the viewer is that caller or an operator."""
+        if not self.questions or is_operator(viewer):
+            return self
+        seen = (q if q.caller == viewer else dataclasses.replace(q, caller=None, client="") for q in self.questions)
+        return dataclasses.replace(self, questions=tuple(seen))
 
 
 @runtime_checkable

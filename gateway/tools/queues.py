@@ -27,6 +27,10 @@ class CallerQueues(Generic[T]):
     def __bool__(self) -> bool:
         return bool(self._queues)
 
+    def __len__(self) -> int:
+        """How many wait."""
+        return sum(map(len, self._queues.values()))
+
     def add(self, caller: str, waiter: T) -> None:
         """Add a waiter behind all others of its caller."""
         queue = self._queues.get(caller)

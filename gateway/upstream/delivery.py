@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Protocol
 
 import anyio.abc
@@ -21,6 +22,7 @@ from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
 from gateway.policy.repeats import may_repeat
 from gateway.protocol import TASKS_EXTENSION
+from gateway.tools.base import OpenQuestion
 from gateway.tools.context import CallContext, ClientProfile
 from gateway.tools.waits import own_task
 from gateway.upstream.callers import CallerSessions
@@ -34,6 +36,9 @@ from gateway.upstream.transport import Remote
 from gateway.upstream.turns import Turns
 
 logger = logging.getLogger(__name__)
+
+MAX_NAME = 60
+"""Characters of the name that a client gives itself which the status shows."""
 
 _NO_HEADERS: Mapping[str, str] = {}
 
@@ -89,15 +94,44 @@ class Delivery:
         self._callers: CallerSessions | None = None
         self._is_http = isinstance(remote.entry, HttpServer)
         self._turns = Turns() if self._policy.callers == "serial" else None
+        self._takes_turns_once_asked = self._policy.callers == "auto" and not self._is_http
+        self._untold: dict[int, CallContext] = {}
+        """Calls on the shared child process that began before callers took turns there."""
+        self._questions: list[tuple[str, CallContext, float]] = []
+        """Method, call and time (monotonic) of each question of the server that waits for an answer."""
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Allow sessions per caller; they live in `tasks`."""
         self._callers = CallerSessions(self._remote, tasks, self._negotiated)
 
-    def asked(self) -> None:
-        """The server asked something in the middle of a call: from now on it gets one caller at a time, by policy `auto`."""
-        if self._turns is None and self._policy.callers == "auto" and not self._is_http:
+    @contextmanager
+    def question(self, method: str, ctx: CallContext | None) -> Generator[CallContext | None, None, None]:
+        """Note a question that the server asks in the middle of `ctx`'s call, and yield the context to ask it with.
+
+        From the first question on the server gets one client at a time, by policy `auto`. Calls that run already count as one turn.
+        """
+        is_untold = ctx is None or any(call is ctx for call in self._untold.values())
+        if self._turns is None and self._takes_turns_once_asked and is_untold:
             self._turns = Turns()
+            self._turns.adopt(len(self._untold), ctx)
+        if ctx is None:
+            yield None
+            return
+        question = method, ctx, time.monotonic()
+        self._questions.append(question)
+        try:
+            yield self._turns.limited(ctx) if self._turns is not None and is_untold else ctx
+        finally:
+            self._questions.remove(question)
+
+    @property
+    def questions(self) -> tuple[OpenQuestion, ...]:
+        """Whose answers the server waits for."""
+        now, waiting = time.monotonic(), 0 if self._turns is None else self._turns.waiting
+        return tuple(
+            OpenQuestion(method, ctx.principal, ctx.client.name[:MAX_NAME], round(now - since), waiting)
+            for method, ctx, since in self._questions
+        )
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """One request on behalf of `ctx`, on the right session; sent once more only where `may_repeat` says so.
@@ -193,6 +227,14 @@ class Delivery:
                 await own_task()
                 async with self._turns.turn(ctx) as held:
                     return await self._admitted(session, method, params, dataclasses.replace(envelope, ctx=held))
+            if self._takes_turns_once_asked:
+                self._untold[id(envelope)] = ctx
+                try:
+                    return await self._admitted(session, method, params, envelope)
+                finally:
+                    del self._untold[id(envelope)]
+                    if self._turns is not None:
+                        self._turns.leave()
         return await self._admitted(session, method, params, envelope)
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:

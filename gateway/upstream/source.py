@@ -172,6 +172,7 @@ class UpstreamSource:
             suspicious=self.suspicions.found,
             loop=self._loops.problem,
             since=connection.down_since_iso,
+            questions=self._delivery.questions,
         )
 
     @property
@@ -410,16 +411,16 @@ class UpstreamSource:
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
         """A legacy server asks something during `ctx`'s call (`SessionHooks`)."""
-        self._delivery.asked()
-        if ctx is None:
-            raise AskUnavailable("It cannot be told for which caller this is.", capability="")
-        try:
-            return await self._guard.answer(readable_ask(request, self._policy, self._server), ctx)
-        except AskExpired as error:
-            if ctx.clocks:
-                ctx.clocks[-1].end(str(error))
-                await anyio.sleep(CANCEL_SECONDS)
-            raise
+        with self._delivery.question(str(request.get("method")), ctx) as asking:
+            if asking is None:
+                raise AskUnavailable("It cannot be told for which caller this is.", capability="")
+            try:
+                return await self._guard.answer(readable_ask(request, self._policy, self._server), asking)
+            except AskExpired as error:
+                if asking.clocks:
+                    asking.clocks[-1].end(str(error))
+                    await anyio.sleep(CANCEL_SECONDS)
+                raise
 
     def capabilities_for(self, client: ClientProfile) -> JsonObject:
         """Client capabilities to declare on behalf of one caller (`Owner`)."""

@@ -58,9 +58,22 @@ class Turns:
             self._running += 1
             self._joined += bool(self._waiting)
         try:
-            yield replace(ctx, waits=(*ctx.waits, self._asking))
+            yield self.limited(ctx)
         finally:
-            self._leave()
+            self.leave()
+
+    def adopt(self, calls: int, asking: CallContext | None) -> None:
+        """Count calls that began before anybody took turns; each calls `leave` at its end. The server asks about `asking`."""
+        self._running, self._owner = calls, asking.client.session_id if asking is not None else None
+
+    def limited(self, ctx: CallContext) -> CallContext:
+        """The context of a call that may keep others waiting while the server asks something."""
+        return replace(ctx, waits=(*ctx.waits, self._asking))
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for their turn."""
+        return len(self._waiting)
 
     @asynccontextmanager
     async def _asking(self) -> AsyncGenerator[None, None]:
@@ -94,11 +107,12 @@ class Turns:
             await waiter.granted.wait()
         except BaseException:
             if not self._waiting.discard(waiter.principal, waiter):  # the turn came in the moment of being cancelled
-                self._leave()
+                self.leave()
             self._limit_questions()
             raise
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """A call of the owner ended."""
         self._running -= 1
         if self._running or not self._waiting:
             return

@@ -99,9 +99,10 @@ def test_busy_session_leaves_serial_server_to_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_unanswered_question_does_not_keep_serial_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("callers", ["serial", "auto"])
+def test_unanswered_question_does_not_keep_serial_server(tmp_path: Path, callers: str) -> None:
     (tmp_path / "go").touch()
-    with besieged(tmp_path, config(tmp_path, WAYS["serial"])) as at, connections(at, 2) as (weak, honest):
+    with besieged(tmp_path, config(tmp_path, {"callers": callers})) as at, connections(at, 2) as (weak, honest):
         headers = session_of(at, "weak", capabilities={"elicitation": {}})
         raw_post(at, weak, legacy("tools/call", 1, name="up__ask", arguments={"who": "weak"}), headers)
         until(lambda: seen(tmp_path) == ["weak"])

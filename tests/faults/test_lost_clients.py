@@ -67,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def at(folder: Path) -> Generator[Besieged]:
     """A gateway of two workers, so that some requests of a session come to a worker that does not keep it."""
-    callers = {"weak": tuple(CASES), "honest": tuple(CASES)}
+    callers = {"weak": tuple(CASES), "honest": (*CASES, "gateway"), "boss": ("admin", "gateway")}
     with besieged(folder, config(folder, CASES), callers=callers, options=("--workers", "2")) as made:
         yield made
 
@@ -102,6 +102,18 @@ def serves(at: Besieged, name: str) -> bool:
     return reply(answer)["result"]["content"][0]["text"] == "done"
 
 
+def questions(at: Besieged, caller: str) -> dict[str, str]:
+    """What each server waits for, as the status page shows it to a caller; without the seconds."""
+    page = httpx2.get(f"{at.origin}/status.json", headers=at.key_of(caller), timeout=20).json()
+    return {source["name"]: re.sub(r"\d+ s", "N s", text) for source in page["sources"] for text in source["questions"]}
+
+
+def told_status(at: Besieged, caller: str) -> str:
+    """What `gateway_status` tells a caller."""
+    body, headers = call("gateway_status", server="elicit")
+    return httpx2.post(at.url, content=body, headers={**headers, **at.key_of(caller)}, timeout=20).text
+
+
 def pending(folder: Path) -> list[str]:
     """The servers about which an operator is asked."""
     told = moongate("approvals", "list", "--json", "--config", str(folder / "gateway.json"), cwd=folder).data
@@ -113,6 +125,12 @@ def test_lost_client_of_session_ends_its_questions(folder: Path, at: Besieged) -
     with ExitStack() as raws:
         told = {name: ask(at, raws, headers, name) for name in CASES}
         assert pending(folder) == ["listed"]
+        shown = {name: CASES[name][1] for name in ("elicit", "roots", "resumed")}
+        shown |= dict.fromkeys(("approved", "listed"), "sampling/createMessage")
+        assert questions(at, "honest") == {name: f"waits N s for another caller to answer {method}" for name, method in shown.items()}
+        assert questions(at, "boss")["elicit"] == "waits N s for 'weak' (client 'crowd') to answer elicitation/create"
+        assert "for another caller to answer elicitation/create" in told_status(at, "honest")
+        assert "for 'weak' (client 'crowd') to answer elicitation/create" in told_status(at, "boss")
     event = re.findall(r"^id: (\S+)", told["resumed"], re.MULTILINE)[0]
     with connections(at, 1) as (resumed,):
         fields = {name.replace("-", "_"): value for name, value in headers.items()}
@@ -124,7 +142,7 @@ def test_lost_client_of_session_ends_its_questions(folder: Path, at: Besieged) -
             assert serves(at, name)
             assert heard(folder, name) == [f"call {CASES[name][0]} weak", "cancelled", "answered error", "call work honest"]
         until(lambda: heard(folder, "roots") == ["call roots weak", "cancelled", "answered error"])
-        assert heard(folder, "gate") == [] and pending(folder) == []
+        assert heard(folder, "gate") == [] and pending(folder) == [] and list(questions(at, "boss")) == ["resumed"]
 
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept", "content": {"colour": "red"}}}
         assert httpx2.post(at.url, json=answer, headers=headers).status_code == 202

@@ -80,3 +80,24 @@ async def test_question_asked_while_others_wait_is_limited_too() -> None:
             tasks.start_soon(call, turns, "honest")
             await anyio.wait_all_tasks_blocked()
             begun.set()
+
+
+async def test_calls_that_ran_before_the_first_question_have_one_turn() -> None:
+    turns, weak, served = Turns(question_seconds=0.2), Silent(), list[str]()
+    ctx = CallContext(principal=Principal("weak"), client=ClientProfile(session_id="weak"), caller=weak)
+
+    async def others() -> None:
+        await call(turns, "honest")
+        served.append("honest")
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            turns.adopt(2, ctx)
+            tasks.start_soon(others)
+            with pytest.raises(AskExpired):
+                await turns.limited(ctx).ask({"method": "elicitation/create", "params": {}})
+            turns.leave()
+            await call(turns, "weak")
+            assert not served
+            turns.leave()
+    assert served == ["honest"]
