@@ -1,6 +1,7 @@
 // A client that is not ours: the TypeScript SDKs, driven once per era and transport.
 //   node client.mjs ERA TARGET_JSON STEPS_JSON
-// TARGET is {"url": …} or {"command": …, "args": […], "env": {…}}; each step is ["list"] or ["call", name, arguments]
+// TARGET is {"url": …, "headers": {…}} or {"command": …, "args": […], "env": {…}}; with "silent": true the client can be asked
+// nothing. Each step is ["list"] or ["call", name, arguments]
 // or ["read", uri], or ["watch", name, arguments, answer]: a call whose progress is listened to, and whose questions are
 // answered with `answer`; gives {result, progress, asked}; or ["task", name, arguments], a call as a task of the 2025
 // protocol; gives the kinds of what was heard of it, and {result}. Prints one JSON array with the results, in order.
@@ -13,13 +14,13 @@ const load = (name) => import(pathToFileURL(packages.resolve(name)));
 
 async function open() {
   const info = { name: 'accept', version: '1' };
-  const capabilities = { sampling: {}, elicitation: {} };
+  const capabilities = target.silent ? {} : { sampling: {}, elicitation: {} };
   if (era === 'modern') {
     const sdk = await load('@modelcontextprotocol/client');
     const stdio = await load('@modelcontextprotocol/client/stdio');
     const client = new sdk.Client(info, { capabilities, versionNegotiation: { mode: { pin: '2026-07-28' } } });
     const transport = target.url
-      ? new sdk.StreamableHTTPClientTransport(new URL(target.url))
+      ? new sdk.StreamableHTTPClientTransport(new URL(target.url), { requestInit: { headers: target.headers ?? {} } })
       : new stdio.StdioClientTransport({ ...target, stderr: 'ignore' });
     return [client, transport];
   }
@@ -28,7 +29,7 @@ async function open() {
   const stdio = await load('@modelcontextprotocol/sdk/client/stdio.js');
   const client = new sdk.Client(info, { capabilities });
   const transport = target.url
-    ? new http.StreamableHTTPClientTransport(new URL(target.url))
+    ? new http.StreamableHTTPClientTransport(new URL(target.url), { requestInit: { headers: target.headers ?? {} } })
     : new stdio.StdioClientTransport({ ...target, stderr: 'ignore' });
   return [client, transport];
 }
@@ -40,7 +41,8 @@ const elicit = async (request) => {
   asked.push(request.params.message);
   return answer ? { action: 'accept', content: answer } : { action: 'decline' };
 };
-if (era === 'modern') client.setRequestHandler('elicitation/create', elicit);
+if (target.silent) ;
+else if (era === 'modern') client.setRequestHandler('elicitation/create', elicit);
 else client.setRequestHandler((await load('@modelcontextprotocol/sdk/types.js')).ElicitRequestSchema, elicit);
 
 async function watch(name, args, content) {
