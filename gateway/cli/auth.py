@@ -67,7 +67,7 @@ def status(config_path: str | None, as_json: bool) -> None:
         print_json({"servers": list(rows)})
         return
     columns = ("server", "type", "state", "expires", "issuer", "scope")
-    print_table(columns, [[str(row[key] or "-") for key in columns] for row in rows])
+    print_table(columns, [[str(row[key] or "-") for key in columns] for row in rows], empty="No server has `auth` in its policy.")
 
 
 @auth.command("logout")

@@ -6,6 +6,7 @@ Starts the configured servers once, like `run` does, and stops them again; chang
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -224,15 +225,17 @@ async def _model_checks(own: OwnHub) -> list[Check]:
 
 
 def _show(checks: Sequence[Check], *, as_json: bool) -> None:
-    from gateway.cli.output import clean, print_json
+    from gateway.cli.output import clean, print_json, terminal_columns
+    from gateway.cli.tables import fold
 
     if as_json:
         print_json({"checks": [check.to_json() for check in checks]})
         return
+    columns = terminal_columns(sys.stdout)
     for check in checks:
-        click.echo(f"{check.status:<4}  {clean(check.subject)}: {clean(check.text)}")
+        click.echo(fold(f"{check.status:<4}  {clean(check.subject)}: {clean(check.text)}", columns, " " * 6))
         if check.fix:
-            click.echo(f"      fix: {clean(check.fix)}")
+            click.echo(fold(f"      fix: {clean(check.fix)}", columns, " " * 5))
 
 
 def _code_of(failed: Sequence[Check]) -> Code:

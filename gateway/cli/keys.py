@@ -53,7 +53,8 @@ def list_keys(config_path: str | None, as_json: bool) -> None:
         print_json({"keys": infos})
         return
     columns = ("id", "name", "created", "expires", "scopes")
-    print_table(columns, [_row(info) for info in infos])
+    none = "No API keys: every program on this machine may use the gateway. `moongate keys add NAME` makes a key."
+    print_table(columns, [_row(info) for info in infos], empty=none)
 
 
 @keys.command("revoke")

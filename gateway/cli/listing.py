@@ -23,6 +23,17 @@ KINDS = cast("tuple[ListKind, ...]", get_args(ListKind))
 _OF_FILES: dict[ListKind, str] = {"agents": "agent", "workflows": "workflow", "skills": "skill"}
 """Kinds that come from files, and their source; `list` names the files that did not load."""
 
+_EMPTY: dict[ListKind, str] = {
+    "servers": "No server is configured. `moongate add NAME URL` or `moongate add NAME -- COMMAND` adds one.",
+    "tools": "No tools are served.",
+    "agents": "No agents are served. `expose.agents` of the configuration names folders with `*.agent.md` files.",
+    "workflows": "No workflows are served. `expose.agents` of the configuration names folders with `*.workflow.yaml` files.",
+    "skills": "No skills are served. `expose.skills` of the configuration names folders of skills.",
+    "prompts": "No prompts are served.",
+    "resources": "No resources are served.",
+}
+"""What to print for a kind of which there is nothing."""
+
 _SKILL_URI = re.compile(r"skill://.+/SKILL\.md\Z")
 """The resource of one skill."""
 
@@ -103,7 +114,7 @@ def _list_tokens(kind: ListKind, loaded: LoadedConfig, target: Target, *, as_jso
         print_json({kind: rows, "total": total, "estimate": "characters / 4"})
         return
     columns = ("name", "source", "tokens") if kind == "tools" else ("name", "tools", "tokens")
-    print_table(columns, [*[[str(row[column]) for column in columns] for row in rows], ["total (estimate)", "", str(total)]])
+    print_table(columns, [*[[str(row[column]) for column in columns] for row in rows], ["total (estimate)", "", str(total)]], empty="")
 
 
 def estimate_tokens(wire: JsonMapping) -> int:
@@ -180,22 +191,21 @@ def without_servers(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def _print_sources(sources: Sequence[JsonMapping]) -> None:
-    from gateway.cli.output import print_table, remark_text, source_state
+    from gateway.cli.output import print_table, remark_text, since_text
 
     rows = [
         [
             str(source["name"]),
-            str(source["kind"]),
-            str(source["transport"]),
+            str(source["transport"] if source["kind"] == "server" else source["kind"]),
             str(source["protocolVersion"] or "-"),
-            source_state(source),
+            str(source["state"]),
             str(source["tools"]),
             f"{source['milliseconds']:.0f}" if source["milliseconds"] is not None else "-",
-            str(source["error"] or remark_text(source)),
+            ": ".join(text for text in (since_text(source), str(source["error"] or remark_text(source))) if text),
         ]
         for source in sources
     ]
-    print_table(("name", "kind", "transport", "protocol", "state", "tools", "ms", "problem"), rows, whole_last=True)
+    print_table(("name", "kind", "protocol", "state", "tools", "ms", "problem"), rows, empty=_EMPTY["servers"], whole_last=True)
 
 
 def _print_items(kind: ListKind, items: Sequence[JsonMapping]) -> None:
@@ -203,4 +213,4 @@ def _print_items(kind: ListKind, items: Sequence[JsonMapping]) -> None:
 
     columns = _COLUMNS[kind]
     rows = [[first_line(next((item[key] for key in column.keys if item.get(key)), "")) for column in columns] for item in items]
-    print_table([column.header for column in columns], rows)
+    print_table([column.header for column in columns], rows, empty=_EMPTY[kind])

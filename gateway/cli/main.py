@@ -127,12 +127,15 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 
 
 def _report(outcome: Outcome, *, as_json: bool) -> None:
-    from gateway.cli.output import clean, json_line
+    from gateway.cli.output import clean, json_line, terminal_columns
+    from gateway.cli.tables import fold
 
     if as_json:
         click.echo(json_line({"error": outcome.to_json()}), err=True)
         return
+    columns = terminal_columns(sys.stderr)
     for line in outcome.message.splitlines():
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {clean(line)}", err=True)
+        text = fold(f"error: {clean(line)}", columns)
+        click.echo(f"{click.style('error:', fg='red', bold=True)}{text.removeprefix('error:')}", err=True)
     if outcome.usage:
         click.echo(outcome.usage, err=True)

@@ -7,15 +7,19 @@ terminal. Used by the commands only.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import TextIO, cast
 
 import click
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.telemetry.logging import escape_controls
+
+DEFAULT_COLUMNS = 80
+"""Width of a terminal that does not tell its size."""
 
 MAX_CELL = 80
 """Characters of one table cell; longer text is cut with an ellipsis, `--json` has all of it."""
@@ -37,17 +41,37 @@ def print_json(value: JsonValue) -> None:
     click.echo(json_line(value))
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, whole_last: bool = False) -> None:
-    """Aligned columns on stdout; nothing but the header for no rows. `whole_last` leaves the last column uncut."""
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, whole_last: bool = False) -> None:
+    """Print aligned columns that fit the terminal on stdout, or the sentence `empty` on stderr if there are no rows.
+
+    `whole_last` leaves the last column uncut.
+    """
+    from gateway.cli.tables import table_lines
+
+    if not rows:
+        say(empty)
+        return
     cells = [[escape_controls(v) if whole_last and i + 1 == len(row) else _cell(v) for i, v in enumerate(row)] for row in rows]
-    widths = [max(len(header), *(len(row[index]) for row in cells)) if cells else len(header) for index, header in enumerate(headers)]
-    for line in ([header.upper() for header in headers], *cells):
-        click.echo("  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True)).rstrip())
+    for line in table_lines(headers, cells, terminal_columns(sys.stdout), wraps_last=whole_last):
+        click.echo(line)
 
 
-def say(text: str = "") -> None:
-    """A line for people, on stderr."""
-    click.echo(clean(text), err=True)
+def say(text: str = "", *, folds: bool = True) -> None:
+    """Print text for people on stderr; it `folds` to the width of a terminal, unless it is to be copied as it is."""
+    from gateway.cli.tables import fold
+
+    shown = clean(text)
+    click.echo(fold(shown, terminal_columns(sys.stderr)) if folds else shown, err=True)
+
+
+def terminal_columns(stream: TextIO) -> int | None:
+    """The width of the terminal that `stream` writes to, or `None` if it does not write to one."""
+    if not stream.isatty():
+        return None
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or DEFAULT_COLUMNS
+    except OSError:
+        return DEFAULT_COLUMNS
 
 
 @contextmanager
@@ -90,10 +114,10 @@ def block_text(block: JsonMapping) -> str:
     return json.dumps(dict(block), ensure_ascii=False)
 
 
-def source_line(source: JsonMapping) -> str:
+def source_line(source: JsonMapping, name_columns: int) -> str:
     """One source as one line: name, kind or transport, protocol, tools and milliseconds, or what is wrong."""
     transport = str(source["kind"] if source["transport"] == "local" else source["transport"])
-    parts = [f"{source['name']!s:<14}", f"{transport:<8}"]
+    parts = [str(source["name"]).ljust(name_columns), f"{transport:<8}"]
     if source["state"] in ("down", "disabled", "held", "starting", "auth needed"):
         parts.append(source_state(source).ljust(10))
     else:
@@ -131,8 +155,13 @@ def _clock(moment: str) -> str:
 
 def source_state(source: JsonMapping) -> str:
     """The state of a source in words: `down since 14:03:20`."""
+    return f"{source['state']} {since_text(source)}".rstrip()
+
+
+def since_text(source: JsonMapping) -> str:
+    """Since when a source has its state, in words; empty if that is not kept."""
     since = source.get("since")
-    return f"{source['state']} since {_clock(str(since))}" if since else str(source["state"])
+    return f"since {_clock(str(since))}" if since else ""
 
 
 def camel_keys(fields: JsonMapping) -> JsonObject:

@@ -49,7 +49,7 @@ def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
         print_json({"approvals": [ask.to_json() for ask in found]})
         return
     rows = [[ask.id, ask.state, ask.kind, ask.source, ask.name, ask.principal, ask.by, _left(ask)] for ask in found]
-    print_table(("id", "state", "kind", "source", "name", "caller", "by", "left"), rows)
+    print_table(("id", "state", "kind", "source", "name", "caller", "by", "left"), rows, empty="Nothing waits for approval.")
 
 
 @approvals.command("show")
@@ -142,7 +142,7 @@ def list_rules(config_path: str | None, as_json: bool) -> None:
         print_json({"rules": [rule.to_json() for rule in found]})
         return
     rows = [[r.id, r.source, r.name, r.to_json()["arguments"], r.principal, r.made_by or "unknown", moment(r.expires_at)] for r in found]
-    print_table(("id", "source", "name", "arguments", "caller", "made by", "until"), rows)
+    print_table(("id", "source", "name", "arguments", "caller", "made by", "until"), rows, empty="No call is approved for good.")
 
 
 @approvals.command("revoke")
@@ -216,7 +216,9 @@ def audit(since: str, server: str | None, limit: int, verify: bool, config_path:
         [moment(e.at), e.kind, e.source, e.name, e.principal, " ".join(f"{k}={v}" for k, v in e.fields.items() if v is not None)]
         for e in found
     ]
-    print_table(("time", "kind", "source", "name", "caller", "decision"), rows, whole_last=True)
+    of = f" of {server!r}" if server is not None else ""
+    headers = ("time", "kind", "source", "name", "caller", "decision")
+    print_table(headers, rows, empty=f"No decision{of} in the last {since}.", whole_last=True)
 
 
 def _show_report(report: object, *, as_json: bool) -> None:

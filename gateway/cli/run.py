@@ -249,8 +249,9 @@ class _Announcer:
             return
         for note in notes:
             say(f"note: {note}")
+        name_columns = max((len(str(source["name"])) for source in sources), default=0)
         for source in sources:
-            say(source_line(source))
+            say(source_line(source, name_columns))
         say()
         place = url or "standard input and output"
         say(f"{self._loaded.config.server.name} serves {place}  (configuration: {self._loaded.path or 'none'})")
@@ -261,7 +262,7 @@ class _Announcer:
             if not (os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")):
                 say("Agents use the model of the connected client. OPENAI_API_KEY or OPENAI_BASE_URL gives them another one.")
         say("For your IDE:")
-        say(json.dumps(snippet, indent=2))
+        say(json.dumps(snippet, indent=2), folds=False)
 
 
 def paste_snippet(loaded: LoadedConfig, url: str | None, *, has_keys: bool) -> JsonObject:

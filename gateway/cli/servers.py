@@ -77,7 +77,7 @@ def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_
         if "exists already" in str(error):
             raise ConfigError(f"{file}: server {name!r} exists already; add `--replace`.", path=f"mcpServers.{name}") from None
         say(f"{file} was not changed. The entry to put in by hand:")
-        say(json.dumps({"mcpServers": {name: entry}}, indent=2, ensure_ascii=False))
+        say(json.dumps({"mcpServers": {name: entry}}, indent=2, ensure_ascii=False), folds=False)
         raise ConfigError(str(error), path=getattr(error, "path", "")) from None
     problem = _problem_of(loaded, name)
     if as_json:

@@ -39,7 +39,7 @@ def list_sessions(agent: str | None, caller: str | None, config_path: str | None
     rows = [
         [s.id, s.agent, s.principal, str(s.turns), moment(s.used_at), moment(s.expires_at), "busy" if s.is_busy else ""] for s in found
     ]
-    print_table(("id", "agent", "caller", "turns", "last used", "kept until", "state"), rows)
+    print_table(("id", "agent", "caller", "turns", "last used", "kept until", "state"), rows, empty="No sessions are kept.")
 
 
 @sessions.command("show")

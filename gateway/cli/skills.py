@@ -87,12 +87,13 @@ def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: b
     elif tokens:
         cells = [[str(row["name"]), str(row["tokens"]["advertised"]), str(row["tokens"]["loaded"])] for row in rows]
         total = ["total (estimate)", str(totals["advertised"]), str(totals["loaded"])]
-        print_table(("name", "advertised", "loaded"), [*cells, total])
+        print_table(("name", "advertised", "loaded"), [*cells, total], empty="")
         say("advertised: name and description, in every prompt that names all skills; loaded: the instructions, once a skill is used.")
     else:
         print_table(
             ("name", "listed", "origin", "description"),
             [[str(r["name"]), "yes" if r["listed"] else "tools", str(r["origin"]), first_line(r["description"])] for r in rows],
+            empty="No skills are served. `expose.skills` of the configuration names folders of skills.",
         )
 
 

@@ -58,7 +58,7 @@ def list_tasks(status: str | None, tool: str | None, caller: str | None, config_
     rows = [
         [row.id[:12], row.tool, row.principal, _standing(row), moment(row.created_at), moment(row.updated_at), row.message] for row in found
     ]
-    print_table(("id", "tool", "caller", "status", "begun", "changed", "says"), rows, whole_last=True)
+    print_table(("id", "tool", "caller", "status", "begun", "changed", "says"), rows, whole_last=True, empty="No tasks are kept.")
 
 
 @tasks.command("show")

@@ -56,7 +56,7 @@ def quote(text: str, *, indent: str = "") -> Iterator[str]:
             continue
         was_blank = False
         bars = _bars(visible)
-        for number, part in enumerate(_wrapped(visible[len(bars) :], MAX_COLUMNS - len(bars) - len(indent))):
+        for number, part in enumerate(wrap_line(visible[len(bars) :], MAX_COLUMNS - len(bars) - len(indent))):
             yield BAR + bars + (indent if number else "") + part
 
 
@@ -70,7 +70,7 @@ def fit(text: str, columns: int) -> Iterator[str]:
     """Yield the lines of a framed text wrapped to `columns`; wrapped parts repeat the marks of their line."""
     for line in text.split("\n"):
         bars = _bars(line)
-        for part in _wrapped(line[len(bars) :], max(MIN_COLUMNS, columns - len(bars) - 1)):
+        for part in wrap_line(line[len(bars) :], max(MIN_COLUMNS, columns - len(bars) - 1)):
             yield f"{bars}{part}"
 
 
@@ -113,26 +113,31 @@ def _visible(line: str) -> str:
     return " " * indent + " ".join(clean.split())
 
 
-def _wrapped(line: str, columns: int) -> list[str]:
+def wrap_line(line: str, columns: int) -> list[str]:
     """Split a line into parts of at most `columns` columns, between words if possible."""
     parts: list[str] = []
     part, width, marks, cut = "", 0, 0, 0
     for character in line:
-        wide = _columns(character)
+        wide = _character_columns(character)
         marks = marks + 1 if wide == 0 else 0
         if marks > MAX_MARKS:
             continue
         if width + wide > columns:
             head, part = (part[:cut], part[cut:]) if cut else (part, "")
             parts.append(head.rstrip())
-            width, cut = sum(map(_columns, part)), 0
+            width, cut = columns_of(part), 0
         part, width = part + character, width + wide
         if character == " " and part.strip():
             cut = len(part)
     return [*parts, part.rstrip()] if part.strip() or not parts else parts
 
 
-def _columns(character: str) -> int:
+def columns_of(text: str) -> int:
+    """Return the number of terminal columns of a text."""
+    return len(text) if text.isascii() else sum(map(_character_columns, text))
+
+
+def _character_columns(character: str) -> int:
     """Return the number of terminal columns of a character."""
     if character.isascii():
         return 1
