@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gateway.names import FORMER, HOMES
+from gateway.names import FORMER, HOMES, MISSING
 
 if TYPE_CHECKING:
     from gateway.agents.agent import Agent, RawAgent
@@ -360,12 +360,13 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {name: home for home, names in HOMES.items() for name in names}
+_MISSING = {name: reason for reason, names in MISSING.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
-        hint = f"; use {FORMER[name]}, its name now" if name in FORMER else ""
+        hint = f"; use {FORMER[name]}, its name now" if name in FORMER else f": {_MISSING[name]}" if name in _MISSING else ""
         text = f"module {__name__!r} has no attribute {name!r}{hint}"
         caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # `from gateway import …` drops an AttributeError's text
         if hint and caller.f_globals.get("__name__") == "importlib._bootstrap":

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gateway.agents.providers.foundry_memory import FoundryMemoryProvider
     from gateway.agents.remote.foundry import AgentReference, FoundryAgentProvider
     from gateway.chat.foundry import FoundryChatClient, FoundryEmbeddingClient
     from gateway.chat.openai_options import OpenAIChatOptions as FoundryChatOptions
 
-__all__ = ["AgentReference", "FoundryAgentProvider", "FoundryChatClient", "FoundryChatOptions", "FoundryEmbeddingClient"]
+__all__ = [
+    "AgentReference",
+    "FoundryAgentProvider",
+    "FoundryChatClient",
+    "FoundryChatOptions",
+    "FoundryEmbeddingClient",
+    "FoundryMemoryProvider",
+]
 
 __getattr__ = lazy_names(
     __name__,
@@ -21,5 +29,6 @@ __getattr__ = lazy_names(
         "FoundryChatClient": "chat.foundry",
         "FoundryChatOptions": "chat.foundry",
         "FoundryEmbeddingClient": "chat.foundry",
+        "FoundryMemoryProvider": "agents.providers.foundry_memory",
     },
 )

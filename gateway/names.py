@@ -496,3 +496,30 @@ FORMER: dict[str, str] = {
     "use_function_invocation": "FunctionInvocationLayer",
 }
 """Names of agent-framework's earlier versions and documents, with what they are called now; using one is an error that says so."""
+
+MISSING: dict[str, tuple[str, ...]] = {
+    "the SDK of the protocol has no WebSocket any more; use MCPStreamableHTTPTool.": ("MCPWebsocketTool",),
+    "it is the inside of agent-framework's workflow engine; the engine here is another.": (
+        "InProcRunnerContext",
+        "Runner",
+        "RunnerContext",
+        "create_edge_runner",
+    ),
+    "sessions are kept by the gateway, or by to_dict and from_dict of AgentSession.": (
+        "FileSessionStore",
+        "ServiceSessionId",
+        "SessionStore",
+    ),
+    "MemoryContextProvider keeps memories in files.": ("FileMemoryProvider", "FileStoreEntry"),
+    "messages for a run under way go into its history; see require_per_service_call_history_persistence.": (
+        "MessageInjectionMiddleware",
+        "enqueue_messages",
+    ),
+    "databases for vectors are left to their own libraries; SemanticMemoryProvider searches memories by meaning.": (
+        "BaseVectorStore",
+        "InMemoryStore",
+    ),
+    "LifecycleHooks and lifecycle_middleware do this here.": ("MiddlewareBundle", "create_agent_hooks_middleware"),
+    "scripts get their arguments by the schema of their skill.": ("SkillScriptArgumentParser",),
+}
+"""Names that agent-framework has and `gateway` has not on purpose, by the reason; `docs/library.md` lists them."""

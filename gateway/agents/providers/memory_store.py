@@ -31,6 +31,7 @@ from gateway.types.messages import Message
 LOCK_SECONDS = 10.0
 """How long another process that changes the same memories is waited for; a change takes milliseconds."""
 
+
 class MemoryStore(ABC):
     """Where memories are kept. Methods may block; each raises `StorageError` where what is kept cannot be read or written."""
 

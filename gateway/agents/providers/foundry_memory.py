@@ -1,0 +1,100 @@
+"""`FoundryMemoryProvider`: a memory store of a Foundry project. The extra `foundry-memory` brings the project's client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self, TypedDict
+
+from gateway.agents.providers.recalling import RecallingProvider
+from gateway.config.settings import load_settings
+from gateway.errors import SettingNotFoundError
+from gateway.json_types import JsonObject
+from gateway.lazy import import_extra
+from gateway.sessions.context import SessionContext
+
+DEFAULT_UPDATE_DELAY = 300
+"""Seconds of silence after which the service takes new memories from a conversation."""
+
+
+class _Settings(TypedDict, total=False):
+    project_endpoint: str | None
+
+
+class FoundryMemoryProvider(RecallingProvider):
+    """Looks memories up before a run, and has the service take new ones from what was said."""
+
+    DEFAULT_SOURCE_ID: ClassVar[str] = "foundry_memory"
+
+    def __init__(
+        self,
+        source_id: str = DEFAULT_SOURCE_ID,
+        *,
+        memory_store_name: str,
+        scope: str | None = None,
+        project_client: Any = None,
+        project_endpoint: str | None = None,
+        credential: Any = None,
+        context_prompt: str | None = None,
+        update_delay: int = DEFAULT_UPDATE_DELAY,
+    ) -> None:
+        """`scope` says whose memories they are, a user's id for example; without one, the session's id.
+
+        `project_client` is an `AIProjectClient` of `azure.ai.projects.aio`, which its owner closes. Without one it is made of
+        `project_endpoint` (or `FOUNDRY_PROJECT_ENDPOINT`) and `credential`.
+
+        Raises:
+            SettingNotFoundError: The project client is missing, and so is the endpoint or the credential to make one.
+            ModuleNotFoundError: No client is given and the extra is not installed.
+        """
+        super().__init__(source_id, context_prompt=context_prompt)
+        self.memory_store_name = memory_store_name
+        self.scope = scope
+        self.update_delay = update_delay
+        self._made: Any = None
+        if project_client is None:
+            endpoint = project_endpoint or load_settings(_Settings, env_prefix="FOUNDRY_").get("project_endpoint")
+            if not endpoint or credential is None:
+                text = "FoundryMemoryProvider needs project_client=, or project_endpoint= (FOUNDRY_PROJECT_ENDPOINT) and credential=."
+                raise SettingNotFoundError(text)
+            projects: Any = import_extra("azure.ai.projects.aio", extra="foundry-memory", purpose="FoundryMemoryProvider")
+            project_client = self._made = projects.AIProjectClient(endpoint=endpoint, credential=credential)
+        self.project_client = project_client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._made is not None:
+            await self._made.close()
+
+    async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
+        """Find memories: at the first run of a session those about the user in general, and at each run those for its input."""
+        stores, whose = self.project_client.beta.memory_stores, {"name": self.memory_store_name, "scope": self._scope_of(context)}
+        if "general" not in state:
+            state["general"] = _texts(await stores.search_memories(**whose))
+        items = [_item("user", text) for text in asked]
+        found = await stores.search_memories(**whose, items=items, previous_search_id=state.get("search"))
+        state["search"] = getattr(found, "search_id", None) or state.get("search")
+        return list(dict.fromkeys([*state["general"], *_texts(found)]))
+
+    async def store(self, said: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
+        """Have the service take memories from what was said, without waiting for it."""
+        update = await self.project_client.beta.memory_stores.begin_update_memories(
+            name=self.memory_store_name,
+            scope=self._scope_of(context),
+            items=[_item(role, text) for role, text in said if role in ("user", "assistant")],
+            previous_update_id=state.get("update"),
+            update_delay=self.update_delay,
+        )
+        state["update"] = getattr(update, "update_id", None)
+
+    def _scope_of(self, context: SessionContext) -> str:
+        return self.scope or str(context.session_id)
+
+
+def _item(role: str, text: str) -> JsonObject:
+    return {"type": "message", "role": role, "content": text}
+
+
+def _texts(found: Any) -> list[str]:
+    return [str(memory.memory_item.content) for memory in found.memories]
