@@ -170,6 +170,10 @@ class ToolFailed(GatewayError):
     """A tool could not do its work. The text becomes an `isError` result that the model reads."""
 
 
+class AnswerRefused(ToolFailed):
+    """An answer does not fit its question, which stays open. The text names the question, what it takes and what is wrong."""
+
+
 class UserInputRequired(ToolFailed):
     """A tool needs a person first. Inside an agent's run `contents` end the run and wait for an answer (requirements TL15)."""
 

@@ -12,6 +12,7 @@ import click
 from gateway.cli.common import Group, config_option, json_option, load, run_async
 
 if TYPE_CHECKING:
+    from gateway.json_types import JsonObject
     from gateway.storage.entries import ApprovalRule, AskState, PendingAsk
     from gateway.storage.records import Records
 
@@ -114,7 +115,7 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
     """Answer a question that has a form; and whether the waiting call took the answer."""
     from gateway.cli.arguments import build_arguments
     from gateway.cli.failures import CommandFailed
-    from gateway.policy.checking import SchemaCheck, measure
+    from gateway.policy.answers import judge_answer
 
     asks = await records.asks()
     found = await _get(records, ask_id)
@@ -122,9 +123,9 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
     if found.form is None:
         raise click.UsageError(f"{found.id} has no fields; use `moongate approvals approve {found.id}` or `deny`.")
     given = build_arguments(found.form, pairs, args_json)
-    problem = SchemaCheck(found.form).find(given, measure(given))
-    if problem is not None:
-        raise click.UsageError(f"That is no answer to {found.id}: {problem}.")
+    request: JsonObject = {"method": "elicitation/create", "params": {"message": found.shown, "requestedSchema": found.form}}
+    if (problem := judge_answer(request, {"action": "accept", "content": given})) is not None:
+        raise click.UsageError(f"{problem} {found.id} is still open.")
     if not await asks.answer(found.id, given):
         raise CommandFailed(f"{found.id} is {await asks.state(found.id)} and cannot be answered any more.", code="not-found")
     return found, await _taken(records, found.id)

@@ -6,7 +6,8 @@ Reads and changes the gateway's database; a running gateway hears of a cancel or
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gateway.json_types import JsonObject
     from gateway.storage.entries import Steps, TaskRow
     from gateway.storage.records import Records
+    from gateway.tasks.answers import OpenQuestion
 
 HEARD_SECONDS = 3.0
 """How long a command waits for the gateway that runs a task to do what it was told."""
@@ -48,15 +50,16 @@ def list_tasks(status: str | None, tool: str | None, caller: str | None, config_
     """Show every task that is kept, the oldest first."""
     from gateway.cli.output import print_json, print_table
 
-    async def read(records: Records) -> list[TaskRow]:
-        return await (await records.tasks()).all_of(caller)
+    async def read(records: Records) -> list[_Seen]:
+        return [await _seen(records, row) for row in await (await records.tasks()).all_of(caller) if tool in (None, row.tool)]
 
-    found = [row for row in with_records(config_path, read) if status in (None, row.status) and tool in (None, row.tool)]
+    found = [seen for seen in with_records(config_path, read) if status in (None, seen.status)]
     if as_json:
-        print_json({"tasks": [row.to_json() for row in found]})
+        print_json({"tasks": [seen.to_json() for seen in found]})
         return
     rows = [
-        [row.id[:12], row.tool, row.principal, _standing(row), moment(row.created_at), moment(row.updated_at), row.message] for row in found
+        [row.id[:12], row.tool, row.principal, seen.standing(), moment(row.created_at), moment(row.updated_at), seen.message()]
+        for row, seen in ((seen.row, seen) for seen in found)
     ]
     print_table(("id", "tool", "caller", "status", "begun", "changed", "says"), rows, whole_last=True, empty="No tasks are kept.")
 
@@ -71,21 +74,24 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
     from gateway.policy.framing import quote, shown
     from gateway.storage.entries import KEPT
 
-    async def read(records: Records) -> tuple[TaskRow, Steps]:
+    async def read(records: Records) -> tuple[_Seen, Steps]:
         found = await _matching(records, task_id)
-        return found, await (await records.tasks()).steps(found.id)
+        return await _seen(records, found), await (await records.tasks()).steps(found.id)
 
-    row, steps = with_records(config_path, read)
+    seen, steps = with_records(config_path, read)
+    row = seen.row
     made = {key: done for key, (done, _) in sorted(steps.items()) if not key.startswith(KEPT)}
     asked = {key: item["request"] for key, item in row.asked.items() if "answer" not in item}
     if as_json:
-        told = {**row.to_json(), "arguments": row.call["arguments"], "outcome": row.outcome, "asks": asked}
+        told = {**seen.to_json(), "arguments": row.call["arguments"], "outcome": row.outcome, "asks": asked}
         print_json({**told, "steps": [{"step": key, "done": done} for key, done in made.items()]})
         return
-    click.echo(clean(f"{row.id}  {row.tool}  {row.principal}  {_standing(row)}  attempt {row.attempts}"))
+    click.echo(clean(f"{row.id}  {row.tool}  {row.principal}  {seen.standing()}  attempt {row.attempts}"))
     click.echo(clean(f"arguments: {json.dumps(row.call['arguments'], ensure_ascii=False)}"))
     for key, request in asked.items():
         click.echo(clean(f"asks {key}:\n{_question(request)}"))
+    for question in seen.questions:
+        click.echo(clean(f"answer: {question.command}"))
     for key, done in made.items():
         click.echo(clean(f"step {key}: {'done' if done else 'in flight'}"))
     if row.message:
@@ -95,6 +101,59 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
         click.echo(f"error {error['code']}: {shown(str(error['message']), MAX_ERROR)}")
     elif "result" in row.outcome:
         print_content(row.outcome["result"])
+
+
+@tasks.command("answer")
+@click.argument("task_id", metavar="ID")
+@click.argument("pairs", metavar="FIELD=VALUE…", nargs=-1)
+@click.option("--question", metavar="KEY", help="Which question, where there are several; `moongate tasks show` names them.")
+@click.option("--args-json", metavar="JSON", help="The fields as one JSON object.")
+@click.option("--decline", is_flag=True, help="Decline to answer.")
+@config_option
+@json_option
+def answer_task(**given: Any) -> None:
+    """Answer what a task asks. `moongate tasks show` shows the question and its fields."""
+    words = _Words(given["task_id"], given["pairs"], given["args_json"], given["question"], given["decline"])
+    _tell(with_records(given["config_path"], lambda records: _answer(records, words)), "has its answer", as_json=given["as_json"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    task_id: str
+    pairs: tuple[str, ...]
+    args_json: str | None
+    question: str | None
+    declines: bool
+
+
+async def _answer(records: Records, words: _Words) -> TaskRow:
+    """Store the answer as a client's (`TaskRunner.answer`), for whichever gateway runs the task."""
+    from gateway.cli.arguments import build_arguments
+    from gateway.cli.failures import CommandFailed
+    from gateway.errors import AnswerRefused
+    from gateway.tasks.answers import usable_answers
+    from gateway.tasks.task import Task
+
+    seen = await _seen(records, await _matching(records, words.task_id))
+    task = Task(seen.row)
+    keys = [words.question] if words.question else list(task.asks)
+    if len(keys) != 1 or keys[0] not in task.asks:
+        named = ", ".join(task.asks) or "none"
+        elsewhere = "".join(f" `{question.command}` answers what it waits for." for question in seen.questions if not task.asks)
+        raise CommandFailed(f"Task {task.id[:12]}: name one question with --question. Open: {named}.{elsewhere}", code="usage")
+    request = task.asks[keys[0]]
+    params: JsonObject = request.get("params") or {}
+    if request.get("method") != "elicitation/create":
+        raise CommandFailed(f"{request.get('method')} is for the client of the task to answer.", code="usage")
+    answer: JsonObject = {"action": "decline"}
+    if not words.declines:
+        answer = {"action": "accept", "content": build_arguments(params.get("requestedSchema") or {}, words.pairs, words.args_json)}
+    try:
+        usable = usable_answers(task, {keys[0]: answer})
+    except AnswerRefused as error:
+        raise click.UsageError(str(error)) from None
+    rows = await records.tasks()
+    return await rows.answer(task.id, usable) or seen.row
 
 
 @tasks.command("cancel")
@@ -173,12 +232,39 @@ async def _matching(records: Records, task_id: str) -> TaskRow:
     raise NotFound("task", task_id, f"There is no task {task_id!r}. {hint}")
 
 
-def _standing(row: TaskRow) -> str:
-    if row.gone_at:
-        result: JsonObject = row.outcome.get("result") or {}
-        failed = row.status == "completed" and bool(result.get("isError"))
-        return "completed, error" if failed else row.status
-    return "waiting" if not row.admitted_at else row.status
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A task with what it waits for."""
+
+    row: TaskRow
+    questions: Sequence[OpenQuestion]
+
+    @property
+    def status(self) -> str:
+        return "input_required" if self.questions else self.row.status
+
+    def standing(self) -> str:
+        row = self.row
+        if row.gone_at:
+            result: JsonObject = row.outcome.get("result") or {}
+            failed = row.status == "completed" and bool(result.get("isError"))
+            return "completed, error" if failed else row.status
+        return "waiting" if not row.admitted_at else self.status
+
+    def message(self) -> str:
+        return "; ".join(question.line() for question in self.questions) or self.row.message
+
+    def to_json(self) -> JsonObject:
+        asked: JsonObject = {"questions": [question.text for question in self.questions]}
+        asked["answerWith"] = [question.command for question in self.questions]
+        return {**self.row.to_json(), "status": self.status, **(asked if self.questions else {})}
+
+
+async def _seen(records: Records, row: TaskRow) -> _Seen:
+    from gateway.tasks.answers import open_questions
+    from gateway.tasks.task import Task
+
+    return _Seen(row, await open_questions(records, Task(row)))
 
 
 def _question(request: JsonObject) -> str:

@@ -1,10 +1,20 @@
-"""Whether what a client answered has the shape its question calls for. Asked wherever an answer comes in, before it goes on."""
+"""Judges answers to requests for input: `answer_problem` their shape, `judge_answer` also the fields of a form.
+
+Every place that takes an answer calls one of them before the answer is stored or used.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from typing import cast
 
-from gateway.json_types import JsonMapping, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.checking import SchemaCheck, measure
+from gateway.policy.framing import shown
+
+_ARGUMENT = re.compile(r"(^|; )argument(?= ')")
+"""What a schema's check calls a field of the value."""
 
 _ACTIONS = ("accept", "decline", "cancel")
 
@@ -38,3 +48,65 @@ def _sampling_problem(answer: JsonMapping) -> str | None:
 def _are_objects(value: JsonValue, key: str) -> bool:
     items = cast("list[JsonValue]", value) if isinstance(value, list) else [None]
     return all(isinstance(item, dict) and isinstance(cast("JsonMapping", item).get(key), str) for item in items)
+
+
+MAX_QUESTION = 200
+"""Characters of a question in the refusal of its answer."""
+
+
+def judge_answer(request: JsonMapping, answer: JsonValue) -> str | None:
+    """Return why an answer to `request` cannot be used, or `None`. The text names the question, what it takes, and the problem.
+
+    The fields of a form are judged too. The schema is the server's or a workflow's; one that cannot be used judges nothing.
+    """
+    method = str(request.get("method"))
+    if not isinstance(answer, dict):
+        return _refused(request, "it must be an object")
+    given = cast("JsonMapping", answer)
+    if problem := answer_problem(method, given):
+        return _refused(request, problem)
+    schema: JsonValue = _params(request).get("requestedSchema")
+    if method != "elicitation/create" or given.get("action") != "accept" or not isinstance(schema, dict):
+        return None
+    check = SchemaCheck(cast("JsonObject", schema))
+    content: JsonObject = given.get("content") or {}
+    if check.problem is not None or (problem := check.find(content, measure(content))) is None:
+        return None
+    return _refused(request, _ARGUMENT.sub(r"\1field", problem).replace("the arguments", "the content"))
+
+
+def refused_answer(request: JsonMapping, problem: str) -> str:
+    """The refusal of an answer for a reason that the schema of its question does not show."""
+    return _refused(request, problem)
+
+
+def fields_of(request: JsonMapping) -> str:
+    """What a form takes, such as `count (integer), size (one of "small", "large")`; empty for anything else."""
+    schema: JsonValue = _params(request).get("requestedSchema")
+    properties: JsonValue = cast("JsonMapping", schema).get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        return ""
+    return ", ".join(f"{shown(name, 60)} ({_kind(kind)})" for name, kind in list(cast("JsonMapping", properties).items())[:20])
+
+
+def question_text(request: JsonMapping) -> str:
+    """A question on one line."""
+    return shown(str(_params(request).get("message") or request.get("method")), MAX_QUESTION)
+
+
+def _kind(kind: JsonValue) -> str:
+    written: JsonMapping = cast("JsonMapping", kind) if isinstance(kind, dict) else cast("JsonMapping", {})
+    choices: JsonValue = written.get("enum")
+    if isinstance(choices, list) and choices:
+        return shown("one of " + ", ".join(json.dumps(choice, ensure_ascii=False) for choice in cast("list[JsonValue]", choices)), 200)
+    return shown(str(written.get("type") or "any value"), 60)
+
+
+def _params(request: JsonMapping) -> JsonMapping:
+    params: JsonValue = request.get("params")
+    return cast("JsonMapping", params) if isinstance(params, dict) else {}
+
+
+def _refused(request: JsonMapping, problem: str) -> str:
+    takes = f" It takes {fields}." if (fields := fields_of(request)) else ""
+    return f"The answer to {question_text(request)!r} cannot be used: {problem.rstrip('.')}.{takes}"

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 import logging
 
-from gateway.errors import AskUnavailable, GatewayError, NotFound, PolicyDenied, StorageUnusable, UpstreamRefused, text_for_caller
+from gateway.errors import (
+    AnswerRefused,
+    AskUnavailable,
+    GatewayError,
+    NotFound,
+    PolicyDenied,
+    StorageUnusable,
+    UpstreamRefused,
+    text_for_caller,
+)
 from gateway.policy import scopes
 from gateway.protocol import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, RpcError
 from gateway.tools.context import Era, nested_capability
@@ -34,6 +43,8 @@ def to_rpc_error(error: Exception, era: Era) -> RpcError:
         case NotFound(kind="resource"):
             code = LEGACY_RESOURCE_NOT_FOUND if era == "legacy" else INVALID_PARAMS
             return RpcError(code, f"Resource not found: {error.name}", {"uri": error.name})
+        case AnswerRefused():
+            return RpcError(INVALID_PARAMS, str(error))
         case NotFound():
             return RpcError(INVALID_PARAMS, str(error))
         case AskUnavailable() if era == "modern" and error.capability:

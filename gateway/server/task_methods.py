@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, cast
 
 from mcp.server.context import CallNext, HandlerResult
@@ -38,6 +39,7 @@ from gateway.server.wire_caller import WireCaller
 from gateway.tasks.task import Task
 from gateway.tools.base import TaskMethod
 from gateway.tools.context import CallContext
+from gateway.tools.questions import ask_until_usable
 
 RELATED_TASK = "io.modelcontextprotocol/related-task"
 """`_meta` key of 2025-11-25 that names the task a message belongs to."""
@@ -185,13 +187,16 @@ class TaskMethods:
                 continue
             key, request = ask
             inner: JsonObject = request.get("params") or {}
-            answer = await facts.ask({**request, "params": {**inner, "_meta": {RELATED_TASK: {"taskId": task.id}}}})
-            await self._handler.runner.answer(task, {key: answer})
+            asked: JsonObject = {**request, "params": {**inner, "_meta": {RELATED_TASK: {"taskId": task.id}}}}
+            await ask_until_usable(facts, asked, partial(self._answer, task, key))
             task = task if task.is_here else await self._handler.runner.find(task.id, task.principal)
         if task.result is None:
             error = task.error or {"code": INTERNAL_ERROR, "message": "The task was cancelled."}
             raise RpcError(error["code"], error["message"])
         return {**task.result, "_meta": {**(task.result.get("_meta") or {}), RELATED_TASK: {"taskId": task.id}}}
+
+    async def _answer(self, task: Task, key: str, answer: JsonObject) -> None:
+        await self._handler.runner.answer(task, {key: answer})
 
     async def _list(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
         if is_modern(ctx):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.json_types import JsonObject
+from gateway.tasks.answers import status_message
 from gateway.tasks.task import Task
 
 POLL_MS = 500
@@ -13,8 +14,8 @@ def modern_task(task: Task) -> JsonObject:
     """As the extension has it, without what it gave or asks (`Task`)."""
     wire: JsonObject = {"taskId": task.id, "status": task.status, "createdAt": task.created.isoformat()}
     wire |= {"lastUpdatedAt": task.updated.isoformat(), "ttlMs": int(task.ttl_seconds * 1000), "pollIntervalMs": POLL_MS}
-    if task.message:
-        wire["statusMessage"] = task.message
+    if message := status_message(task):
+        wire["statusMessage"] = message
     return wire
 
 
@@ -36,7 +37,7 @@ def legacy_task(task: Task) -> JsonObject:
     failed = task.status == "completed" and bool((task.result or {}).get("isError"))
     wire: JsonObject = {"taskId": task.id, "status": "failed" if failed else task.status, "createdAt": task.created.isoformat()}
     wire |= {"lastUpdatedAt": task.updated.isoformat(), "ttl": int(task.ttl_seconds * 1000), "pollInterval": POLL_MS}
-    message = task.message or str((task.error or {}).get("message", ""))
+    message = status_message(task) or str((task.error or {}).get("message", ""))
     if message:
         wire["statusMessage"] = message
     return wire

@@ -245,6 +245,18 @@ class TaskRows:
         async with self._database.begin() as connection:
             return await _steps(connection, task_id)
 
+    async def listed(self, task_id: str | None = None) -> dict[str, list[str]]:
+        """Ids of the entries of the pending list that a task, or any task, waits for, by task."""
+        query = sa.select(task_steps.c.task, task_steps.c.value).where(task_steps.c.key.like(f"{KEPT}%/listed"))
+        query = query if task_id is None else query.where(task_steps.c.task == task_id)
+        found: dict[str, list[str]] = {}
+        async with self._database.begin() as connection:
+            for task, value in await connection.execute(query):
+                kept: JsonObject = json.loads(value) or {}
+                if "id" in kept:
+                    found.setdefault(task, []).append(kept["id"])
+        return found
+
     async def put_step(self, task_id: str, key: str, *, is_done: bool, value: JsonValue, owner: str) -> bool:
         """Begin a step, or record its result. False when another process took the task over."""
         row: JsonObject = {"task": task_id, "key": key, "is_done": int(is_done), "value": json.dumps(value), "owner": owner}

@@ -18,6 +18,7 @@ from gateway.policy.framing import quote
 from gateway.storage.entries import forget, is_open
 from gateway.tasks.asks import KEY, shown_ask
 from gateway.tasks.task import Task
+from gateway.tools.approvals import INPUT_REQUIRED
 from gateway.tools.context import Caller, ClientProfile, LogLevel, capability_of, undeclared
 from gateway.tools.told_lines import NewLines
 
@@ -98,7 +99,8 @@ class TaskCaller:
             return
         now = anyio.current_time()
         message = fit_message(message or "")
-        if message and message != self._task.message and now - self._told_at >= MESSAGE_SECONDS:
+        was_asking = self._task.message.startswith(INPUT_REQUIRED)
+        if message and message != self._task.message and (was_asking or now - self._told_at >= MESSAGE_SECONDS):
             self._told_at = now
             self._task.row.message = message
             await self._save(self._task)

@@ -1,8 +1,7 @@
 """`TaskRunner`: runs calls behind their requests, keeps them, and takes over those of processes that died.
 
-Knows no wire and no tool: it is given the way to make a call, and keeps status, questions and outcome. A process
-that runs tasks holds a lease; a tick renews it and hears answers and cancels that came in through other processes, and beside it
-turns are given and orphans looked for. See the room's docstring for what a task is.
+It is given the way to make a call, and keeps status, questions and outcome. A process that runs tasks holds a lease; a tick renews it
+and reads answers and cancels that other processes stored. Beside it turns are given and orphans looked for.
 """
 
 from __future__ import annotations
@@ -27,11 +26,12 @@ from gateway.policy.turns import choose_next
 from gateway.storage.entries import Choose, Steps, TaskRow
 from gateway.storage.records import Records
 from gateway.storage.retry import RETRY_SECONDS, until_stored
+from gateway.tasks.answers import OpenQuestion, open_questions, usable_answers
 from gateway.tasks.attending import Attended, Work
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.port import STEPS_VERSION, StepLog
 from gateway.tasks.rights import KEY_GONE, CallerNow, known_caller, refuse_unadmitted, unjudged
-from gateway.tasks.stored import from_stored, request_key, to_stored
+from gateway.tasks.stored import INTERNAL, error_outcome, from_stored, request_key, to_stored
 from gateway.tasks.task import Task, TaskKind
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext, Caller, ClientProfile
@@ -67,9 +67,6 @@ SWEEP_SECONDS = 60.0
 
 DRAIN_LOOK_SECONDS = 0.02
 """How often a runner that stops looks whether the last step has ended."""
-
-INTERNAL = -32603
-"""JSON-RPC's code for what went wrong inside."""
 
 CallTool = Callable[[str, JsonObject, CallContext], Awaitable[Complete | TaskStarted]]
 """Makes the call of a tool by its exposed name, to the end."""
@@ -194,13 +191,24 @@ class TaskRunner:
         return await self.find(task.id, task.principal)
 
     async def answer(self, task: Task, responses: Mapping[str, JsonValue]) -> None:
-        """Hand over answers to open questions. Other keys and values that are not objects are ignored.
+        """Hand over answers to open questions; answers under other keys are ignored.
 
-        The task gets an answer once it is stored. Raises `StorageError` if it cannot be: then the question stays open for another answer.
+        The task gets an answer once it is stored. If one cannot be used or stored, all questions stay open.
+
+        Raises:
+            AnswerRefused: An answer does not fit its question.
+            StorageError: They cannot be stored.
         """
-        row = await (await self._records.tasks()).answer(task.id, responses)
+        rows = await self._records.tasks()
+        stored = await rows.get(task.id)  # another process may run the task, and have asked since
+        usable = usable_answers(Task(stored), responses) if stored is not None else {}
+        row = await rows.answer(task.id, usable) if usable else None
         if task.is_here and row is not None:
             self._hear(task, row)
+
+    async def questions(self, task: Task) -> list[OpenQuestion]:
+        """What the task waits for, in its client and on the list of approvals. Raises `StorageError`."""
+        return await open_questions(self._records, task)
 
     async def cancel(self, task: Task) -> Task:
         """Stop a task and wait until it stopped; one that is over stays as it is."""
@@ -395,18 +403,18 @@ class TaskRunner:
             case None if isinstance(result, Complete):
                 await self._end(task, {"result": result.result}, "completed")
             case None if result is None and task.refusal:
-                await self._end(task, _error(INTERNAL, task.refusal), "failed")
+                await self._end(task, error_outcome(INTERNAL, task.refusal), "failed")
             case None if result is None:
                 await self._end(task, {}, "cancelled")
             case None:
-                await self._end(task, _error(INTERNAL, "The call became a task of another server."), "failed")
+                await self._end(task, error_outcome(INTERNAL, "The call became a task of another server."), "failed")
             case UpstreamRefused():
-                await self._end(task, _error(problem.code, str(problem)), "failed")
+                await self._end(task, error_outcome(problem.code, str(problem)), "failed")
             case GatewayError():
-                await self._end(task, _error(INTERNAL, text_for_caller(problem)), "failed")
+                await self._end(task, error_outcome(INTERNAL, text_for_caller(problem)), "failed")
             case _:
                 logger.error("task of %s failed", task.tool, exc_info=problem)
-                await self._end(task, _error(INTERNAL, "Internal error"), "failed")
+                await self._end(task, error_outcome(INTERNAL, "Internal error"), "failed")
 
     async def _work(self, task: Task, ctx: CallContext) -> Complete | TaskStarted:
         row = task.row
@@ -457,7 +465,7 @@ class TaskRunner:
                 await self._store_end(task, outcome, status)
             except (StorageError, TypeError, ValueError) as error:
                 logger.error("task %s of %s ended, and its outcome cannot be stored: %s", task.id[:6], task.tool, error)
-                await self._store_end(task, _error(INTERNAL, "The outcome could not be stored."), "failed")
+                await self._store_end(task, error_outcome(INTERNAL, "The outcome could not be stored."), "failed")
         finally:
             self._here.pop(task.id, None)
             self._wake.set()
@@ -573,7 +581,7 @@ class TaskRunner:
                 continue
             if row.admitted_at and row.call.get("resumes") is False:
                 text = "The gateway stopped while this ran, and its tasks are not resumed (`tasks.resume` of its source)."
-                await self._end(Task(row), _error(INTERNAL, text), "failed")
+                await self._end(Task(row), error_outcome(INTERNAL, text), "failed")
                 continue
             logger.info("task %s of %s is taken up again", row.id[:6], row.tool)
             self._launch(row, from_stored(row))
@@ -590,7 +598,3 @@ class TaskRunner:
                 await (await self._records.tasks()).release(owner=self._owner)
             except StorageError as error:
                 logger.warning("tasks could not be let go of: %s", error)
-
-
-def _error(code: int, message: str) -> JsonObject:
-    return {"error": {"code": code, "message": message}}

@@ -12,6 +12,9 @@ from gateway.policy.metadata import IDEMPOTENCY_KEY, request_meta
 from gateway.storage.entries import TaskRow
 from gateway.tools.context import CallContext, ClientProfile
 
+INTERNAL = -32603
+"""JSON-RPC's code for what went wrong inside."""
+
 
 def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> JsonObject:
     """What a later process needs to make the call again; `resumes` is whether it may."""
@@ -51,3 +54,8 @@ def request_key(ctx: CallContext) -> str:
     """The digest of the idempotency key that came with a request: its caller made it up, so it may be anything."""
     given = ctx.meta.get(IDEMPOTENCY_KEY)
     return hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest() if isinstance(given, str) and given else ""
+
+
+def error_outcome(code: int, message: str) -> JsonObject:
+    """The outcome of a task that ended with a JSON-RPC error."""
+    return {"error": {"code": code, "message": message}}

@@ -15,11 +15,13 @@ import anyio
 from gateway.errors import AskUnavailable, NotFound, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.policy.metadata import TASK_META_KEY
+from gateway.tasks.answers import asked_by, status_message
 from gateway.tasks.attending import HEARTBEAT_SECONDS
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
+from gateway.tools.questions import ask_until_usable
 from gateway.tools.told_lines import NewLines
 
 WAIT_SECONDS = 50.0
@@ -50,17 +52,12 @@ def still_running(task: Task, *, has_output_schema: bool = False) -> Complete:
 def describe(task: Task) -> JsonObject:
     """A task as these tools show it."""
     shown: JsonObject = {"taskId": task.id, "tool": task.tool, "status": task.status}
-    if task.message:
-        shown["statusMessage"] = task.message
+    if message := status_message(task):
+        shown["statusMessage"] = message
     if task.asks:
-        shown["questions"] = [_question(request) for request in task.asks.values()]
+        shown["questions"] = [question.text for question in asked_by(task)]
     shown |= {"createdAt": task.created.isoformat(), "lastUpdatedAt": task.updated.isoformat()}
     return {**shown, "ttlMs": int(task.ttl_seconds * 1000)}
-
-
-def _question(request: JsonObject) -> str:
-    params: JsonObject = request.get("params") or {}
-    return str(params.get("message") or request.get("method"))
 
 
 class TaskTools:
@@ -107,8 +104,13 @@ class _TaskStatus:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Its state now."""
-        shown = describe(await self._desk.find(arguments, ctx))
+        """Its state now, with what it waits for and how that is answered."""
+        task = await self._desk.find(arguments, ctx)
+        shown = describe(task)
+        if questions := await self._desk.runner.questions(task):
+            shown |= {"status": "input_required", "questions": [question.text for question in questions]}
+            calls = ["Call `task_result` with this task_id: it puts the question to the person."] if task.asks else []
+            shown["answerWith"] = [*calls, *(question.command for question in questions)]
         return Complete.text(json.dumps(shown, ensure_ascii=False), structured=shown)
 
 
@@ -158,11 +160,14 @@ class _TaskResult:
     async def _put(self, task: Task, ctx: CallContext) -> bool:
         """Ask the client what the task asks; whether it could be asked."""
         key, request = next(iter(task.asks.items()))
+
+        async def answer(given: JsonObject) -> None:
+            await self._desk.runner.answer(task, {key: given})
+
         try:
-            answer = await ctx.ask(request)
+            await ask_until_usable(ctx, request, answer)
         except AskUnavailable:
             return False
-        await self._desk.runner.answer(task, {key: answer})
         return True
 
 

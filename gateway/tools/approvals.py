@@ -37,6 +37,7 @@ from gateway.policy.approvals import (
     waits_for,
 )
 from gateway.policy.decision import Reject
+from gateway.policy.framing import shown
 from gateway.storage.entries import ApprovalRule, AskState, PendingAsk
 from gateway.storage.records import Records
 from gateway.storage.retry import until_stored
@@ -46,6 +47,12 @@ from gateway.tools.context import CallContext
 from gateway.tools.drive import asking_of, digest_of
 
 logger = logging.getLogger(__name__)
+
+INPUT_REQUIRED = "input_required"
+"""Begins the status message of a call that waits for an answer."""
+
+MAX_TOLD = 300
+"""Characters of a question in that message."""
 
 POLL_SECONDS = 0.25
 """How often a waiting call looks for its answer: it goes on within a second of it."""
@@ -315,6 +322,7 @@ class Approvals:
             is_decided = decided == "answered" or decided in _DECISIONS
             if is_decided and not await until_stored(lambda: asks.move(entry.id, decided, "delivered"), deadline=entry.expires_at):
                 return dataclasses.replace(ended, state="expired")
+            await ctx.progress(0.0, None, f"{question.name!r} of {question.source!r} has its answer.")
             if durable is not None:
                 await durable.keep(place, {"taken": ended.state, "answer": ended.answer, "decidedBy": ended.decided_by})
             return ended
@@ -364,11 +372,11 @@ class Approvals:
 
 
 async def _tell_caller(question: Question, ctx: CallContext, by: ApprovalBy, command: str) -> None:
-    """Tell the waiting caller how long it waits and for whom: in a task as its status message."""
+    """Tell the waiting caller what it waits for, how long, for whom, and the command that answers: in a task as its status message."""
     waits = f"{question.name!r} of {question.source!r} waits up to {_span(ctx.ask_timeout_seconds)} for a decision"
-    text = f"{waits}: {waits_for(by)} must decide"
-    await ctx.progress(0.0, None, f"{text}.")
-    await ctx.log("warning", f"{text} (`{command}`).", "moongate")
+    text = f"{waits}: {waits_for(by)} must decide (`{command}`)."
+    await ctx.progress(0.0, None, f"{INPUT_REQUIRED}: {shown(question.shown, MAX_TOLD)} {text}")
+    await ctx.log("warning", text, "moongate")
 
 
 def _span(seconds: float) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
 import anyio
 
 from gateway.auth.principal import LOCAL, Principal
-from gateway.errors import AskExpired, AskUnavailable, ToolFailed
+from gateway.errors import AnswerRefused, AskExpired, AskUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.answers import answer_problem
 from gateway.policy.metadata import IDEMPOTENCY_KEY
@@ -491,7 +491,7 @@ class CallContext:
         Raises:
             AskUnavailable: The caller cannot be asked this.
             AskExpired: Nobody answered in time.
-            ToolFailed: The answer is none: it has not the shape the question calls for.
+            AnswerRefused: The answer does not have the shape that the question calls for.
         """
         answer: JsonObject | None = None
         async with self.waiting():
@@ -501,7 +501,7 @@ class CallContext:
             raise AskExpired(f"Nobody answered within {self.ask_timeout_seconds:g} s, so this did not go on.")
         method = str(request.get("method"))
         if problem := answer_problem(method, answer):
-            raise ToolFailed(f"The client's answer to {method} is not valid: {problem}.")
+            raise AnswerRefused(f"The client's answer to {method} is not valid: {problem}.")
         return answer
 
 

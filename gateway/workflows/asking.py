@@ -7,6 +7,7 @@ type. How the form travels (elicitation, `input_required`, an entry of a task) i
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import NoneType
@@ -15,11 +16,12 @@ from typing import Any, Literal, cast, get_args, get_origin
 import anyio
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gateway.errors import GatewayError, ToolFailed, WorkflowFailed, said_by, text_for_caller
+from gateway.errors import AnswerRefused, GatewayError, ToolFailed, WorkflowFailed, said_by, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.answers import refused_answer
 from gateway.policy.approvals import describe_call
-from gateway.policy.checking import SchemaCheck, measure
 from gateway.tools.context import CallContext
+from gateway.tools.questions import ask_until_usable
 from gateway.types.arguments import read_arguments
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
@@ -108,49 +110,85 @@ async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
     """Put one request to the caller.
 
     Raises:
-        ToolFailed: It was declined, or the answer cannot be read as what was asked for.
+        ToolFailed: It was declined.
+        AnswerRefused: It was answered wrongly too often.
     """
     data, key = event.data, ctx.question(event.question)
     if isinstance(data, Content) and is_request(data):
         return await _ask_approval(data, ctx, key)
-    question = question_of(data)
-    if (reader := _READERS.get(event.response_type)) is not None:
-        hint, read = reader
-        content = await _put(question, _object({_ANSWER: (hint, False)}), ctx, key)
-        return read(str(content.get(_ANSWER) or "").strip())
     if isinstance(data, Question):
         return await _ask_question(data, ctx, key)
-    fields, is_whole = form_of(event.response_type)
-    content = await _put(question, fields, ctx, key)
-    value: Any = content if is_whole else content.get(_ANSWER)
-    try:
-        return TypeAdapter(event.response_type).validate_python(value)
-    except ValidationError as error:
-        raise ToolFailed(f"The answer is no {name_of(event.response_type)}: {error.errors()[0]['msg']}.") from None
+    question = question_of(data)
+    if (reader := _READERS.get(event.response_type)) is not None:
+        hint, to_answer = reader
+        form = _object({_ANSWER: (hint, False)})
+        return await _put(question, form, ctx, key, lambda content: to_answer(str(content.get(_ANSWER) or "").strip()))
+    form, is_whole = form_of(event.response_type)
+
+    def read(content: JsonObject) -> Any:
+        return _read(event.response_type, content if is_whole else content.get(_ANSWER))
+
+    return await _put(question, form, ctx, key, read)
 
 
-async def _put(question: str, form: JsonObject, ctx: CallContext, key: str) -> JsonObject:
-    """The content of an accepted answer.
+async def _put(question: str, form: JsonObject, ctx: CallContext, key: str, read: Callable[[JsonObject], Any]) -> Any:
+    """Ask until `read` takes the content of an accepted answer, and return what it gives.
 
     Raises:
         ToolFailed: It was declined.
+        AnswerRefused: It was answered wrongly too often.
     """
     params: JsonObject = {"mode": "form", "message": question, "requestedSchema": form}
-    answer = await ctx.ask({"method": "elicitation/create", "params": params}, key)
-    if answer.get("action") != "accept":
-        raise ToolFailed(f"The workflow asked {question!r}, and the answer was {answer.get('action')!r}; it did not go on.")
-    return answer.get("content") or {}
+    request: JsonObject = {"method": "elicitation/create", "params": params}
+
+    async def use(answer: JsonObject) -> Any:
+        if answer.get("action") != "accept":
+            raise ToolFailed(f"The workflow asked {question!r}, and the answer was {answer.get('action')!r}; it did not go on.")
+        try:
+            return read(answer.get("content") or {})
+        except ValidationError as error:
+            found = [": ".join([*map(str, item["loc"]), item["msg"]]) for item in error.errors()[:3]]
+            raise AnswerRefused(refused_answer(request, "; ".join(found))) from None
+
+    return await ask_until_usable(ctx, request, use, key)
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """A value of a form as what the workflow wants. A form has no field for lists and objects: they are written as JSON there.
+
+    Raises:
+        ValidationError: It is something else.
+    """
+    adapter = TypeAdapter[Any](kind)
+    try:
+        return adapter.validate_python(value)
+    except ValidationError:
+        written = cast("JsonObject", value)
+        parsed = {name: _parsed(item) for name, item in written.items()} if isinstance(value, dict) else _parsed(value)
+        if parsed == value:
+            raise
+        return adapter.validate_python(parsed)
+
+
+def _parsed(value: JsonValue) -> JsonValue:
+    """A list or an object that is written as JSON; anything else as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 async def _ask_question(data: Question, ctx: CallContext, key: str) -> JsonValue:
     """What a workflow file asks: the fields of its form, or a text."""
     fields = data.fields or {_ANSWER: _KINDS[str]}
-    content = await _put(data.prompt, object_schema(fields, is_closed=False), ctx, key)
-    problem = SchemaCheck(object_schema(fields, is_closed=False)).find(content, measure(content))
-    if problem is not None:
-        raise ToolFailed(f"The answer to {data.prompt!r} cannot be used: {problem}.")
-    values = {name: content.get(name, schema.get("default")) for name, schema in fields.items()}
-    return values if data.fields is not None else values[_ANSWER]
+
+    def read(content: JsonObject) -> JsonValue:
+        values = {name: content.get(name, schema.get("default")) for name, schema in fields.items()}
+        return values if data.fields is not None else values[_ANSWER]
+
+    return await _put(data.prompt, object_schema(fields, is_closed=False), ctx, key, read)
 
 
 def _to_said(text: str) -> list[Message]:
@@ -222,6 +260,7 @@ def _shown(value: Any) -> str:
 def form_of(kind: Any) -> tuple[JsonObject, bool]:
     """The flat form (elicitation allows no other) for a type, and whether its fields are the whole answer."""
     alternatives = [item for item in members(kind) if item is not NoneType]
+    is_optional = len(alternatives) < len(members(kind))
     if len(alternatives) == 1:
         kind = alternatives[0]
     fields: dict[str, tuple[Any, bool]] = {}
@@ -237,7 +276,7 @@ def form_of(kind: Any) -> tuple[JsonObject, bool]:
             for field in dataclasses.fields(make)
         }
     if not fields:
-        return _object({_ANSWER: (make, True)}), False
+        return _object({_ANSWER: (make, not is_optional)}), False
     return _object(fields), True
 
 
@@ -257,4 +296,7 @@ def _property(kind: Any) -> JsonObject:
         return {"type": "string", "enum": [str(item) for item in get_args(kind)]}
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"type": "string", "enum": [str(item.value) for item in kind]}
+    made = cast("Any", get_origin(kind) or kind)
+    if isinstance(made, type) and (dataclasses.is_dataclass(made) or issubclass(made, BaseModel | list | dict | tuple | set)):
+        return {"type": "string", "description": f"JSON for {name_of(kind)}"}
     return {"type": "string"}

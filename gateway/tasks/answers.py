@@ -1,0 +1,87 @@
+"""Answers to the questions of tasks: judged before they are stored, and how a person or a program gives one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.errors import AnswerRefused
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.answers import fields_of, judge_answer, question_text
+from gateway.storage.entries import PendingAsk
+from gateway.storage.records import Records
+from gateway.tasks.task import Task
+
+SHORT_ID = 12
+"""Characters of a task's id that commands show; they take any unambiguous beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """What a task waits for."""
+
+    text: str
+    takes: str
+    """The fields of the answer; empty where the question has no form."""
+    command: str
+    """The command that answers it."""
+
+    def line(self) -> str:
+        """All of it on one line."""
+        takes = f" It takes {self.takes}." if self.takes else ""
+        return f"{self.text!r}.{takes} Answer: `{self.command}`"
+
+
+def usable_answers(task: Task, answers: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The answers to open questions of `task`; answers to anything else are left out.
+
+    Raises:
+        AnswerRefused: An answer does not fit its question. None of the answers may be stored then.
+    """
+    requests = task.asks
+    usable = {key: value for key, value in answers.items() if key in requests}
+    for key, value in usable.items():
+        if (problem := judge_answer(requests[key], value)) is not None:
+            raise AnswerRefused(f"{problem} The question {key!r} is still open.")
+    return usable
+
+
+def asked_by(task: Task) -> list[OpenQuestion]:
+    """The open questions that the client of the task can answer."""
+    found: list[OpenQuestion] = []
+    for key, request in task.asks.items():
+        which = f" --question {key}" if len(task.asks) > 1 else ""
+        command = f"moongate tasks answer {task.id[:SHORT_ID]}{which}{_words(request)}"
+        found.append(OpenQuestion(question_text(request), fields_of(request), command))
+    return found
+
+
+def status_message(task: Task) -> str:
+    """The status message of a task: while it waits for answers, the questions and how to answer them."""
+    lines = [question.line() for question in asked_by(task)]
+    return f"input_required: {'; '.join(lines)}" if lines and not task.is_over else task.message
+
+
+async def open_questions(records: Records, task: Task) -> list[OpenQuestion]:
+    """All that the task waits for, also on the list of approvals. Raises `StorageError`."""
+    if task.is_over:
+        return []
+    found = asked_by(task)
+    ids = (await (await records.tasks()).listed(task.id)).get(task.id, ())
+    asks = await records.asks() if ids else None
+    for ask in [await asks.get(name) for name in ids] if asks is not None else ():
+        if ask is not None and ask.state == "open":
+            found.append(_on_list(ask))
+    return found
+
+
+def _words(request: JsonMapping) -> str:
+    params: JsonMapping = request.get("params") or {}
+    schema: JsonMapping = params.get("requestedSchema") or {}
+    return "".join(f" {name}=…" for name in list(schema.get("properties") or {})[:5])
+
+
+def _on_list(ask: PendingAsk) -> OpenQuestion:
+    request: JsonObject = {"params": {"message": ask.shown, "requestedSchema": ask.form}}
+    command = f"answer {ask.id}{_words(request)}" if ask.form is not None else f"approve {ask.id}"
+    return OpenQuestion(question_text(request), fields_of(request), f"moongate approvals {command}")

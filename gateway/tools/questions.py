@@ -1,0 +1,42 @@
+"""Puts a question to the caller until its answer can be used. For the gateway's own questions and those of its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from gateway.errors import AnswerRefused
+from gateway.json_types import JsonObject
+from gateway.policy.answers import judge_answer
+from gateway.tools.context import CallContext
+
+T = TypeVar("T")
+
+MAX_WRONG_ANSWERS = 5
+"""Wrong answers to one question, after which a program is taken to answer and the error is raised."""
+
+
+async def ask_until_usable(
+    ctx: CallContext, request: JsonObject, use: Callable[[JsonObject], Awaitable[T]], key: str = ""
+) -> T:
+    """Ask, and give the answer to `use`. If `use` or its question's form refuses the answer, ask again and say what is wrong.
+
+    Each repetition has its own durable key, so that a task that is taken up again finds the same answers.
+
+    Raises:
+        AnswerRefused: `MAX_WRONG_ANSWERS` answers were refused.
+        AskUnavailable: As `CallContext.ask`, like its other errors.
+    """
+    asked = request
+    for number in range(1, MAX_WRONG_ANSWERS + 1):
+        try:
+            answer = await ctx.ask(asked, f"{key}~{number}" if key and number > 1 else key)
+            if (problem := judge_answer(request, answer)) is not None:
+                raise AnswerRefused(problem)
+            return await use(answer)
+        except AnswerRefused as refused:
+            if number == MAX_WRONG_ANSWERS:
+                raise
+            params: JsonObject = request.get("params") or {}
+            asked = {**request, "params": {**params, "message": f"{refused}\n{params.get('message', '')}"}}
+    raise AssertionError("the loop returns or raises")
